@@ -1,0 +1,9 @@
+"""What whence raises: sentences that a user can act on."""
+
+
+class WhenceError(ValueError):
+    """Something about the model, the inputs or the request that the user can put right."""
+
+
+class NoRuleError(WhenceError):
+    """An operation stands on the relevance path and the rule set does not say how to pass it."""

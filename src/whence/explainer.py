@@ -1,0 +1,220 @@
+"""A model and inputs in, an explanation out."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from whence import methods
+from whence.errors import WhenceError
+from whence.evidence import KINDS, gather, joined
+from whence.explanation import Explanation
+from whence.layout import Layout, find_layout, find_tokens
+from whence.methods import Method
+from whence.targets import class_names_of, resolve
+from whence.tracing import rules as rule_sets
+from whence.tracing.replica import unwrapped
+from whence.tracing.rules import RuleSet
+from whence.tracing.trace import Trace, trace
+from whence.version import __version__
+
+# Classes are explained together, in groups that keep samples x classes to about this number.
+_MAPS_AT_ONCE = 64
+
+
+class Explainer:
+    """Explains the decisions of one model, which is left exactly as it was found.
+
+    Args:
+        model: Any module with softmax attention that maps inputs to logits of shape (batch, classes).
+        class_names: Names of the classes, if the model does not carry them.
+        tokenizer: To know tokens and words when inputs are plain ids.
+        layout: What cannot be found from the model: patch grid, prefix tokens, pooled tokens.
+        output: Gets the logits from what the model returns, if it is not obvious.
+
+    Example:
+        >>> result = Explainer(model).explain(pixels, target="tabby")  # doctest: +SKIP
+        >>> result.heatmap()  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        class_names: Sequence[str] | Mapping[int, str] | None = None,
+        tokenizer: Any = None,
+        layout: Layout | None = None,
+        output: Callable[[Any], Tensor] | None = None,
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise WhenceError(f"A torch.nn.Module is needed, not {type(model).__name__}.")
+        self.model = model
+        self.tokenizer = tokenizer
+        self.layout = layout or Layout()
+        self.output = output
+        if class_names is None:
+            self.class_names = class_names_of(unwrapped(model))
+        elif isinstance(class_names, Mapping):
+            self.class_names = dict(class_names)
+        else:
+            self.class_names = dict(enumerate(class_names))
+
+    def explain(
+        self,
+        inputs: Tensor | Mapping[str, Any],
+        target: Any = None,
+        classes: Any = None,
+        method: str = "tiba",
+        rules: str | RuleSet = "stable",
+        *,
+        keep_evidence: bool = False,
+        **options: Any,
+    ) -> Explanation:
+        """Say from which parts of each input a decision came.
+
+        Args:
+            inputs: A batch as the model takes it: a tensor, or a mapping of tensors such as a
+                tokenizer or an image processor returns.
+            target: The class to explain: None for the predicted one, an index, a name, or one for
+                each sample.
+            classes: Instead of target, several classes at once: indices or names, or a number k for
+                the top k. They share one forward pass.
+            method: Any of ``methods.available()``.
+            rules: How relevance passes operations: ``"stable"``, ``"reference"``, ``"paper"``, or a
+                rule set of your own.
+            keep_evidence: Whether to return the attention, gradient and relevance of each layer.
+            **options: Options of the method, such as ``start_layer``.
+
+        Returns:
+            The scores of patches or tokens, and what they belong to.
+
+        Raises:
+            WhenceError: Something is wrong with the model, the inputs or the request.
+        """
+        built = methods.build(method, options)
+        rule_set = rule_sets.get(rules)
+        call = _Call(inputs, self.model)
+        call.check(self.model)
+        traced = self._trace(call)
+        logits = traced.logits.detach()
+        indices = resolve(logits, self.class_names, target, classes)
+        if "relevance" in built.needs and logits.dtype in (torch.float16, torch.bfloat16):
+            warnings.warn(
+                f"Relevance in {logits.dtype} is too coarse to be conserved; explain a float32 copy "
+                f"of the model.",
+                stacklevel=2,
+            )
+        tokens = traced.sites[0].weights.shape[-1]
+        layout = find_layout(self.layout, tokens, call.main, traced.grids)
+        kinds = KINDS if keep_evidence else built.needs
+        scores, evidence = [], []
+        for group in indices.split(max(1, _MAPS_AT_ONCE // len(logits)), 1):
+            found = gather(traced, kinds, group, rule_set, layout, call.padding)
+            scores.append(_units(built(found), layout, call.padding))
+            if keep_evidence:
+                evidence.append(found)
+        scores = torch.cat(scores, 1)
+        many = classes is not None
+        return Explanation(
+            scores=scores if many else scores[:, 0],
+            target=indices if many else indices[:, 0],
+            logits=logits,
+            grid=layout.grid,
+            image_size=tuple(call.main.shape[-2:]) if layout.grid else None,  # type: ignore[arg-type]
+            tokens=None if layout.grid else find_tokens(call.kwargs, call.main, self.tokenizer),
+            target_names=self._names(indices, many),
+            method=method,
+            settings={"rules": rule_set.name, **dataclasses.asdict(built)},  # type: ignore[call-overload]
+            version=__version__,
+            evidence=joined(evidence, one_target=not many) if keep_evidence else None,
+        )
+
+    def _trace(self, call: _Call) -> Trace:
+        try:
+            return trace(self.model, call.args, call.kwargs, call.main_at, self.output)
+        except WhenceError:
+            raise
+        except Exception as error:
+            if call.main.is_floating_point() and call.main.dim() == 3:
+                raise WhenceError(
+                    f"The model failed on an input of shape {tuple(call.main.shape)}: {error}. If "
+                    f"that is one image, add the batch dimension: inputs[None]."
+                ) from error
+            raise
+
+    def _names(self, indices: Tensor, many: bool) -> list[Any] | None:
+        if not self.class_names:
+            return None
+        named = [[self.class_names.get(i, str(i)) for i in row] for row in indices.tolist()]
+        return named if many else [row[0] for row in named]
+
+
+class _Call:
+    """How the model is called, and which argument is explained."""
+
+    def __init__(self, inputs: Any, model: nn.Module) -> None:
+        self.args: tuple[Any, ...] = ()
+        self.kwargs: Mapping[str, Any] = {}
+        self.main_at: int | str = 0
+        if isinstance(inputs, Tensor):
+            self.args = (inputs,)
+            self.main = inputs
+            return
+        if not isinstance(inputs, Mapping):
+            raise WhenceError(
+                f"Inputs are a tensor, or a mapping of tensors as the model takes them, not "
+                f"{type(inputs).__name__}."
+            )
+        self.kwargs = inputs
+        self.main_at = self._main_of(inputs, model)
+        self.main = inputs[self.main_at]
+
+    @staticmethod
+    def _main_of(inputs: Mapping[str, Any], model: nn.Module) -> str:
+        tensors = [name for name, value in inputs.items() if isinstance(value, Tensor)]
+        usual = (getattr(model, "main_input_name", None), "inputs_embeds", "pixel_values")
+        for name in (*usual, "input_ids", "input_values", *tensors):
+            if name in tensors:
+                return str(name)
+        raise WhenceError(
+            'The inputs hold no tensor. With a tokenizer or processor, ask for return_tensors="pt".'
+        )
+
+    @property
+    def padding(self) -> Tensor | None:
+        """(batch, tokens), true where a token is padding."""
+        mask = self.kwargs.get("attention_mask")
+        return mask == 0 if isinstance(mask, Tensor) and mask.dim() == 2 else None
+
+    def check(self, model: nn.Module) -> None:
+        """Refuse what cannot be explained."""
+        tensors = [v for v in (*self.args, *self.kwargs.values()) if isinstance(v, Tensor)]
+        devices = {p.device for p in model.parameters()}
+        for tensor in tensors:
+            if len(devices) == 1 and tensor.device not in devices:
+                device = devices.pop()
+                raise WhenceError(
+                    f"The inputs are on {tensor.device} but the model is on {device}; move them "
+                    f"with inputs.to('{device}')."
+                )
+            if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+                raise WhenceError("The inputs hold NaN or infinite values.")
+        if self.main.dim() < 2:
+            raise WhenceError(
+                f"A batch is needed, but the input has shape {tuple(self.main.shape)}."
+            )
+        if 0 in self.main.shape:
+            raise WhenceError(f"The batch is empty: its shape is {tuple(self.main.shape)}.")
+
+
+def _units(scores: Tensor, layout: Layout, padding: Tensor | None) -> Tensor:
+    """Scores of all tokens, (classes, batch, tokens), as those of units, (batch, classes, units)."""
+    scores = scores.movedim(0, 1)[..., layout.prefix :]
+    if padding is not None and padding.shape == (scores.shape[0], scores.shape[-1]):
+        scores = scores.masked_fill(padding[:, None], 0)
+    return scores

@@ -1,0 +1,151 @@
+"""The answer: scores, what they belong to, and how they were made."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_bytes
+from torch import Tensor
+from torch.nn import functional as F
+
+from whence.errors import WhenceError
+from whence.layout import Tokens, joined_words
+from whence.evidence import Evidence
+
+_FORMAT = "whence explanation 1"
+_TENSORS = ("scores", "target", "logits")
+
+
+@dataclass
+class Explanation:
+    """Scores for the parts of a batch of inputs.
+
+    Attributes:
+        scores: (batch, units), or (batch, classes, units) if several classes were asked for. Units
+            are patches in reading order, or tokens.
+        target: (batch,) or (batch, classes), the explained class indices.
+        logits: (batch, all classes), as a plain forward gives them.
+        grid: Rows and columns of patches; None for text.
+        image_size: Height and width of the image that the model saw; None for text.
+        tokens: The tokens and the words they belong to, where a tokenizer told them.
+        target_names: Names of the explained classes, where the model names them.
+        method: Name of the method.
+        settings: Its options, and the rule set.
+        version: The version of whence.
+        evidence: The readings behind the scores, if they were kept. Not saved.
+    """
+
+    scores: Tensor
+    target: Tensor
+    logits: Tensor
+    grid: tuple[int, int] | None = None
+    image_size: tuple[int, int] | None = None
+    tokens: Tokens | None = None
+    target_names: list[Any] | None = None
+    method: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
+    version: str = ""
+    evidence: Evidence | None = field(default=None, repr=False, compare=False)
+
+    def heatmap(self, size: tuple[int, int] | None = None) -> Tensor:
+        """Scores as images, bilinearly upsampled from the grid of patches.
+
+        Args:
+            size: Height and width; the size of the model's input if left out.
+
+        Returns:
+            (batch, height, width), or (batch, classes, height, width).
+
+        Raises:
+            WhenceError: The explanation is not of an image.
+        """
+        if self.grid is None:
+            raise WhenceError("This explanation is of tokens, which have no heatmap; see .words().")
+        size = size or self.image_size or self.grid
+        maps = self.scores.reshape(-1, 1, *self.grid)
+        maps = F.interpolate(maps, size=tuple(size), mode="bilinear", align_corners=False)
+        return maps.reshape(*self.scores.shape[:-1], *maps.shape[-2:])
+
+    def words(self, sample: int = 0, target: int = 0) -> list[tuple[str, float]]:
+        """The words of a text with their scores: the sum over each word's tokens.
+
+        Args:
+            sample: Which text of the batch.
+            target: Which of the explained classes, counted from 0, if there are several.
+
+        Raises:
+            WhenceError: The explanation does not know its words.
+        """
+        if self.tokens is None:
+            raise WhenceError(
+                "This explanation has no words. Pass what a fast tokenizer returned as inputs, or "
+                "the tokenizer: Explainer(model, tokenizer=tokenizer)."
+            )
+        scores = self.scores[sample] if self.scores.dim() == 2 else self.scores[sample, target]
+        return joined_words(self.tokens.strings[sample], self.tokens.words[sample], scores.tolist())
+
+    def save(self, path: str | Path) -> None:
+        """Write to one safetensors file, its header holding the rest as JSON; whole or not at all."""
+        facts = {
+            "grid": self.grid,
+            "image_size": self.image_size,
+            "tokens": None if self.tokens is None else asdict(self.tokens),
+            "target_names": self.target_names,
+            "method": self.method,
+            "settings": self.settings,
+            "version": self.version,
+        }
+        tensors = {name: getattr(self, name).detach().cpu().contiguous() for name in _TENSORS}
+        _write_whole(
+            Path(path), to_bytes(tensors, {"format": _FORMAT, "explanation": json.dumps(facts)})
+        )
+
+    @classmethod
+    def load(cls, path: str | Path) -> Explanation:
+        """Read what `save` wrote.
+
+        Raises:
+            WhenceError: There is no such file, or it is damaged or not an explanation.
+        """
+        if not Path(path).is_file():
+            raise WhenceError(f"There is no file '{path}'.")
+        try:
+            with safe_open(path, framework="pt") as file:
+                header = file.metadata() or {}
+                if header.get("format") != _FORMAT:
+                    raise WhenceError(f"'{path}' is a safetensors file, but not an explanation.")
+                tensors = {name: file.get_tensor(name) for name in _TENSORS}
+            facts = json.loads(header["explanation"])
+            for pair in ("grid", "image_size"):
+                facts[pair] = None if facts[pair] is None else tuple(facts[pair])
+            facts["tokens"] = None if facts["tokens"] is None else Tokens(**facts["tokens"])
+            return cls(**tensors, **facts)
+        except (SafetensorError, OSError, KeyError, TypeError, json.JSONDecodeError) as error:
+            raise WhenceError(f"'{path}' is damaged or not an explanation: {error}.") from error
+
+
+def _write_whole(path: Path, content: bytes) -> None:
+    """Write beside the place and move there, so that no half-written file is ever seen."""
+    if not path.parent.is_dir():
+        raise WhenceError(f"There is no folder '{path.parent}' to write '{path.name}' to.")
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,273 @@
+"""The operations that relevance rules know, and the autograd node that records one of them.
+
+Autograd is the tape. Each operation of the forward pass becomes one `Recorded` node; going backward
+through it asks the tape how it is being read: as a gradient, or as relevance under a set of rules.
+So one forward pass serves any number of backward readings, and everything that merely moves numbers
+about (reshape, slice, cat, ...) stays an ordinary autograd node, whose backward is the same either way.
+
+An operation keeps what its rules need: inputs, output, and the linear maps it is made of. It never
+keeps a tensor that belongs to the graph, so no reference cycle holds memory back.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+if TYPE_CHECKING:
+    from whence.tracing.rules import RuleSet
+
+
+class Tape:
+    """What the operations of one trace share: how they are being read just now.
+
+    Attributes:
+        rules: The rule set of a relevance reading; None while gradients are read.
+        batch: Number of samples, the size of the leading dimension.
+    """
+
+    def __init__(self) -> None:
+        self.rules: RuleSet | None = None
+        self.batch = 0
+        self._operations: list[weakref.ref[Operation]] = []
+
+    def add(self, operation: Operation) -> None:
+        """Enter an operation, so that `preserve` can find what it keeps."""
+        operation.tape = self
+        self._operations.append(weakref.ref(operation))
+
+    def preserve(self, tensor: Tensor) -> None:
+        """Copy what operations keep of this tensor's memory, which is about to be overwritten."""
+        for reference in self._operations:
+            operation = reference()
+            if operation is not None:
+                operation.preserve(tensor)
+
+
+class Operation:
+    """One operation of the forward pass, as rules see it.
+
+    Attributes:
+        kind: The name under which a rule set holds its rule.
+        name: How the model spelled it, for messages.
+        where: The module it was called in, for messages.
+        tape: The tape it is recorded on.
+    """
+
+    kind = ""
+    tape: Tape
+
+    def __init__(self, name: str = "", where: str = "") -> None:
+        self.name = name or type(self).__name__.lower()
+        self.where = where
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Compute the output and keep what `gradient` and the rules need."""
+        raise NotImplementedError
+
+    def gradient(self, output: Tensor) -> tuple[Tensor, ...]:
+        """Gradients of the inputs, given that of the output."""
+        raise NotImplementedError
+
+    def preserve(self, overwritten: Tensor) -> None:
+        """Copy what is kept of a tensor's memory before the model overwrites it."""
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor) and _same_memory(value, overwritten):
+                setattr(self, name, value.clone())
+
+
+def _same_memory(a: Tensor, b: Tensor) -> bool:
+    return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
+
+
+class Recorded(torch.autograd.Function):
+    """The autograd node of an operation."""
+
+    @staticmethod
+    def forward(ctx: Any, operation: Operation, *inputs: Tensor) -> Tensor:  # noqa: D102
+        ctx.operation = operation
+        return operation.forward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
+        operation: Operation = ctx.operation
+        rules = operation.tape.rules
+        if rules is None:
+            return (None, *operation.gradient(outputs[0]))
+        return (None, *rules.propagate(operation, outputs[0]))
+
+
+class Linear(Operation):
+    """y = M(x, w) + bias, with M linear in x and in w, and w a constant.
+
+    Attributes:
+        x: The input.
+        weight: The weight, w.
+        product: M(x, w), the output without the bias.
+    """
+
+    kind = "linear"
+    x: Tensor
+    product: Tensor
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, **at: str) -> None:
+        super().__init__(**at)
+        self.weight = weight
+        self.bias = bias
+
+    def map(self, x: Tensor, weight: Tensor) -> Tensor:
+        """M(x, w)."""
+        return F.linear(x, weight)
+
+    def adjoint(self, s: Tensor, weight: Tensor) -> Tensor:
+        """The transpose of M(., w), applied to s."""
+        return s @ weight
+
+    def add_bias(self, product: Tensor) -> Tensor:
+        """The output, from M(x, w)."""
+        return product if self.bias is None else product + self.bias
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]  # noqa: D102
+        self.x = x.detach()
+        self.product = self.map(x, self.weight)
+        output = self.add_bias(self.product)
+        # With no bias they are one tensor, and the graph will own it.
+        self.product = self.product.detach()
+        return output
+
+    def gradient(self, output: Tensor) -> tuple[Tensor, ...]:  # noqa: D102
+        return (self.adjoint(output, self.weight),)
+
+
+class Convolution(Linear):
+    """A convolution in any number of dimensions."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, settings: tuple[Any, ...], **at: str):
+        super().__init__(weight, bias, **at)
+        self.stride, self.padding, self.dilation, self.groups = settings
+
+    def map(self, x: Tensor, weight: Tensor) -> Tensor:  # noqa: D102
+        zeros = [0] * (weight.dim() - 2)
+        return torch.convolution(
+            x, weight, None, self.stride, self.padding, self.dilation, False, zeros, self.groups
+        )
+
+    def adjoint(self, s: Tensor, weight: Tensor) -> Tensor:  # noqa: D102
+        zeros = [0] * (weight.dim() - 2)
+        settings = (self.stride, self.padding, self.dilation, False, zeros, self.groups)
+        wanted = (True, False, False)
+        backward = torch.ops.aten.convolution_backward
+        adjoint: Tensor = backward(s, self.x, weight, None, *settings, wanted)[0]
+        return adjoint
+
+    def add_bias(self, product: Tensor) -> Tensor:  # noqa: D102
+        if self.bias is None:
+            return product
+        return product + self.bias.reshape(-1, *[1] * (self.weight.dim() - 2))
+
+
+class ConstantMatMul(Linear):
+    """A matrix product of which one factor, of any shape, does not depend on the input."""
+
+    def __init__(self, weight: Tensor, weight_first: bool, **at: str) -> None:
+        super().__init__(weight, **at)
+        self.weight_first = weight_first
+
+    def map(self, x: Tensor, weight: Tensor) -> Tensor:  # noqa: D102
+        return weight @ x if self.weight_first else x @ weight
+
+    def adjoint(self, s: Tensor, weight: Tensor) -> Tensor:  # noqa: D102
+        if self.weight_first:
+            return (weight.mT @ s).sum_to_size(self.x.shape)
+        return (s @ weight.mT).sum_to_size(self.x.shape)
+
+
+class MatMul(Operation):
+    """C = A B, both factors depending on the input."""
+
+    kind = "matmul"
+    a: Tensor
+    b: Tensor
+    product: Tensor
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:  # type: ignore[override]  # noqa: D102
+        self.a, self.b = a.detach(), b.detach()
+        output = a @ b
+        self.product = output.detach()
+        return output
+
+    def adjoints(self, s: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        """S B^T and A^T S, in the shapes of A and B."""
+        return (s @ b.mT).sum_to_size(a.shape), (a.mT @ s).sum_to_size(b.shape)
+
+    def gradient(self, output: Tensor) -> tuple[Tensor, ...]:  # noqa: D102
+        return self.adjoints(output, self.a, self.b)
+
+
+class Add(Operation):
+    """c = a + b, both terms depending on the input; `scale` multiplies b (-1 for a difference)."""
+
+    kind = "add"
+    a: Tensor
+    b: Tensor
+
+    def __init__(self, scale: float = 1, **at: str) -> None:
+        super().__init__(**at)
+        self.scale = scale
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:  # type: ignore[override]  # noqa: D102
+        self.shapes = a.shape, b.shape
+        self.a = a.detach()
+        self.b = b.detach() if self.scale == 1 else b.detach() * self.scale
+        return a + self.b
+
+    def to_shapes(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        """Undo broadcasting, by summing."""
+        return a.sum_to_size(self.shapes[0]), b.sum_to_size(self.shapes[1])
+
+    def gradient(self, output: Tensor) -> tuple[Tensor, ...]:  # noqa: D102
+        return self.to_shapes(output, output if self.scale == 1 else output * self.scale)
+
+
+class Function(Operation):
+    """Any function of one or more tensors, taken as a whole.
+
+    It keeps a little graph of its own, so that gradients, and the products with Jacobians that a
+    rule may want, come from autograd.
+
+    Attributes:
+        inputs: The inputs that depend on the model's input.
+        output: The output.
+    """
+
+    inputs: tuple[Tensor, ...]
+    output: Tensor
+
+    def __init__(self, kind: str, function: Callable[..., Tensor], **at: str) -> None:
+        super().__init__(**at)
+        self.kind = kind
+        self.function = function
+
+    def forward(self, *inputs: Tensor) -> Tensor:  # noqa: D102
+        with torch.enable_grad():
+            self.inputs = tuple(x.detach().requires_grad_() for x in inputs)
+            self.output = self.function(*self.inputs)
+        return self.output.detach()
+
+    def vjp(self, cotangent: Tensor) -> tuple[Tensor, ...]:
+        """The product of a cotangent of the output with the Jacobian of each input."""
+        return torch.autograd.grad(
+            self.output, self.inputs, cotangent, retain_graph=True, materialize_grads=True
+        )
+
+    def gradient(self, output: Tensor) -> tuple[Tensor, ...]:  # noqa: D102
+        return self.vjp(output)
+
+    def preserve(self, overwritten: Tensor) -> None:  # noqa: D102
+        if any(_same_memory(kept, overwritten) for kept in (*self.inputs, self.output)):
+            self.forward(*(x.detach().clone() for x in self.inputs))

@@ -1,0 +1,228 @@
+"""Relevance rules: how much of an operation's relevance each of its inputs gets.
+
+A rule is a function ``rule(operation, relevance) -> relevance of each input``; a `RuleSet` names one
+for each kind of operation. Three sets come with whence. ``reference`` is what the authors of the
+method published as code, ``paper`` what they wrote down as equations, and ``stable`` spreads relevance
+by absolute shares, so that nothing is divided by a difference that may vanish.
+
+The kinds: ``linear`` (a constant weight), ``matmul``, ``add`` and ``product`` (both operands depend on
+the input), ``sum`` (sums and means along a dimension) and ``pass`` (element-wise functions,
+normalisation, softmax, scaling). To support an operation of your own, give it a kind with
+`whence.register_operation` and a rule with `register` or `RuleSet.extended`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whence.errors import NoRuleError, WhenceError
+from whence.tracing.operations import Add, Function, Linear, MatMul, Operation
+
+Rule = Callable[[Any, Tensor], "Tensor | tuple[Tensor, ...]"]
+
+
+@dataclass(frozen=True)
+class RuleSet:
+    """A named choice of one rule for each kind of operation."""
+
+    name: str
+    rules: Mapping[str, Rule]
+
+    def extended(self, name: str, **rules: Rule) -> RuleSet:
+        """This set under a new name, with rules added or replaced."""
+        return RuleSet(name, {**self.rules, **rules})
+
+    def propagate(self, operation: Operation, relevance: Tensor) -> tuple[Tensor, ...]:
+        """Relevance of each input of an operation, given that of its output.
+
+        Raises:
+            NoRuleError: The set has no rule for the operation.
+        """
+        rule = self.rules.get(operation.kind)
+        if rule is None:
+            raise no_rule(self.name, operation.name, operation.where, operation.kind)
+        result = rule(operation, relevance)
+        return result if isinstance(result, tuple) else (result,)
+
+
+def no_rule(rules: str, name: str, where: str, kind: str = "") -> NoRuleError:
+    """The error for an operation that relevance cannot pass."""
+    kind = kind or "my_kind"
+    return NoRuleError(
+        f"Relevance cannot pass `{name}`, called in {where}: the rule set '{rules}' has no rule "
+        f"for it. Say what kind of operation it is with whence.register_operation(...), or "
+        f"give a rule: whence.rules.get('{rules}').extended('mine', {kind}=my_rule)."
+    )
+
+
+# Quotients ---------------------------------------------------------------------------------------
+
+
+def _plus_tiny(denominator: Tensor) -> Tensor:
+    """A non-negative denominator, kept from being zero."""
+    return denominator + max(1e-12, torch.finfo(denominator.dtype).tiny)
+
+
+def _authors_quotient(a: Tensor, b: Tensor) -> Tensor:
+    """The quotient a / b as the authors guard it: b is moved by 1e-9, and b = 0 gives 0."""
+    moved = b + 1e-9
+    moved = torch.where(moved == 0, 1e-9, moved)
+    return torch.where(b == 0, 0.0, a / moved)
+
+
+# linear: the same in every set -------------------------------------------------------------------
+
+
+def positive_products(quotient: Callable[[Tensor, Tensor], Tensor]) -> Rule:
+    r"""The rule in which only positive products take part.
+
+    .. math:: R_j = \\sum_i \\frac{[x_j w_{ji}]^+}{\\sum_{j'} [x_{j'} w_{j'i}]^+} R_i
+
+    The denominator is (M(x, w) + M(|x|, |w|)) / 2, and M(x, w) is known from the forward pass. A
+    positive product needs both factors of one sign, so a positive x_j takes its relevance through the
+    positive weights and a negative one through the negative weights: three products with the weight in
+    all, and nothing cancels on the way.
+    """
+
+    def rule(op: Linear, relevance: Tensor) -> Tensor:
+        w_positive = op.weight.clamp(min=0)
+        w_negative = op.weight - w_positive
+        x_positive = op.x.clamp(min=0)
+        x_negative = op.x - x_positive
+        total = op.map(x_positive - x_negative, w_positive - w_negative).add_(op.product).mul_(0.5)
+        s = quotient(relevance, total.clamp_(min=0))
+        to_x = op.adjoint(s, w_positive).mul_(x_positive)
+        return to_x.addcmul_(op.adjoint(s, w_negative), x_negative)
+
+    return rule
+
+
+# stable ------------------------------------------------------------------------------------------
+
+
+def _stable_matmul(op: MatMul, relevance: Tensor) -> tuple[Tensor, Tensor]:
+    a, b = op.a.abs(), op.b.abs()
+    to_a, to_b = op.adjoints(relevance / _plus_tiny(a @ b).mul_(2), a, b)
+    return to_a * a, to_b * b
+
+
+def _stable_add(op: Add, relevance: Tensor) -> tuple[Tensor, Tensor]:
+    a = op.a.abs()
+    share = a / _plus_tiny(a + op.b.abs())
+    to_a = relevance * share
+    # What is left goes to b: the two add up to the relevance exactly.
+    return op.to_shapes(to_a, relevance - to_a)
+
+
+def _stable_sum(op: Function, relevance: Tensor) -> Tensor:
+    x = op.inputs[0].detach().abs()
+    return x * op.vjp(relevance / _plus_tiny(op.function(x)))[0]
+
+
+def _halves(op: Function, relevance: Tensor) -> tuple[Tensor, ...]:
+    share = relevance / len(op.inputs)
+    return tuple(share.sum_to_size(x.shape) for x in op.inputs)
+
+
+# reference and paper -----------------------------------------------------------------------------
+
+
+def _rescaled(op: Operation, relevance: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Scale two parts so that together they sum to the relevance, in each sample of the batch."""
+    batch = op.tape.batch
+
+    def total(r: Tensor) -> Tensor:
+        return r.reshape(batch, -1).sum(1)
+
+    def scaled(part: Tensor, own: Tensor, other: Tensor) -> Tensor:
+        share = _authors_quotient(own.abs(), own.abs() + other.abs()) * total(relevance)
+        return (part.reshape(batch, -1) * _authors_quotient(share, own)[:, None]).view_as(part)
+
+    sum_a, sum_b = total(a), total(b)
+    return scaled(a, sum_a, sum_b), scaled(b, sum_b, sum_a)
+
+
+def _authors_add(op: Add, relevance: Tensor) -> tuple[Tensor, Tensor]:
+    s = _authors_quotient(relevance, op.a + op.b)
+    a, b = op.to_shapes(op.a * s, op.b * s)
+    return _rescaled(op, relevance, a, b)
+
+
+def _reference_matmul(op: MatMul, relevance: Tensor) -> tuple[Tensor, Tensor]:
+    to_a, to_b = op.adjoints(_authors_quotient(relevance, op.product), op.a, op.b)
+    return op.a * to_a / 2, op.b * to_b / 2
+
+
+def _paper_matmul(op: MatMul, relevance: Tensor) -> tuple[Tensor, Tensor]:
+    to_a, to_b = op.adjoints(_authors_quotient(relevance, op.product), op.a, op.b)
+    return _rescaled(op, relevance, op.a * to_a, op.b * to_b)
+
+
+def _authors_sum(op: Function, relevance: Tensor) -> Tensor:
+    x = op.inputs[0].detach()
+    return x * op.vjp(_authors_quotient(relevance, op.output.detach()))[0]
+
+
+# every set ---------------------------------------------------------------------------------------
+
+
+def unchanged(op: Function, relevance: Tensor) -> Tensor:
+    """Relevance passes as it is; where the operation broadcast its input, it is summed back."""
+    return relevance.sum_to_size(op.inputs[0].shape)
+
+
+_STABLE = RuleSet(
+    "stable",
+    {
+        "linear": positive_products(lambda a, b: a / _plus_tiny(b)),
+        "matmul": _stable_matmul,
+        "add": _stable_add,
+        "product": _halves,
+        "sum": _stable_sum,
+        "pass": unchanged,
+    },
+)
+_REFERENCE = RuleSet(
+    "reference",
+    {
+        "linear": positive_products(_authors_quotient),
+        "matmul": _reference_matmul,
+        "add": _authors_add,
+        "sum": _authors_sum,
+        "pass": unchanged,
+    },
+)
+_SETS = {
+    "stable": _STABLE,
+    "reference": _REFERENCE,
+    "paper": _REFERENCE.extended("paper", matmul=_paper_matmul),
+}
+
+
+def available() -> list[str]:
+    """Names of the rule sets."""
+    return list(_SETS)
+
+
+def get(rules: str | RuleSet) -> RuleSet:
+    """The rule set of a name; a rule set is returned as it is.
+
+    Raises:
+        WhenceError: There is none of that name.
+    """
+    if isinstance(rules, RuleSet):
+        return rules
+    if rules not in _SETS:
+        raise WhenceError(f"There is no rule set '{rules}'. Available: {', '.join(available())}.")
+    return _SETS[rules]
+
+
+def register(rules: RuleSet) -> RuleSet:
+    """Make a rule set available by its name, replacing one of the same name."""
+    _SETS[rules.name] = rules
+    return rules
