@@ -15,7 +15,6 @@ from whence.errors import WhenceError
 from whence.evidence import KINDS, gather, joined
 from whence.explanation import Explanation
 from whence.layout import Layout, find_layout, find_tokens
-from whence.methods import Method
 from whence.targets import class_names_of, resolve
 from whence.tracing import rules as rule_sets
 from whence.tracing.replica import unwrapped
@@ -31,7 +30,7 @@ class Explainer:
     """Explains the decisions of one model, which is left exactly as it was found.
 
     Args:
-        model: Any module with softmax attention that maps inputs to logits of shape (batch, classes).
+        model: Any module with softmax attention that maps inputs to logits (batch, classes).
         class_names: Names of the classes, if the model does not carry them.
         tokenizer: To know tokens and words when inputs are plain ids.
         layout: What cannot be found from the model: patch grid, prefix tokens, pooled tokens.
@@ -85,8 +84,8 @@ class Explainer:
             classes: Instead of target, several classes at once: indices or names, or a number k for
                 the top k. They share one forward pass.
             method: Any of ``methods.available()``.
-            rules: How relevance passes operations: ``"stable"``, ``"reference"``, ``"paper"``, or a
-                rule set of your own.
+            rules: How relevance passes operations: ``"stable"``, ``"reference"``, ``"paper"``,
+                or a rule set of your own.
             keep_evidence: Whether to return the attention, gradient and relevance of each layer.
             **options: Options of the method, such as ``start_layer``.
 
@@ -105,20 +104,20 @@ class Explainer:
         indices = resolve(logits, self.class_names, target, classes)
         if "relevance" in built.needs and logits.dtype in (torch.float16, torch.bfloat16):
             warnings.warn(
-                f"Relevance in {logits.dtype} is too coarse to be conserved; explain a float32 copy "
-                f"of the model.",
+                f"Relevance in {logits.dtype} is too coarse to be conserved; explain a float32 "
+                f"copy of the model.",
                 stacklevel=2,
             )
         tokens = traced.sites[0].weights.shape[-1]
         layout = find_layout(self.layout, tokens, call.main, traced.grids)
         kinds = KINDS if keep_evidence else built.needs
-        scores, evidence = [], []
-        for group in indices.split(max(1, _MAPS_AT_ONCE // len(logits)), 1):
+        parts, evidence = [], []
+        for group in torch.split(indices, max(1, _MAPS_AT_ONCE // len(logits)), 1):
             found = gather(traced, kinds, group, rule_set, layout, call.padding)
-            scores.append(_units(built(found), layout, call.padding))
+            parts.append(_units(built(found), layout, call.padding))
             if keep_evidence:
                 evidence.append(found)
-        scores = torch.cat(scores, 1)
+        scores = torch.cat(parts, 1)
         many = classes is not None
         return Explanation(
             scores=scores if many else scores[:, 0],
@@ -136,7 +135,7 @@ class Explainer:
 
     def _trace(self, call: _Call) -> Trace:
         try:
-            return trace(self.model, call.args, call.kwargs, call.main_at, self.output)
+            return trace(self.model, call.args, dict(call.kwargs), call.main_at, self.output)
         except WhenceError:
             raise
         except Exception as error:
@@ -213,7 +212,7 @@ class _Call:
 
 
 def _units(scores: Tensor, layout: Layout, padding: Tensor | None) -> Tensor:
-    """Scores of all tokens, (classes, batch, tokens), as those of units, (batch, classes, units)."""
+    """Scores of tokens, (classes, batch, tokens), as those of units, (batch, classes, units)."""
     scores = scores.movedim(0, 1)[..., layout.prefix :]
     if padding is not None and padding.shape == (scores.shape[0], scores.shape[-1]):
         scores = scores.masked_fill(padding[:, None], 0)

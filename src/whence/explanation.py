@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from whence.errors import WhenceError
-from whence.layout import Tokens, joined_words
 from whence.evidence import Evidence
+from whence.layout import Tokens, joined_words
 
 _FORMAT = "whence explanation 1"
 _TENSORS = ("scores", "target", "logits")
@@ -91,7 +91,7 @@ class Explanation:
         return joined_words(self.tokens.strings[sample], self.tokens.words[sample], scores.tolist())
 
     def save(self, path: str | Path) -> None:
-        """Write to one safetensors file, its header holding the rest as JSON; whole or not at all."""
+        """Write one safetensors file, whole or not at all; its header holds the rest as JSON."""
         facts = {
             "grid": self.grid,
             "image_size": self.image_size,

@@ -13,9 +13,9 @@ def pooling_weights(dependence: Tensor, layout: Layout) -> Tensor:
 
     After the last attention tokens no longer mix, so the logit has a gradient exactly at the tokens
     that the classifier reads. Pooling by class token gives a single one; by average, equal weights;
-    class and distillation token, a half each. Where a head reads prefix tokens and patches (the class
-    token beside the patches' mean, as in DINOv2), each group is averaged, and the groups weigh as
-    strongly as the logit depends on them.
+    class and distillation token, a half each. Where a head reads prefix tokens and patches (the
+    class token beside the patches' mean, as in DINOv2), each group is averaged, and the groups
+    weigh as strongly as the logit depends on them.
 
     Args:
         dependence: (..., tokens), how strongly the logit depends on each row of the last attention.

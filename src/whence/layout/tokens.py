@@ -1,4 +1,4 @@
-"""What the tokens of a model are: prefix tokens, then patches on a grid, or the tokens of a text."""
+"""What the tokens of a model are: prefix tokens and patches on a grid, or those of a text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Layout:
 
     Attributes:
         grid: Rows and columns of patches, in reading order; None: found, or no image.
-        prefix: Number of tokens before the first patch (class, distillation, registers); None: found.
+        prefix: Tokens before the first patch (class, distillation, registers); None: found.
         pooled: Positions of the tokens that the classifier reads; None: found from gradients.
     """
 

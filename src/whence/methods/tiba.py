@@ -19,21 +19,21 @@ from whence.methods.registry import register
 class Tiba:
     r"""Gradient-weighted relevance of every attention map, joined over layers.
 
-    With :math:`\\nabla A^{(b)}` the gradient of the class logit at the attention map of layer b and
+    With :math:`\nabla A^{(b)}` the gradient of the class logit at the attention map of layer b and
     :math:`R^{(b)}` the relevance of the class there,
 
     .. math::
-        \\bar A^{(b)} = I + \\mathbb{E}_h \\max(\\nabla A^{(b)} \\odot R^{(b)}, 0), \\qquad
-        C = \\bar A^{(B)} \\cdots \\bar A^{(1)},
+        \bar A^{(b)} = I + \mathbb{E}_h \max(\nabla A^{(b)} \odot R^{(b)}, 0), \qquad
+        C = \bar A^{(B)} \cdots \bar A^{(1)},
 
-    and the explanation is the row of C that belongs to the token which the classifier reads. Only that
-    row is computed: it is carried down from the last layer to the first. What the identities alone
-    hand to the tokens that are read is left out, and a single such token gets the lowest score of the
-    others, as the authors do for BERT: that it is read says nothing about the input.
+    and the explanation is the row of C that belongs to the token which the classifier reads. Only
+    that row is computed: it is carried down from the last layer to the first. What the identities
+    alone hand to the tokens that are read is left out, and a single such token gets the lowest
+    score of the others, as the authors do for BERT: that it is read says nothing about the input.
 
     Attributes:
         start_layer: The first layer that takes part; earlier ones are left out.
-        normalize_rows: Divide the rows of each :math:`\\bar A` by their sum, as the authors do for
+        normalize_rows: Divide the rows of each :math:`\bar A` by their sum, as the authors do for
             BERT.
     """
 
@@ -62,14 +62,14 @@ def carried(
 ) -> tuple[Tensor, Tensor]:
     """A row vector times (I + added), in two parts that add up to it.
 
-    The first part is what identities alone carry on: it says which tokens are read, not where in the
-    input their content came from. The other is small beside it, and precise when kept apart.
+    The first part is what identities alone carry on: it says which tokens are read, not where in
+    the input their content came from. The other is small beside it, and precise when kept apart.
 
     Args:
         kept: (..., tokens), the part that only identities carried so far.
         moved: (..., tokens), the rest.
-        added: (..., tokens, tokens). Where queries are not the keys, as in pooling by attention, there
-            is no skip connection, and no identity is added.
+        added: (..., tokens, tokens). Where queries are not the keys, as in pooling by attention,
+            there is no skip connection, and no identity is added.
         normalize_rows: Whether to divide the rows of (I + added) by their sum first.
     """
     queries, keys = added.shape[-2:]

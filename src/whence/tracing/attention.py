@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from whence.tracing.operations import Function, Recorded
+from whence.tracing.operations import Function
 
 if TYPE_CHECKING:
     from whence.tracing.recorder import Recorder
@@ -99,6 +99,3 @@ def softmax_behind(tensor: Tensor) -> Function | None:
             return None
         node = behind[0]
     return None
-
-
-__all__ = ["AttentionSite", "Recorded", "masked_softmax", "softmax_behind", "spelled_out_attention"]

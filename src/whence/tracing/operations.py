@@ -3,7 +3,7 @@
 Autograd is the tape. Each operation of the forward pass becomes one `Recorded` node; going backward
 through it asks the tape how it is being read: as a gradient, or as relevance under a set of rules.
 So one forward pass serves any number of backward readings, and everything that merely moves numbers
-about (reshape, slice, cat, ...) stays an ordinary autograd node, whose backward is the same either way.
+about (reshape, slice, cat, ...) stays an ordinary autograd node, the same in either reading.
 
 An operation keeps what its rules need: inputs, output, and the linear maps it is made of. It never
 keeps a tensor that belongs to the graph, so no reference cycle holds memory back.
@@ -108,36 +108,31 @@ class Linear(Operation):
     Attributes:
         x: The input.
         weight: The weight, w.
-        product: M(x, w), the output without the bias.
+        bias: The bias, or None.
+        output: The output, y.
     """
 
     kind = "linear"
     x: Tensor
-    product: Tensor
+    output: Tensor
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None, **at: str) -> None:
         super().__init__(**at)
         self.weight = weight
         self.bias = bias
 
-    def map(self, x: Tensor, weight: Tensor) -> Tensor:
-        """M(x, w)."""
-        return F.linear(x, weight)
+    def map(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """M(x, w) + bias."""
+        return F.linear(x, weight, bias)
 
     def adjoint(self, s: Tensor, weight: Tensor) -> Tensor:
         """The transpose of M(., w), applied to s."""
         return s @ weight
 
-    def add_bias(self, product: Tensor) -> Tensor:
-        """The output, from M(x, w)."""
-        return product if self.bias is None else product + self.bias
-
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]  # noqa: D102
         self.x = x.detach()
-        self.product = self.map(x, self.weight)
-        output = self.add_bias(self.product)
-        # With no bias they are one tensor, and the graph will own it.
-        self.product = self.product.detach()
+        output = self.map(x, self.weight, self.bias)
+        self.output = output.detach()
         return output
 
     def gradient(self, output: Tensor) -> tuple[Tensor, ...]:  # noqa: D102
@@ -147,44 +142,37 @@ class Linear(Operation):
 class Convolution(Linear):
     """A convolution in any number of dimensions."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, settings: tuple[Any, ...], **at: str):
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None, settings: tuple[Any, ...], **at: str
+    ) -> None:
         super().__init__(weight, bias, **at)
-        self.stride, self.padding, self.dilation, self.groups = settings
+        stride, padding, dilation, groups = settings
+        self.settings = (stride, padding, dilation, False, [0] * len(stride), groups)
 
-    def map(self, x: Tensor, weight: Tensor) -> Tensor:  # noqa: D102
-        zeros = [0] * (weight.dim() - 2)
-        return torch.convolution(
-            x, weight, None, self.stride, self.padding, self.dilation, False, zeros, self.groups
-        )
+    def map(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: D102
+        return torch.convolution(x, weight, bias, *self.settings)
 
     def adjoint(self, s: Tensor, weight: Tensor) -> Tensor:  # noqa: D102
-        zeros = [0] * (weight.dim() - 2)
-        settings = (self.stride, self.padding, self.dilation, False, zeros, self.groups)
-        wanted = (True, False, False)
         backward = torch.ops.aten.convolution_backward
-        adjoint: Tensor = backward(s, self.x, weight, None, *settings, wanted)[0]
+        only_x = (True, False, False)
+        adjoint: Tensor = backward(s, self.x, weight, None, *self.settings, only_x)[0]
         return adjoint
-
-    def add_bias(self, product: Tensor) -> Tensor:  # noqa: D102
-        if self.bias is None:
-            return product
-        return product + self.bias.reshape(-1, *[1] * (self.weight.dim() - 2))
 
 
 class ConstantMatMul(Linear):
     """A matrix product of which one factor, of any shape, does not depend on the input."""
 
     def __init__(self, weight: Tensor, weight_first: bool, **at: str) -> None:
-        super().__init__(weight, **at)
+        super().__init__(weight, None, **at)
         self.weight_first = weight_first
 
-    def map(self, x: Tensor, weight: Tensor) -> Tensor:  # noqa: D102
-        return weight @ x if self.weight_first else x @ weight
+    def map(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: D102
+        product = weight @ x if self.weight_first else x @ weight
+        return product if bias is None else product + bias
 
     def adjoint(self, s: Tensor, weight: Tensor) -> Tensor:  # noqa: D102
-        if self.weight_first:
-            return (weight.mT @ s).sum_to_size(self.x.shape)
-        return (s @ weight.mT).sum_to_size(self.x.shape)
+        product = weight.mT @ s if self.weight_first else s @ weight.mT
+        return product.sum_to_size(self.x.shape)
 
 
 class MatMul(Operation):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from types import MethodWrapperType
 from typing import Any
 
 import torch
@@ -58,7 +59,7 @@ class Recorder(TorchFunctionMode):
     def __torch_function__(
         self,
         func: Callable[..., Any],
-        types: Any,  # noqa: ARG002
+        types: Any,
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
@@ -68,10 +69,10 @@ class Recorder(TorchFunctionMode):
             with torch.no_grad():
                 result = func(*args, **kwargs)
             if self._ids is not None and spelling.name_of(func) == "embedding":
-                return self._embedded(result, args[0])
+                return self._embedded(result, args[0] if args else kwargs["input"])
             return result
         name = spelling.name_of(func)
-        if isinstance(func, type(Tensor.shape.__get__)) and name not in spelling.ROUTING:
+        if isinstance(func, MethodWrapperType) and name not in spelling.ROUTING:
             return func(*args, **kwargs)  # an attribute, such as shape
         args, kwargs = _constant(args), {k: _constant(v) for k, v in kwargs.items()}
         if name.endswith("_") and not name.endswith("__"):
@@ -84,9 +85,11 @@ class Recorder(TorchFunctionMode):
         return spelling.spell(self, Call(name, func, args, kwargs))
 
     def _embedded(self, result: Tensor, indices: Tensor) -> Tensor:
-        assert self._ids is not None
-        same = indices.untyped_storage().data_ptr() == self._ids.untyped_storage().data_ptr()
-        return self._followed(result) if same else result
+        ids = self._ids
+        assert ids is not None
+        same = indices.untyped_storage().data_ptr() == ids.untyped_storage().data_ptr()
+        copied = indices.shape == ids.shape and torch.equal(indices, ids)
+        return self._followed(result) if same or copied else result
 
     def _in_place(self, call: Call) -> Any:
         if call.name in spelling.ROUTING or not hasattr(Tensor, call.name):
@@ -119,10 +122,10 @@ class Recorder(TorchFunctionMode):
             with torch._C.DisableTorchFunction():
                 call = Call(type(module).__name__, forward, args, kwargs)
                 function, inputs = call.as_function()
-                if not inputs:
-                    return forward(*args, **kwargs)
-                at = {"name": call.name, "where": f"module '{path}'"}
-                return self.apply(Function(kind, _one_tensor(function, path), **at), *inputs)
+                if spelling.fits(kind, inputs):
+                    at = {"name": call.name, "where": f"module '{path}'"}
+                    return self.apply(Function(kind, _one_tensor(function, path), **at), *inputs)
+            return forward(*args, **kwargs)
 
         return whole
 

@@ -26,20 +26,21 @@ def replicate(model: nn.Module) -> nn.Module:
             "A TorchScript model hides its calls; give whence the Python model it was made from."
         )
     buffers: dict[int, torch.Tensor] = {}
-    copies: dict[int, nn.Module] = {}
+    copies: dict[nn.Module, nn.Module] = {}
     for module in model.modules():
-        copy = module.__new__(type(module))
+        copies[module] = copy = module.__new__(type(module))
         # Registries of parameters, submodules and hooks are dictionaries: copied, not shared.
-        copy.__dict__ = {
-            name: value.copy() if name.startswith("_") and isinstance(value, dict) else value
+        copy.__dict__.update(
+            (name, value.copy() if isinstance(value, dict) and name[0] == "_" else value)
             for name, value in module.__dict__.items()
-        }
+        )
         copy.__dict__["training"] = False
-        copy._buffers = {name: _copied(buffer, buffers) for name, buffer in module._buffers.items()}
-        copies[id(module)] = copy
+        for name, buffer in module._buffers.items():
+            copy.__dict__["_buffers"][name] = _copied(buffer, buffers)
     for copy in copies.values():
-        copy._modules = {n: m if m is None else copies[id(m)] for n, m in copy._modules.items()}
-    return copies[id(model)]
+        submodules = copy.__dict__["_modules"]
+        submodules.update((n, copies[m]) for n, m in submodules.items() if m is not None)
+    return copies[model]
 
 
 def _copied(buffer: Any, known: dict[int, torch.Tensor]) -> Any:
@@ -53,9 +54,9 @@ def _copied(buffer: Any, known: dict[int, torch.Tensor]) -> Any:
 def unwrapped(model: nn.Module) -> nn.Module:
     """The model inside ``torch.compile``, ``DataParallel`` and the like."""
     while True:
-        if hasattr(model, "_orig_mod"):
-            model = model._orig_mod
-        elif isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-            model = model.module
-        else:
+        inner = getattr(model, "_orig_mod", None)
+        if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            inner = model.module
+        if not isinstance(inner, nn.Module):
             return model
+        model = inner

@@ -1,12 +1,12 @@
 """Relevance rules: how much of an operation's relevance each of its inputs gets.
 
-A rule is a function ``rule(operation, relevance) -> relevance of each input``; a `RuleSet` names one
-for each kind of operation. Three sets come with whence. ``reference`` is what the authors of the
-method published as code, ``paper`` what they wrote down as equations, and ``stable`` spreads relevance
-by absolute shares, so that nothing is divided by a difference that may vanish.
+A rule is a function ``rule(operation, relevance) -> relevance of each input``; a `RuleSet` names
+one for each kind of operation. Three sets come with whence. ``reference`` is what the authors of
+the method published as code, ``paper`` what they wrote down as equations, and ``stable`` spreads
+relevance by absolute shares, so that nothing is divided by a difference that may vanish.
 
-The kinds: ``linear`` (a constant weight), ``matmul``, ``add`` and ``product`` (both operands depend on
-the input), ``sum`` (sums and means along a dimension) and ``pass`` (element-wise functions,
+The kinds: ``linear`` (a constant weight), ``matmul``, ``add`` and ``product`` (both operands depend
+on the input), ``sum`` (sums and means along a dimension) and ``pass`` (element-wise functions,
 normalisation, softmax, scaling). To support an operation of your own, give it a kind with
 `whence.register_operation` and a rule with `register` or `RuleSet.extended`.
 """
@@ -81,12 +81,12 @@ def _authors_quotient(a: Tensor, b: Tensor) -> Tensor:
 def positive_products(quotient: Callable[[Tensor, Tensor], Tensor]) -> Rule:
     r"""The rule in which only positive products take part.
 
-    .. math:: R_j = \\sum_i \\frac{[x_j w_{ji}]^+}{\\sum_{j'} [x_{j'} w_{j'i}]^+} R_i
+    .. math:: R_j = \sum_i \frac{[x_j w_{ji}]^+}{\sum_{j'} [x_{j'} w_{j'i}]^+} R_i
 
-    The denominator is (M(x, w) + M(|x|, |w|)) / 2, and M(x, w) is known from the forward pass. A
-    positive product needs both factors of one sign, so a positive x_j takes its relevance through the
-    positive weights and a negative one through the negative weights: three products with the weight in
-    all, and nothing cancels on the way.
+    The denominator is (M(|x|, |w|) + M(x, w)) / 2, and M(x, w) is known from the forward pass. A
+    positive product needs both factors of one sign, so a positive x_j takes its relevance through
+    the positive weights and a negative one through the negative weights: three products with the
+    weight in all, and nothing cancels on the way.
     """
 
     def rule(op: Linear, relevance: Tensor) -> Tensor:
@@ -94,7 +94,9 @@ def positive_products(quotient: Callable[[Tensor, Tensor], Tensor]) -> Rule:
         w_negative = op.weight - w_positive
         x_positive = op.x.clamp(min=0)
         x_negative = op.x - x_positive
-        total = op.map(x_positive - x_negative, w_positive - w_negative).add_(op.product).mul_(0.5)
+        less_bias = None if op.bias is None else -op.bias
+        total = op.map(x_positive - x_negative, w_positive - w_negative, less_bias)
+        total = total.add_(op.output).mul_(0.5)
         s = quotient(relevance, total.clamp_(min=0))
         to_x = op.adjoint(s, w_positive).mul_(x_positive)
         return to_x.addcmul_(op.adjoint(s, w_negative), x_negative)

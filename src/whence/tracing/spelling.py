@@ -1,12 +1,14 @@
 """Which torch calls spell which operation.
 
-PyTorch has many ways to write the same thing: ``a @ b``, ``torch.bmm``, ``torch.einsum``; a fused call
-or its parts; in place or not. Here each is led back to the few operations that rules know. A call is
-recognised by its name, so that ``torch.add``, ``Tensor.add`` and ``+`` are one.
+PyTorch has many ways to write the same thing: ``a @ b``, ``torch.bmm``, ``torch.einsum``; a fused
+call or its parts; in place or not. Here each is led back to the few operations that rules know. A
+call is recognised by its name, so that ``torch.add``, ``Tensor.add`` and ``+`` are one.
 """
 
 from __future__ import annotations
 
+import math
+import string
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,29 +25,31 @@ from whence.tracing.operations import Add, ConstantMatMul, Convolution, Function
 if TYPE_CHECKING:
     from whence.tracing.recorder import Recorder
 
-# Calls that only move numbers about: their ordinary backward routes relevance as it routes gradients.
+# Calls that only move numbers about: their ordinary backward routes relevance like gradients.
 ROUTING = frozenset(
     """
-    T mT H mH t view view_as reshape reshape_as flatten unflatten ravel squeeze unsqueeze permute
-    transpose swapaxes swapdims movedim moveaxis contiguous clone expand expand_as broadcast_to
-    repeat tile repeat_interleave cat concat concatenate stack hstack vstack dstack split
-    split_with_sizes chunk tensor_split unsafe_chunk unsafe_split unbind __getitem__ __setitem__
-    select narrow index_select gather take_along_dim masked_select index_copy scatter masked_fill
-    masked_scatter where tril triu diagonal roll flip fliplr flipud pad unfold pixel_shuffle
-    pixel_unshuffle channel_shuffle to type type_as float double half bfloat16 cpu cuda alias
-    max amax min amin maximum minimum max_pool1d max_pool2d max_pool3d adaptive_max_pool1d
-    adaptive_max_pool2d positive data_ptr requires_grad_ copy_ view_as_real view_as_complex
+    T mT H mH t view view_as reshape reshape_as flatten unflatten ravel squeeze unsqueeze
+    permute transpose swapaxes swapdims movedim moveaxis contiguous clone expand expand_as
+    broadcast_to repeat tile repeat_interleave cat concat concatenate stack hstack vstack dstack
+    split split_with_sizes chunk tensor_split unsafe_chunk unsafe_split unbind __getitem__
+    __setitem__ select narrow index_select gather take_along_dim masked_select index_copy
+    scatter masked_fill masked_scatter where tril triu diagonal roll flip fliplr flipud pad
+    unfold pixel_shuffle pixel_unshuffle channel_shuffle to type type_as float double half
+    bfloat16 cpu cuda alias max amax min amin maximum minimum max_pool1d max_pool2d max_pool3d
+    adaptive_max_pool1d adaptive_max_pool2d positive data_ptr requires_grad_ copy_ view_as_real
+    view_as_complex
     """.split()
 )
 # Functions of one tensor, element by element, and normalisations: relevance passes unchanged.
 PASSING = frozenset(
     """
-    softmax log_softmax softmin gelu relu relu6 silu mish elu selu celu leaky_relu rrelu hardswish
-    hardsigmoid hardtanh hardshrink softshrink tanhshrink threshold softplus softsign logsigmoid
-    log_sigmoid sigmoid tanh erf erfc exp exp2 expm1 log log2 log10 log1p sqrt rsqrt square abs
-    absolute neg negative reciprocal sin cos tan sinh cosh atan arctan clamp clamp_min clamp_max
-    clip pow __rpow__ float_power nan_to_num __rdiv__ __rtruediv__ prelu logit round floor ceil
-    layer_norm rms_norm group_norm batch_norm instance_norm normalize local_response_norm
+    log_softmax softmin gelu relu relu6 silu mish elu selu celu leaky_relu rrelu
+    hardswish hardsigmoid hardtanh hardshrink softshrink tanhshrink threshold softplus softsign
+    logsigmoid log_sigmoid sigmoid tanh erf erfc exp exp2 expm1 log log2 log10 log1p sqrt rsqrt
+    square abs absolute neg negative reciprocal sin cos tan sinh cosh atan arctan clamp
+    clamp_min clamp_max clip pow __rpow__ float_power nan_to_num __rdiv__ __rtruediv__ prelu
+    logit round floor ceil layer_norm rms_norm group_norm batch_norm instance_norm normalize
+    local_response_norm
     """.split()
 )
 SUMMING = frozenset(
@@ -55,7 +59,9 @@ SUMMING = frozenset(
     """.split()
 )
 DROPOUT = frozenset(
-    "dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout".split()
+    """
+    dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout
+    """.split()
 )
 
 # Modules that spell one operation in many calls, by the name of their class: activations such as
@@ -92,7 +98,7 @@ def kind_of_module(module: nn.Module) -> str | None:
     if type(module).__module__.startswith("torch."):
         return None
     name, package = type(module).__name__, type(module).__module__
-    # Subclasses of torch's own norms and activations call one torch function, which is seen as such.
+    # Subclasses of torch's own norms and activations call one torch function, seen as such.
     if isinstance(module, nn.LayerNorm | nn.GELU | nn.SiLU) or any(module.children()):
         return None
     if name.endswith(_PASSING_SUFFIXES) or package.startswith(_PASSING_PACKAGES):
@@ -130,7 +136,7 @@ class Call:
         return self.kwargs.get(name, default)
 
     def as_function(self) -> tuple[Callable[..., Any], list[Tensor]]:
-        """The call as a function of just the tensors that depend on the input, and those tensors."""
+        """The call as a function of the tensors that depend on the input, and those tensors."""
         leaves, tree = torch.utils._pytree.tree_flatten((self.args, self.kwargs))
         places = [i for i, leaf in enumerate(leaves) if is_traced(leaf)]
         inputs = [leaves[i] for i in places]
@@ -167,7 +173,7 @@ def spell(record: Recorder, call: Call) -> Any:
     if call.name in SUMMING:
         return _whole(record, call, "sum")
     if call.name in DROPOUT:
-        return call.args[0]
+        return call.argument(0, "input")
     if call.name in _SPELLINGS:
         return _SPELLINGS[call.name](record, call)
     return record.refuse(call.run(), call.name)
@@ -175,16 +181,21 @@ def spell(record: Recorder, call: Call) -> Any:
 
 def _whole(record: Recorder, call: Call, kind: str) -> Any:
     function, inputs = call.as_function()
-    if kind in ("pass", "sum") and len(inputs) != 1:
+    if not fits(kind, inputs):
         return record.refuse(call.run(), call.name)
     return record.apply(Function(kind, function, name=call.name, where=record.where(kind)), *inputs)
+
+
+def fits(kind: str, inputs: list[Tensor]) -> bool:
+    """Whether as many tensors depend on the input as an operation of this kind takes."""
+    return len(inputs) == 1 if kind in ("pass", "sum") else bool(inputs)
 
 
 # Linear maps -------------------------------------------------------------------------------------
 
 
-def _linear(record: Recorder, call: Call) -> Tensor:
-    x, weight, bias = call.args[0], call.argument(1, "weight"), call.argument(2, "bias")
+def _linear(record: Recorder, call: Call) -> Any:
+    x, weight, bias = (call.argument(i, n) for i, n in enumerate(("input", "weight", "bias")))
     if is_traced(weight) or is_traced(bias):
         with record:
             product = x @ weight.mT
@@ -193,7 +204,7 @@ def _linear(record: Recorder, call: Call) -> Tensor:
 
 
 def _convolution(record: Recorder, call: Call) -> Any:
-    x, weight, bias = call.args[0], call.argument(1, "weight"), call.argument(2, "bias")
+    x, weight, bias = (call.argument(i, n) for i, n in enumerate(("input", "weight", "bias")))
     dimensions = int(call.name[4])
     if is_traced(weight) or is_traced(bias) or x.dim() != dimensions + 2:
         return record.refuse(call.run(), call.name)
@@ -220,7 +231,7 @@ def _convolution(record: Recorder, call: Call) -> Any:
 
 
 def _matmul(record: Recorder, call: Call) -> Any:
-    a, b = call.args[0], call.argument(1, "other", call.kwargs.get("mat2"))
+    a, b = call.argument(0, "input"), call.argument(1, "other", call.kwargs.get("mat2"))
     if min(a.dim(), b.dim()) < 2:
         return record.refuse(call.run(), call.name)
     if is_traced(a) and is_traced(b):
@@ -233,8 +244,9 @@ def _matmul(record: Recorder, call: Call) -> Any:
 
 
 def _added_matmul(record: Recorder, call: Call) -> Any:
-    term, a, b = call.args[0], call.argument(1, "mat1"), call.argument(2, "mat2")
-    a, b = call.kwargs.get("batch1", a), call.kwargs.get("batch2", b)
+    term = call.argument(0, "input")
+    a = call.argument(1, "mat1", call.kwargs.get("batch1"))
+    b = call.argument(2, "mat2", call.kwargs.get("batch2"))
     beta, alpha = call.kwargs.get("beta", 1), call.kwargs.get("alpha", 1)
     with record:
         product = a @ b
@@ -246,60 +258,67 @@ def _einsum(record: Recorder, call: Call) -> Any:
     equation, *operands = call.args
     if len(operands) == 1 and isinstance(operands[0], list | tuple):
         operands = list(operands[0])
-    if not isinstance(equation, str) or len(operands) != 2 or "..." in equation:
+    indices = _einsum_indices(equation, operands)
+    if indices is None:
         return record.refuse(call.run(), "einsum")
     with record:
-        return _einsum_as_matmul(equation.replace(" ", ""), *operands)
+        return _einsum_as_matmul(*indices, *operands)
 
 
-def _einsum_as_matmul(equation: str, a: Tensor, b: Tensor) -> Tensor:
+def _einsum_indices(equation: Any, operands: list[Tensor]) -> tuple[str, str, str] | None:
+    """The indices of two operands and of the result, if one matrix product can do it."""
+    if not isinstance(equation, str) or len(operands) != 2:
+        return None
+    terms, arrow, result = equation.replace(" ", "").partition("->")
+    spare = "".join(c for c in string.ascii_uppercase if c not in equation)
+    named = []
+    for term, operand in zip(terms.split(","), operands, strict=True):
+        unnamed = operand.dim() - len(term.replace("...", ""))
+        named.append(term.replace("...", spare[-unnamed:] if unnamed else ""))
+    a, b = named
+    if not arrow:
+        result = "..." * ("..." in terms)
+        result += "".join(sorted(i for i in set(terms) - set(".,") if (a + b).count(i) == 1))
+    longest = max(named, key=lambda term: sum(i in spare for i in term))
+    result = result.replace("...", "".join(i for i in longest if i in spare))
+    sizes = [dict(zip(i, x.shape, strict=True)) for i, x in zip(named, operands, strict=True)]
+    repeated = any(len(set(i)) < len(i) for i in (a, b, result))
+    broadcast = any(sizes[0][i] != sizes[1][i] for i in set(a) & set(b))
+    return None if repeated or broadcast else (a, b, result)
+
+
+def _einsum_as_matmul(ia: str, ib: str, result: str, a: Tensor, b: Tensor) -> Tensor:
     """An einsum of two operands as reshapes around one matrix product."""
-    terms, _, out = equation.partition("->")
-    ia, ib = terms.split(",")
-    if "->" not in equation:
-        out = "".join(sorted(i for i in set(ia + ib) if (ia + ib).count(i) == 1))
-    if len(set(ia)) < len(ia) or len(set(ib)) < len(ib):
-        raise WhenceError(f"whence cannot follow einsum('{equation}'): an index repeats in a term.")
-    # An index of one operand alone that the result lacks is summed away first.
-    a = (
-        a.sum([n for n, i in enumerate(ia) if i not in ib + out] or [])
-        if set(ia) - set(ib + out)
-        else a
-    )
-    b = (
-        b.sum([n for n, i in enumerate(ib) if i not in ia + out] or [])
-        if set(ib) - set(ia + out)
-        else b
-    )
-    ia, ib = ("".join(i for i in own if i in other + out) for own, other in ((ia, ib), (ib, ia)))
+    # An index that one operand has alone and the result lacks is summed away first.
+    a, ia = _summed(a, ia, ib + result)
+    b, ib = _summed(b, ib, ia + result)
     size = {**dict(zip(ia, a.shape, strict=True)), **dict(zip(ib, b.shape, strict=True))}
-    batch = [i for i in out if i in ia and i in ib]
-    rows = [i for i in out if i in ia and i not in ib]
-    columns = [i for i in out if i in ib and i not in ia]
-    inner = [i for i in ia if i in ib and i not in out]
+    batch = [i for i in result if i in ia and i in ib]
+    rows = [i for i in result if i in ia and i not in ib]
+    columns = [i for i in result if i in ib and i not in ia]
+    inner = [i for i in ia if i in ib and i not in result]
 
-    def arranged(x: Tensor, own: str, *groups: list[str]) -> Tensor:
-        x = x.permute([own.index(i) for group in groups for i in group])
-        lengths = [_product(size[i] for i in group) for group in groups[-2:]]
-        return x.reshape(*[size[i] for i in groups[0]], *lengths)
+    def arranged(x: Tensor, own: str, first: list[str], second: list[str]) -> Tensor:
+        x = x.permute([own.index(i) for i in batch + first + second])
+        lengths = (math.prod(size[i] for i in group) for group in (first, second))
+        return x.reshape(*(size[i] for i in batch), *lengths)
 
-    product = arranged(a, ia, batch, rows, inner) @ arranged(b, ib, batch, inner, columns)
+    product = arranged(a, ia, rows, inner) @ arranged(b, ib, inner, columns)
     order = batch + rows + columns
-    return product.reshape([size[i] for i in order]).permute([order.index(i) for i in out])
+    return product.reshape([size[i] for i in order]).permute([order.index(i) for i in result])
 
 
-def _product(numbers: Any) -> int:
-    result = 1
-    for number in numbers:
-        result *= number
-    return result
+def _summed(x: Tensor, own: str, kept: str) -> tuple[Tensor, str]:
+    gone = [n for n, i in enumerate(own) if i not in kept]
+    return (x.sum(gone), "".join(i for i in own if i in kept)) if gone else (x, own)
 
 
 # Sums and element-wise products ------------------------------------------------------------------
 
 
 def _add(record: Recorder, call: Call) -> Any:
-    a, b, scale = call.args[0], call.argument(1, "other"), call.kwargs.get("alpha", 1)
+    a, b = call.argument(0, "input"), call.argument(1, "other")
+    scale = call.kwargs.get("alpha", 1)
     if "sub" in call.name:
         scale = -scale
     if call.name in ("__rsub__", "rsub"):
@@ -315,17 +334,24 @@ def _add(record: Recorder, call: Call) -> Any:
 def _multiply(record: Recorder, call: Call) -> Any:
     if call.kwargs.get("rounding_mode") is not None:
         return record.refuse(call.run(), call.name)
-    both = is_traced(call.args[0]) and is_traced(call.argument(1, "other"))
+    both = is_traced(call.argument(0, "input")) and is_traced(call.argument(1, "other"))
     return _whole(record, call, "product" if both else "pass")
 
 
-def _glu(record: Recorder, call: Call) -> Tensor:
+def _glu(record: Recorder, call: Call) -> Any:
     with record:
-        a, b = call.args[0].chunk(2, call.argument(1, "dim", -1))
+        a, b = call.argument(0, "input").chunk(2, call.argument(1, "dim", -1))
         return a * b.sigmoid()
 
 
 # Attention ---------------------------------------------------------------------------------------
+
+
+def _softmax(record: Recorder, call: Call) -> Any:
+    x, dim = call.argument(0, "input"), call.argument(1, "dim")
+    if dim is None or dim % x.dim() != x.dim() - 1:
+        call.name = f"softmax(dim={dim})"  # not over keys, so not taken for attention
+    return _whole(record, call, "pass")
 
 
 def _attention(record: Recorder, call: Call) -> Tensor:
@@ -335,10 +361,10 @@ def _attention(record: Recorder, call: Call) -> Tensor:
 
 
 def _unfolded(record: Recorder, call: Call) -> Any:
-    """Run the body of a function of torch that is itself written in Python, so its calls are seen.
+    """Run the body of a torch function that is itself written in Python, so its calls are seen.
 
-    Such a function first asks whether anyone overrides it, and hands itself over whole if so. A copy
-    whose question is answered no goes on to its body, where the recorder sees every call.
+    Such a function first asks whether anyone overrides it, and hands itself over whole if so. A
+    copy whose question is answered no goes on to its body, where the recorder sees every call.
     """
     function = call.function
     assert isinstance(function, types.FunctionType)
@@ -363,6 +389,7 @@ _SPELLINGS: dict[str, Callable[[Any, Call], Any]] = {
     **dict.fromkeys(("add", "sub", "subtract", "rsub", "__rsub__"), _add),
     **dict.fromkeys(("mul", "multiply", "div", "divide", "true_divide"), _multiply),
     **dict.fromkeys(("glu",), _glu),
+    **dict.fromkeys(("softmax",), _softmax),
     **dict.fromkeys(("scaled_dot_product_attention",), _attention),
     **dict.fromkeys(("multi_head_attention_forward",), _unfolded),
 }

@@ -132,10 +132,11 @@ def trace(
     _check_logits(logits, recorder.tape.batch)
     if not recorder.sites:
         raise WhenceError(
-            f"No attention was seen in {type(model).__name__}. whence explains Transformers: softmax "
-            f"weights multiplied with values, by scaled_dot_product_attention, "
-            f"nn.MultiheadAttention, matmul, bmm or einsum. If the model hides attention in a kernel of "
-            f'its own (flash attention), load it with attn_implementation="sdpa" or "eager".'
+            f"No attention was seen in {type(model).__name__}. whence explains Transformers: "
+            "softmax weights multiplied with values, by scaled_dot_product_attention, "
+            "nn.MultiheadAttention, matmul, bmm or einsum. If the model hides attention in a "
+            'kernel of its own (flash attention), load it with attn_implementation="sdpa" or '
+            '"eager".'
         )
     _refuse_foreign_functions(logits, recorder.tape)
     return Trace(logits, recorder.sites, recorder.grids, recorder.inputs, recorder.tape)
@@ -161,8 +162,8 @@ def find_logits(returned: Any) -> Tensor:
 def _check_logits(logits: Tensor, batch: int) -> None:
     if logits.dim() != 2 or logits.shape[0] != batch:
         raise WhenceError(
-            f"Logits of shape (batch, classes) are needed, but the model gave {tuple(logits.shape)} "
-            f"for {batch} input(s). Pick what to explain: "
+            f"Logits of shape (batch, classes) are needed, but the model gave "
+            f"{tuple(logits.shape)} for {batch} input(s). Pick what to explain: "
             f"Explainer(model, output=lambda returned: ...)."
         )
     if not logits.requires_grad:
