@@ -91,7 +91,9 @@ class Recorded(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, operation: Operation, *inputs: Tensor) -> Tensor:  # noqa: D102
         ctx.operation = operation
-        return operation.forward(*inputs)
+        # The same numbers in a tensor of its own: what an operation keeps must not become part of
+        # the graph, and a view made in here could not be written to in place.
+        return operation.forward(*inputs).data
 
     @staticmethod
     def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
@@ -131,9 +133,8 @@ class Linear(Operation):
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]  # noqa: D102
         self.x = x.detach()
-        output = self.map(x, self.weight, self.bias)
-        self.output = output.detach()
-        return output
+        self.output = self.map(x, self.weight, self.bias)
+        return self.output
 
     def gradient(self, output: Tensor) -> tuple[Tensor, ...]:  # noqa: D102
         return (self.adjoint(output, self.weight),)
@@ -185,9 +186,8 @@ class MatMul(Operation):
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:  # type: ignore[override]  # noqa: D102
         self.a, self.b = a.detach(), b.detach()
-        output = a @ b
-        self.product = output.detach()
-        return output
+        self.product = a @ b
+        return self.product
 
     def adjoints(self, s: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         """S B^T and A^T S, in the shapes of A and B."""
@@ -245,7 +245,7 @@ class Function(Operation):
         with torch.enable_grad():
             self.inputs = tuple(x.detach().requires_grad_() for x in inputs)
             self.output = self.function(*self.inputs)
-        return self.output.detach()
+        return self.output
 
     def vjp(self, cotangent: Tensor) -> tuple[Tensor, ...]:
         """The product of a cotangent of the output with the Jacobian of each input."""
