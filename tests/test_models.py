@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from tests.zoo import CASES, DEPTH, Case, blocks, built, run, sample
 from torch import Tensor, nn
 
+from tests.zoo import CASES, DEPTH, Case, blocks, built, run, sample
 from whence import Explainer, rules
 from whence.tracing.trace import trace
 

@@ -54,14 +54,16 @@ class Explainer:
             raise WhenceError(f"A torch.nn.Module is needed, not {type(model).__name__}.")
         self.model = model
         self.tokenizer = tokenizer
-        self.layout = layout or Layout()
+        self.layout = Layout() if layout is None else layout
+        if not isinstance(self.layout, Layout):
+            raise WhenceError(f"layout is a whence.Layout, not {layout!r}.")
         self.output = output
         if class_names is None:
             self.class_names = class_names_of(unwrapped(model))
         elif isinstance(class_names, Mapping):
-            self.class_names = dict(class_names)
+            self.class_names = {int(index): str(name) for index, name in class_names.items()}
         else:
-            self.class_names = dict(enumerate(class_names))
+            self.class_names = dict(enumerate(map(str, class_names)))
 
     def explain(
         self,
@@ -108,7 +110,7 @@ class Explainer:
                 f"copy of the model.",
                 stacklevel=2,
             )
-        tokens = traced.sites[0].weights.shape[-1]
+        tokens = traced.sites[0].tokens
         layout = find_layout(self.layout, tokens, call.main, traced.grids)
         kinds = KINDS if keep_evidence else built.needs
         parts, evidence = [], []

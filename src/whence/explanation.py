@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
+import uuid
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from whence.layout import Tokens, joined_words
 
 _FORMAT = "whence explanation 1"
 _TENSORS = ("scores", "target", "logits")
+_FACTS = ("grid", "image_size", "tokens", "target_names", "method", "settings", "version")
 
 
 @dataclass
@@ -92,15 +92,8 @@ class Explanation:
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file, whole or not at all; its header holds the rest as JSON."""
-        facts = {
-            "grid": self.grid,
-            "image_size": self.image_size,
-            "tokens": None if self.tokens is None else asdict(self.tokens),
-            "target_names": self.target_names,
-            "method": self.method,
-            "settings": self.settings,
-            "version": self.version,
-        }
+        facts = {name: getattr(self, name) for name in _FACTS}
+        facts["tokens"] = None if self.tokens is None else asdict(self.tokens)
         tensors = {name: getattr(self, name).detach().cpu().contiguous() for name in _TENSORS}
         _write_whole(
             Path(path), to_bytes(tensors, {"format": _FORMAT, "explanation": json.dumps(facts)})
@@ -114,7 +107,8 @@ class Explanation:
             WhenceError: There is no such file, or it is damaged or not an explanation.
         """
         if not Path(path).is_file():
-            raise WhenceError(f"There is no file '{path}'.")
+            what = "a folder, not a file" if Path(path).is_dir() else "not there"
+            raise WhenceError(f"'{path}' is {what}.")
         try:
             with safe_open(path, framework="pt") as file:
                 header = file.metadata() or {}
@@ -125,27 +119,21 @@ class Explanation:
             for pair in ("grid", "image_size"):
                 facts[pair] = None if facts[pair] is None else tuple(facts[pair])
             facts["tokens"] = None if facts["tokens"] is None else Tokens(**facts["tokens"])
-            return cls(**tensors, **facts)
-        except (SafetensorError, OSError, KeyError, TypeError, json.JSONDecodeError) as error:
-            raise WhenceError(f"'{path}' is damaged or not an explanation: {error}.") from error
+            return cls(**tensors, **{name: facts[name] for name in _FACTS})
+        except WhenceError:
+            raise
+        except (SafetensorError, OSError, LookupError, TypeError, ValueError, RecursionError) as e:
+            raise WhenceError(f"'{path}' is damaged or not an explanation: {e}.") from e
 
 
 def _write_whole(path: Path, content: bytes) -> None:
     """Write beside the place and move there, so that no half-written file is ever seen."""
-    if not path.parent.is_dir():
-        raise WhenceError(f"There is no folder '{path.parent}' to write '{path.name}' to.")
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    beside = path.with_name(f".{path.name[:80]}.{uuid.uuid4().hex}")
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+        try:
+            beside.write_bytes(content)
+            beside.replace(path)
+        finally:
+            beside.unlink(missing_ok=True)
+    except (OSError, ValueError) as error:
+        raise WhenceError(f"'{path}' cannot be written: {error}.") from error

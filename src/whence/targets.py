@@ -48,7 +48,9 @@ def resolve(
         else:
             indices = [[index_of(one, names, count)] for one in target]
     elif _is_one(classes) and not isinstance(classes, str):
-        k = operator.index(classes)
+        if not isinstance(classes, int) or isinstance(classes, bool):
+            raise WhenceError(f"classes is a number or a list of classes, not {classes!r}.")
+        k = classes
         if not 1 <= k <= count:
             raise WhenceError(
                 f"classes={k} asks for the top {k}, but the model has {count} classes."
@@ -58,10 +60,12 @@ def resolve(
         given = [classes] if isinstance(classes, str) else list(classes)
         if given and all(_is_one(one) for one in given):
             given = [given] * batch
+        if any(_is_one(row) for row in given):
+            raise WhenceError(f"Name classes for all samples, or a list for each, not {classes!r}.")
         indices = [[index_of(one, names, count) for one in row] for row in given]
     if len(indices) != batch:
         raise WhenceError(f"{len(indices)} targets were given for {batch} sample(s).")
-    if not indices[0] or len({len(row) for row in indices}) > 1:
+    if not indices or not indices[0] or len({len(row) for row in indices}) > 1:
         raise WhenceError("Name at least one class, and as many for each sample.")
     return torch.tensor(indices, device=logits.device)
 
@@ -70,7 +74,7 @@ def _is_one(value: Any) -> bool:
     """Whether a value names one class, rather than several."""
     if isinstance(value, str):
         return True
-    if isinstance(value, Sequence):
+    if isinstance(value, Sequence | set | frozenset):
         return False
     return getattr(value, "ndim", 0) == 0
 
@@ -93,7 +97,11 @@ def index_of(value: Any, names: Mapping[int, str], count: int) -> int:
 def _index_of_name(name: str, names: Mapping[int, str], count: int) -> int:
     wanted = name.strip().lower()
     # Labels may list synonyms: "tabby, tabby cat".
-    spoken = {index: [label.lower(), *label.lower().split(", ")] for index, label in names.items()}
+    spoken = {
+        index: [label.lower(), *label.lower().split(", ")]
+        for index, label in names.items()
+        if index < count
+    }
     found = [index for index, labels in spoken.items() if wanted == labels[0]]
     found = found or [index for index, labels in spoken.items() if wanted in labels]
     if len(found) == 1:
@@ -102,7 +110,7 @@ def _index_of_name(name: str, names: Mapping[int, str], count: int) -> int:
         raise WhenceError(f"'{name}' names several classes: {found}. Give the index.")
     if wanted.isdigit():
         return index_of(int(wanted), names, count)
-    if not names:
+    if not spoken:
         raise WhenceError(
             f"The model does not name its classes, so '{name}' cannot be found. Give an index, or "
             f"names: Explainer(model, class_names=[...])."

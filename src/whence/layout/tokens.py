@@ -9,6 +9,9 @@ from torch import Tensor
 
 from whence.errors import WhenceError
 
+# Without a convolution to tell, this many tokens before the patches are believed.
+_LIKELY_PREFIX = 8
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -40,15 +43,20 @@ def find_layout(
         WhenceError: What was given does not fit, or an image's grid cannot be found.
     """
     pooled = given.pooled
-    if pooled is not None and not all(0 <= p < tokens for p in pooled):
-        raise WhenceError(f"Layout(pooled={pooled}) does not fit: there are {tokens} tokens.")
+    if pooled is not None and not (pooled and all(0 <= p < tokens for p in pooled)):
+        raise WhenceError(
+            f"Layout(pooled={pooled}) does not fit: name some of the tokens 0 to {tokens - 1}."
+        )
     if given.grid is not None:
         return Layout(given.grid, _prefix(given, given.grid, tokens), pooled)
     is_image = main.is_floating_point() and main.dim() == 4
-    found = [grid for grid in grids if len(grid) == 2] if main.is_floating_point() else []
-    if is_image:
-        found += _grids_of_square_patches(main.shape[-2], main.shape[-1])
-    fitting = [(r, c) for r, c in found if r * c <= tokens < 2 * r * c]
+    made = [grid for grid in grids if len(grid) == 2] if main.is_floating_point() else []
+    fitting = [(r, c) for r, c in made if r * c <= tokens]
+    if is_image and not made:
+        # Patches were not made by a convolution; mostly they are squares that do not overlap.
+        squares = _grids_of_square_patches(main.shape[-2], main.shape[-1])
+        fitting = [(r, c) for r, c in squares if 0 <= tokens - r * c <= _LIKELY_PREFIX]
+        fitting = fitting if len(fitting) == 1 or given.prefix is not None else []
     if given.prefix is not None:
         fitting = [(r, c) for r, c in fitting if r * c + given.prefix == tokens]
     if fitting:

@@ -8,8 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
-# How tokenizers mark the pieces of a word: WordPiece, byte-level BPE, SentencePiece, end of word.
-_MARKS = ("##", "Ġ", "▁", "</w>")
+# How tokenizers mark the pieces of a word: WordPiece, byte-level BPE, SentencePiece; end of word.
+_BEFORE = ("##", "Ġ", "▁")
+_BEHIND = "</w>"
 
 
 @dataclass(frozen=True)
@@ -38,26 +39,24 @@ def find_tokens(inputs: Mapping[str, Any], ids: Tensor, tokenizer: Any = None) -
     if tokenizer is None:
         return None
     strings = [tokenizer.convert_ids_to_tokens(row) for row in ids.tolist()]
-    special = set(tokenizer.all_special_tokens)
-    return Tokens(strings, [_words_from_marks(row, special) for row in strings])
+    return Tokens(strings, [_numbered_words(row, tokenizer) for row in strings])
 
 
-def _words_from_marks(tokens: Sequence[str], special: set[str]) -> list[int | None]:
-    """Number the words by the marks of WordPiece (##continued) or of BPE and SentencePiece."""
-    marks_starts = any(t.startswith(("Ġ", "▁")) for t in tokens)
-    words: list[int | None] = []
-    word, open_word = -1, False
+def _numbered_words(tokens: Sequence[str], tokenizer: Any) -> list[int | None]:
+    """Number the words: a token begins one where the tokenizer would write a space before it."""
+    special = set(tokenizer.all_special_tokens) - {tokenizer.unk_token}
+    numbers: list[int | None] = []
+    number, before = -1, None
     for token in tokens:
         if token in special:
-            words.append(None)
-            open_word = False
+            numbers.append(None)
+            before = None
             continue
-        starts = token.startswith(("Ġ", "▁")) if marks_starts else not token.startswith("##")
-        if starts or not open_word:
-            word += 1
-        words.append(word)
-        open_word = True
-    return words
+        if before is None or " " in tokenizer.convert_tokens_to_string([before, token]).strip():
+            number += 1
+        numbers.append(number)
+        before = token
+    return numbers
 
 
 def joined_words(
@@ -68,10 +67,15 @@ def joined_words(
     for token, word, score in zip(strings, words, scores, strict=True):
         if word is None:
             continue
-        for mark in _MARKS:
-            token = token.replace(mark, "") if token != mark else token
         if joined and joined[-1][0] == word:
-            joined[-1] = (word, joined[-1][1] + token, joined[-1][2] + score)
+            joined[-1] = (word, joined[-1][1] + _unmarked(token), joined[-1][2] + score)
         else:
-            joined.append((word, token, score))
+            joined.append((word, _unmarked(token), score))
     return [(text, score) for _, text, score in joined]
+
+
+def _unmarked(token: str) -> str:
+    for mark in _BEFORE:
+        if token.startswith(mark) and token != mark:
+            token = token.removeprefix(mark)
+    return token.removesuffix(_BEHIND) or token

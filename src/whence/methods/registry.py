@@ -60,9 +60,9 @@ def get(name: str) -> type:
     Raises:
         WhenceError: There is no such method.
     """
-    method = _methods.get(_aliases.get(name, name))
+    method = _methods.get(_aliases.get(name, name)) if isinstance(name, str) else None
     if method is None:
-        near = difflib.get_close_matches(name, [*_methods, *_aliases], n=1)
+        near = difflib.get_close_matches(str(name), [*_methods, *_aliases], n=1)
         hint = f" Did you mean '{near[0]}'?" if near else ""
         raise WhenceError(
             f"There is no method '{name}'.{hint} Available: {', '.join(available())}."

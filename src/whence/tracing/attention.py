@@ -1,39 +1,90 @@
-"""Attention: fused calls written out, and the site where a map meets the values it weighs."""
+"""Attention: fused calls written out, and the sites where a map meets the values it weighs."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from whence.tracing.operations import Function
+from whence.errors import WhenceError
+from whence.tracing.operations import Function, Operation
 
 if TYPE_CHECKING:
     from whence.tracing.recorder import Recorder
 
 SOFTMAX = "softmax"
-_FURTHEST = 8
+_FURTHEST = 64
 
 
 @dataclass
 class AttentionSite:
-    """One attention map of the forward pass.
+    """One attention map of the forward pass, where it is multiplied with values.
 
     Attributes:
-        weights: The map, as it came out of softmax; part of the graph, so that readings end here.
+        weights: The factor of that product; part of the graph, so that readings can end here.
         where: The module it was computed in.
+        keys_first: Whether the factor is the map transposed, as in V^T A^T.
+        heads_first: Whether heads come before samples in its leading dimensions.
     """
 
     weights: Tensor
     where: str
+    keys_first: bool = False
+    heads_first: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """The number of keys."""
+        return self.weights.shape[-2 if self.keys_first else -1]
 
     def by_head(self, reading: Tensor, batch: int) -> Tensor:
         """The map, or a reading of it with leading dimensions, as (..., batch, heads, q, k)."""
-        extra = reading.dim() - self.weights.dim()
-        return reading.reshape(*reading.shape[:extra], batch, -1, *self.weights.shape[-2:])
+        extra = reading.shape[: reading.dim() - self.weights.dim()]
+        leading = (-1, batch) if self.heads_first else (batch, -1)
+        reading = reading.reshape(*extra, *leading, *self.weights.shape[-2:])
+        reading = reading.transpose(-4, -3) if self.heads_first else reading
+        return reading.mT if self.keys_first else reading
+
+
+def arrange(
+    sites: list[AttentionSite], batch: int, dependence: Callable[[AttentionSite], Tensor]
+) -> None:
+    """Find out which leading dimension of the maps is samples, and which is heads.
+
+    Args:
+        sites: The sites; `heads_first` is set.
+        batch: Number of samples.
+        dependence: Gradient, at a site, of what the model says of the first sample alone.
+
+    Raises:
+        WhenceError: A map is not laid out as samples and heads, as in attention over windows.
+    """
+    for site in sites:
+        leading = site.weights.shape[:-2]
+        folded = len(leading) == 1 and leading[0] % batch == 0
+        if not folded and (len(leading) != 2 or batch not in leading):
+            raise WhenceError(
+                f"The attention in {site.where} has maps of shape {tuple(site.weights.shape)} for "
+                f"{batch} sample(s), not (batch, heads, queries, keys): attention over windows or "
+                f"groups cannot be explained yet."
+            )
+        sure = len(leading) == 2 and leading[0] == batch != leading[1]
+        if not sure and batch > 1 and leading != (batch,):
+            site.heads_first = _heads_first(dependence(site), batch, site.where)
+
+
+def _heads_first(gradient: Tensor, batch: int, where: str) -> bool:
+    """Tell from the gradient of the first sample, which is zero at the maps of all others."""
+    touched = gradient.flatten(-2).any(-1)
+    if not touched.reshape(batch, -1)[1:].any():
+        return False
+    if not touched.reshape(-1, batch)[:, 1:].any():
+        return True
+    raise WhenceError(f"Which attention maps in {where} belong to which sample cannot be told.")
 
 
 def spelled_out_attention(
@@ -50,9 +101,8 @@ def spelled_out_attention(
     """What ``scaled_dot_product_attention`` computes, call by call."""
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     if is_causal:
-        attn_mask = torch.ones(
-            query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device
-        ).tril()
+        size = query.shape[-2], key.shape[-2]
+        attn_mask = torch.ones(size, dtype=torch.bool, device=query.device).tril()
     with record:
         if enable_gqa:
             key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
@@ -83,19 +133,34 @@ def masked_softmax(scores: Tensor, scale: float, mask: Tensor | None) -> Tensor:
     return torch.softmax(scores, -1).masked_fill(empty, 0)
 
 
-def softmax_behind(tensor: Tensor) -> Function | None:
-    """The softmax that a tensor came out of, looking back through what only moves or scales it."""
-    node = tensor.grad_fn
-    for _ in range(_FURTHEST):
-        if node is None:
-            return None
-        operation = getattr(node, "operation", None)
-        if isinstance(operation, Function) and operation.name == SOFTMAX:
+def softmax_behind(tensor: Tensor) -> Operation | None:
+    """The softmax that a tensor came out of, through what only moves, scales or gates it."""
+    for operation in _operations_behind(tensor.grad_fn, ("pass", "product", "quotient")):
+        if operation.name == SOFTMAX:
             return operation
-        if operation is not None and operation.kind != "pass":
-            return None
-        behind = [n for n, _ in node.next_functions if n is not None]
-        if len(behind) != 1:
-            return None
-        node = behind[0]
     return None
+
+
+def weighs_products(softmax: Any) -> bool:
+    """Whether the input of a softmax, given by its node, is made of a product such as Q K^T."""
+    return any(
+        operation.kind == "matmul"
+        for node, _ in softmax.next_functions
+        for operation in _operations_behind(node, ("pass", "add"))
+    )
+
+
+def _operations_behind(node: Any, through: tuple[str, ...]) -> Iterator[Operation]:
+    """Operations that led to a node, nearest first, looking through some kinds and all routing."""
+    waiting, seen = [node], set[Any]()
+    while waiting and len(seen) < _FURTHEST:
+        node = waiting.pop(0)
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        operation = getattr(node, "operation", None)
+        if operation is not None:
+            yield operation
+            if operation.kind not in through:
+                continue
+        waiting.extend(behind for behind, _ in node.next_functions)

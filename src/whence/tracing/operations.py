@@ -57,10 +57,14 @@ class Operation:
         name: How the model spelled it, for messages.
         where: The module it was called in, for messages.
         tape: The tape it is recorded on.
+        output: The output; not part of the graph.
+        uses: How many recorded operations read the output.
     """
 
     kind = ""
     tape: Tape
+    output: Tensor
+    uses = 0
 
     def __init__(self, name: str = "", where: str = "") -> None:
         self.name = name or type(self).__name__.lower()
@@ -111,12 +115,10 @@ class Linear(Operation):
         x: The input.
         weight: The weight, w.
         bias: The bias, or None.
-        output: The output, y.
     """
 
     kind = "linear"
     x: Tensor
-    output: Tensor
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None, **at: str) -> None:
         super().__init__(**at)
@@ -182,12 +184,11 @@ class MatMul(Operation):
     kind = "matmul"
     a: Tensor
     b: Tensor
-    product: Tensor
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:  # type: ignore[override]  # noqa: D102
         self.a, self.b = a.detach(), b.detach()
-        self.product = a @ b
-        return self.product
+        self.output = a @ b
+        return self.output
 
     def adjoints(self, s: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         """S B^T and A^T S, in the shapes of A and B."""
@@ -212,7 +213,8 @@ class Add(Operation):
         self.shapes = a.shape, b.shape
         self.a = a.detach()
         self.b = b.detach() if self.scale == 1 else b.detach() * self.scale
-        return a + self.b
+        self.output = a + self.b
+        return self.output
 
     def to_shapes(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         """Undo broadcasting, by summing."""
@@ -230,11 +232,9 @@ class Function(Operation):
 
     Attributes:
         inputs: The inputs that depend on the model's input.
-        output: The output.
     """
 
     inputs: tuple[Tensor, ...]
-    output: Tensor
 
     def __init__(self, kind: str, function: Callable[..., Tensor], **at: str) -> None:
         super().__init__(**at)
@@ -244,13 +244,14 @@ class Function(Operation):
     def forward(self, *inputs: Tensor) -> Tensor:  # noqa: D102
         with torch.enable_grad():
             self.inputs = tuple(x.detach().requires_grad_() for x in inputs)
-            self.output = self.function(*self.inputs)
+            self._end = self.function(*self.inputs)
+        self.output = self._end.detach()
         return self.output
 
     def vjp(self, cotangent: Tensor) -> tuple[Tensor, ...]:
         """The product of a cotangent of the output with the Jacobian of each input."""
         return torch.autograd.grad(
-            self.output, self.inputs, cotangent, retain_graph=True, materialize_grads=True
+            self._end, self.inputs, cotangent, retain_graph=True, materialize_grads=True
         )
 
     def gradient(self, output: Tensor) -> tuple[Tensor, ...]:  # noqa: D102

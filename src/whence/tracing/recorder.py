@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MethodWrapperType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from whence.errors import WhenceError
 from whence.tracing import spelling
-from whence.tracing.attention import SOFTMAX, AttentionSite, softmax_behind
+from whence.tracing.attention import SOFTMAX, AttentionSite, softmax_behind, weighs_products
 from whence.tracing.operations import Function, Operation, Recorded, Tape
 from whence.tracing.rules import no_rule
 from whence.tracing.spelling import Call, is_traced
 
 # Kinds that every rule set has: no need to note where they were called.
 _COMMON = frozenset(("linear", "matmul", "add", "sum", "pass"))
+# Ways to look up the embeddings of token ids.
+_LOOKUPS = frozenset(("embedding", "__getitem__", "index_select"))
 
 
 class Recorder(TorchFunctionMode):
     """Sees every torch call of a forward pass and records those that depend on the input.
+
+    Args:
+        names: Paths of the model's modules, by id, for messages.
+        ignore_no_grad: Whether to follow the input where the model itself switches gradients off.
 
     Attributes:
         tape: What the recorded operations share.
@@ -32,15 +39,17 @@ class Recorder(TorchFunctionMode):
         inputs: The leaves where the dependence on the input begins: pixels or embeddings.
     """
 
-    def __init__(self, tape: Tape, names: Mapping[int, str]) -> None:
+    def __init__(self, names: Mapping[int, str], ignore_no_grad: bool = False) -> None:
         super().__init__()
-        self.tape = tape
+        self.tape = Tape()
         self.sites: list[AttentionSite] = []
         self.grids: list[tuple[int, ...]] = []
         self.inputs: list[Tensor] = []
         self._names = names
+        self._ignore_no_grad = ignore_no_grad
         self._ids: Tensor | None = None
-        self._softmaxes: dict[Function, Tensor] = {}
+        self._softmaxes: dict[Operation, Tensor] = {}  # those not yet seen to weigh values
+        self._routes: set[Any] = set()  # autograd nodes known to route relevance, or to refuse it
 
     def begin(self, main: Tensor) -> Tensor:
         """Start following a model's input; token ids are followed from their embeddings on."""
@@ -48,13 +57,14 @@ class Recorder(TorchFunctionMode):
         if not main.is_floating_point():
             self._ids = main
             return main
-        return self._followed(main)
+        return self._follow(main)
 
-    def _followed(self, value: Tensor) -> Tensor:
+    def _follow(self, value: Tensor) -> Tensor:
         leaf = value.detach().requires_grad_()
         self.inputs.append(leaf)
-        # Not the leaf itself, which may not be written to in place.
-        return leaf.view_as(leaf)
+        copy = leaf.clone()  # because the model may write to it
+        self._routed(copy, ())
+        return copy
 
     def __torch_function__(
         self,
@@ -64,53 +74,73 @@ class Recorder(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Handle one call; while this runs, the mode is off."""
-        kwargs = kwargs or {}
-        if not any(map(is_traced, _flat(args, kwargs))):
-            with torch.no_grad():
-                result = func(*args, **kwargs)
-            if self._ids is not None and spelling.name_of(func) == "embedding":
-                return self._embedded(result, args[0] if args else kwargs["input"])
-            return result
         name = spelling.name_of(func)
+        if name == "_set_grad_enabled" and self._ignore_no_grad:
+            return None
+        args, kwargs = _constants(args), {k: _constant(v) for k, v in (kwargs or {}).items()}
+        in_place = name == "__setitem__" or (name[-1] == "_" and name[-2:] != "__")
+        if not any(map(is_traced, _flat(args, kwargs))):
+            if in_place and isinstance(args[0], Tensor):
+                self.tape.preserve(args[0])
+            result = func(*args, **kwargs)
+            found = self._ids is not None and name in _LOOKUPS
+            return self._looked_up(result, _flat(args, kwargs)) if found else result
         if isinstance(func, MethodWrapperType) and name not in spelling.ROUTING:
             return func(*args, **kwargs)  # an attribute, such as shape
-        args, kwargs = _constant(args), {k: _constant(v) for k, v in kwargs.items()}
-        if name.endswith("_") and not name.endswith("__"):
-            return self._in_place(Call(name[:-1], func, args, kwargs))
+        if in_place:
+            return self._in_place(Call(name, func, args, kwargs))
         if kwargs.get("inplace"):
             kwargs["inplace"] = False
             return self._overwrite(args[0], spelling.spell(self, Call(name, func, args, kwargs)))
-        if name == "__setitem__":
-            self.tape.preserve(args[0])
         return spelling.spell(self, Call(name, func, args, kwargs))
 
-    def _embedded(self, result: Tensor, indices: Tensor) -> Tensor:
+    def _looked_up(self, result: Any, args: Iterator[Any]) -> Any:
         ids = self._ids
         assert ids is not None
-        same = indices.untyped_storage().data_ptr() == ids.untyped_storage().data_ptr()
-        copied = indices.shape == ids.shape and torch.equal(indices, ids)
-        return self._followed(result) if same or copied else result
+        if not isinstance(result, Tensor) or not result.is_floating_point():
+            return result
+        for indices in args:
+            if isinstance(indices, Tensor) and not indices.is_floating_point():
+                same = indices.untyped_storage().data_ptr() == ids.untyped_storage().data_ptr()
+                copied = indices.shape == ids.shape and torch.equal(indices, ids)
+                return self._follow(result) if same or copied else result
+        return result
 
     def _in_place(self, call: Call) -> Any:
-        if call.name in spelling.ROUTING or not hasattr(Tensor, call.name):
+        """Compute out of place, then write the result: what was kept before must stay as it was."""
+        name = call.name.removesuffix("_")
+        plain = next((getattr(of, name) for of in (Tensor, F, torch) if hasattr(of, name)), None)
+        if call.name == "__setitem__" or name in spelling.ROUTING or name == "copy":
             self.tape.preserve(call.args[0])
-            if call.name in spelling.ROUTING or f"{call.name}_" in spelling.ROUTING:
-                return call.run()
+            return self.route(call)
+        if plain is None:
+            self.tape.preserve(call.args[0])
             return self.refuse(call.run(), call.name)
-        call.function = getattr(Tensor, call.name)
-        return self._overwrite(call.args[0], spelling.spell(self, call))
+        value = spelling.spell(self, Call(name, plain, call.args, call.kwargs))
+        return self._overwrite(call.args[0], value)
 
     def _overwrite(self, tensor: Tensor, value: Tensor) -> Tensor:
-        if value is tensor:
-            return tensor
-        self.tape.preserve(tensor)
-        return tensor.copy_(value)
+        if value is not tensor:
+            self.tape.preserve(tensor)
+            before = (tensor.grad_fn, value.grad_fn)
+            self._routed(tensor.copy_(value), before)
+        return tensor
 
     def apply(self, operation: Operation, *inputs: Tensor) -> Tensor:
         """Perform an operation and record it."""
+        for tensor in inputs:
+            read = getattr(tensor.grad_fn, "operation", None)
+            if read is not None:
+                read.uses += 1
         self.tape.add(operation)
-        output: Tensor = Recorded.apply(operation, *inputs)  # type: ignore[no-untyped-call]
-        if isinstance(operation, Function) and operation.name == SOFTMAX:
+        device = inputs[0].device.type
+        if torch.is_autocast_enabled(device):
+            with torch.autocast(device, enabled=False):
+                output: Tensor = Recorded.apply(operation, *inputs)  # type: ignore[no-untyped-call]
+        else:
+            output = Recorded.apply(operation, *inputs)  # type: ignore[no-untyped-call]
+        if operation.name == SOFTMAX:
+            operation.where = self.where()
             self._softmaxes[operation] = output
         return output
 
@@ -120,31 +150,82 @@ class Recorder(TorchFunctionMode):
 
         def whole(*args: Any, **kwargs: Any) -> Any:
             with torch._C.DisableTorchFunction():
-                call = Call(type(module).__name__, forward, args, kwargs)
-                function, inputs = call.as_function()
+                function, inputs = Call("", forward, args, kwargs).as_function()
                 if spelling.fits(kind, inputs):
-                    at = {"name": call.name, "where": f"module '{path}'"}
-                    return self.apply(Function(kind, _one_tensor(function, path), **at), *inputs)
+                    at = {"name": type(module).__name__, "where": f"module '{path}'"}
+                    return self.apply(Function(kind, function, **at), *inputs)
             return forward(*args, **kwargs)
 
         return whole
 
-    def notice_attention(self, *factors: Tensor) -> None:
-        """Note an attention site if one factor of a matrix product came out of a softmax."""
-        for factor in factors:
+    def notice_attention(self, a: Tensor, b: Tensor) -> None:
+        """Note an attention site if a factor of the product a b came out of a softmax."""
+        for factor in (a, b):
             softmax = softmax_behind(factor)
-            if softmax is not None and softmax in self._softmaxes:
-                self.sites.append(AttentionSite(self._softmaxes.pop(softmax), self.where()))
+            if softmax is not None:
+                self._softmaxes.pop(softmax, None)
+                self.sites.append(AttentionSite(factor, self.where(), keys_first=factor is b))
                 return
+
+    def route(self, call: Call) -> Any:
+        """Make a call whose ordinary backward routes relevance as it routes gradients."""
+        before = [x.grad_fn for x in _flat(call.args, call.kwargs) if is_traced(x)]
+        result = call.run()
+        return self._routed(result if result is not None else call.args[0], before)
 
     def refuse(self, result: Any, name: str) -> Any:
         """Let gradients pass the outputs of an unknown call, but not relevance."""
         where = self.where()
         for output in _flat((result,), {}):
             if is_traced(output):
-                assert output.grad_fn is not None
+                self._routes.add(output.grad_fn)
                 refuse_relevance(output.grad_fn, self.tape, name, where)
         return result
+
+    def _routed(self, result: Any, before: Iterable[Any]) -> Any:
+        """Know the nodes between a call's inputs and its outputs as routing."""
+        known = {*before, None}
+        waiting = [output.grad_fn for output in _flat((result,), {}) if is_traced(output)]
+        while waiting:
+            node = waiting.pop()
+            if node not in known and node not in self._routes and not hasattr(node, "operation"):
+                self._routes.add(node)
+                waiting.extend(behind for behind, _ in node.next_functions)
+        return result
+
+    def finish(self, logits: Tensor) -> None:
+        """See that nothing was missed between the first call and the logits.
+
+        Autograd functions that the model brought along and calls that never came by, from
+        TorchScript say, are kept from passing relevance in silence.
+
+        Raises:
+            WhenceError: An attention map was lost between its softmax and the values.
+        """
+        seen: set[Any] = {None}
+        waiting: list[Any] = [logits.grad_fn]
+        while waiting:
+            node = waiting.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            known = node in self._routes or hasattr(node, "operation") or not node.next_functions
+            if not known:
+                name = node.name().rstrip("0123456789").removesuffix("Backward")
+                refuse_relevance(node, self.tape, name, "a part of the model that hides its calls")
+            waiting.extend(behind for behind, _ in node.next_functions)
+        for softmax, output in self._softmaxes.items():
+            if output.grad_fn in seen and weighs_products(output.grad_fn):
+                raise WhenceError(
+                    f"The attention computed in {softmax.where} could not be followed to the "
+                    f"values that it weighs, so the model cannot be explained by its attention."
+                )
+
+    def forget(self) -> None:
+        """Let go of the graph."""
+        self._softmaxes.clear()
+        self._routes.clear()
+        self.sites, self.inputs = [], []
 
     def where(self, kind: str = "") -> str:
         """The module whose forward is running, for messages."""
@@ -154,10 +235,8 @@ class Recorder(TorchFunctionMode):
         while frame is not None:
             owner = frame.f_locals.get("self")
             if isinstance(owner, nn.Module) and id(owner) in self._names:
-                path = self._names[id(owner)]
-                return (
-                    f"module '{path}' ({type(owner).__name__})" if path else "the model's forward"
-                )
+                path, of = self._names[id(owner)], type(owner).__name__
+                return f"module '{path}' ({of})" if path else f"{of}.forward"
             frame = frame.f_back  # type: ignore[assignment]
         return "the model's forward"
 
@@ -172,20 +251,7 @@ def refuse_relevance(node: Any, tape: Tape, name: str, where: str) -> None:
     node.register_prehook(refuse)
 
 
-def _one_tensor(function: Callable[..., Any], path: str) -> Callable[..., Tensor]:
-    def checked(*inputs: Tensor) -> Tensor:
-        output = function(*inputs)
-        if not isinstance(output, Tensor):
-            raise WhenceError(
-                f"Module '{path}' is registered as one operation but returns "
-                f"{type(output).__name__}; only modules that return one tensor can be."
-            )
-        return output
-
-    return checked
-
-
-def _flat(args: Any, kwargs: Mapping[str, Any]) -> Iterator[Any]:
+def _flat(args: Iterable[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
     """Arguments, and what lists and tuples among them hold."""
     for value in (*args, *kwargs.values()):
         if isinstance(value, list | tuple):
@@ -194,10 +260,14 @@ def _flat(args: Any, kwargs: Mapping[str, Any]) -> Iterator[Any]:
             yield value
 
 
+def _constants(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(_constant(value) for value in values)
+
+
 def _constant(value: Any) -> Any:
     """Parameters without their gradients, also in lists and tuples; other values as they are."""
     if isinstance(value, Tensor):
         return value.detach() if value.requires_grad and value.is_leaf else value
-    if type(value) in (list, tuple):
-        return type(value)(_constant(v) for v in value)
-    return value
+    if type(value) is tuple:
+        return _constants(value)
+    return [_constant(v) for v in value] if type(value) is list else value

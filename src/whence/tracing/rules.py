@@ -5,10 +5,11 @@ one for each kind of operation. Three sets come with whence. ``reference`` is wh
 the method published as code, ``paper`` what they wrote down as equations, and ``stable`` spreads
 relevance by absolute shares, so that nothing is divided by a difference that may vanish.
 
-The kinds: ``linear`` (a constant weight), ``matmul``, ``add`` and ``product`` (both operands depend
-on the input), ``sum`` (sums and means along a dimension) and ``pass`` (element-wise functions,
-normalisation, softmax, scaling). To support an operation of your own, give it a kind with
-`whence.register_operation` and a rule with `register` or `RuleSet.extended`.
+The kinds: ``linear`` (a constant weight), ``matmul``, ``add``, ``product`` and ``quotient`` (both
+operands depend on the input), ``sum`` (sums and means along a dimension) and ``pass`` (element-wise
+functions, normalisation, softmax, scaling). Where several operations read one tensor, their
+relevances are added, and a rule named ``shared`` may change the sum. To support an operation of
+your own, give it a kind with `whence.register_operation` and a rule with `RuleSet.extended`.
 """
 
 from __future__ import annotations
@@ -46,17 +47,20 @@ class RuleSet:
         rule = self.rules.get(operation.kind)
         if rule is None:
             raise no_rule(self.name, operation.name, operation.where, operation.kind)
+        if operation.uses > 1 and "shared" in self.rules:
+            relevance = self.rules["shared"](operation, relevance)  # type: ignore[assignment]
         result = rule(operation, relevance)
         return result if isinstance(result, tuple) else (result,)
 
 
-def no_rule(rules: str, name: str, where: str, kind: str = "") -> NoRuleError:
+def no_rule(rules: str, name: str, where: str, kind: str = "my_kind") -> NoRuleError:
     """The error for an operation that relevance cannot pass."""
-    kind = kind or "my_kind"
+    called = f", called in {where}" if where else ""
     return NoRuleError(
-        f"Relevance cannot pass `{name}`, called in {where}: the rule set '{rules}' has no rule "
-        f"for it. Say what kind of operation it is with whence.register_operation(...), or "
-        f"give a rule: whence.rules.get('{rules}').extended('mine', {kind}=my_rule)."
+        f"Relevance cannot pass `{name}`{called}: the rule set '{rules}' has no rule for it. Say "
+        f"what kind of operation it, or the module that it is part of, is with "
+        f"whence.register_operation(...), or give a rule: "
+        f"whence.rules.get('{rules}').extended('mine', {kind}=my_rule)."
     )
 
 
@@ -78,6 +82,9 @@ def _authors_quotient(a: Tensor, b: Tensor) -> Tensor:
 # linear: the same in every set -------------------------------------------------------------------
 
 
+_CANCELLED = 2e-3
+
+
 def positive_products(quotient: Callable[[Tensor, Tensor], Tensor]) -> Rule:
     r"""The rule in which only positive products take part.
 
@@ -86,7 +93,8 @@ def positive_products(quotient: Callable[[Tensor, Tensor], Tensor]) -> Rule:
     The denominator is (M(|x|, |w|) + M(x, w)) / 2, and M(x, w) is known from the forward pass. A
     positive product needs both factors of one sign, so a positive x_j takes its relevance through
     the positive weights and a negative one through the negative weights: three products with the
-    weight in all, and nothing cancels on the way.
+    weight in all. Where the two halves of the denominator cancel to less than a thousandth (a
+    neuron with hardly a positive product), it is computed anew from the positive products alone.
     """
 
     def rule(op: Linear, relevance: Tensor) -> Tensor:
@@ -95,9 +103,11 @@ def positive_products(quotient: Callable[[Tensor, Tensor], Tensor]) -> Rule:
         x_positive = op.x.clamp(min=0)
         x_negative = op.x - x_positive
         less_bias = None if op.bias is None else -op.bias
-        total = op.map(x_positive - x_negative, w_positive - w_negative, less_bias)
-        total = total.add_(op.output).mul_(0.5)
-        s = quotient(relevance, total.clamp_(min=0))
+        absolute = op.map(x_positive - x_negative, w_positive - w_negative, less_bias)
+        total = absolute + op.output
+        if torch.sub(total, absolute.abs_(), alpha=_CANCELLED).amin() < 0:
+            total = 2 * (op.map(x_positive, w_positive) + op.map(x_negative, w_negative))
+        s = quotient(relevance, total.mul_(0.5))
         to_x = op.adjoint(s, w_positive).mul_(x_positive)
         return to_x.addcmul_(op.adjoint(s, w_negative), x_negative)
 
@@ -126,6 +136,12 @@ def _stable_sum(op: Function, relevance: Tensor) -> Tensor:
     return x * op.vjp(relevance / _plus_tiny(op.function(x)))[0]
 
 
+def _to_numerator(op: Function, relevance: Tensor) -> tuple[Tensor, ...]:
+    """Dividing by what depends on the input is taken as a normalisation, which passes relevance."""
+    numerator, denominator = op.inputs
+    return relevance.sum_to_size(numerator.shape), torch.zeros_like(denominator)
+
+
 def _halves(op: Function, relevance: Tensor) -> tuple[Tensor, ...]:
     share = relevance / len(op.inputs)
     return tuple(share.sum_to_size(x.shape) for x in op.inputs)
@@ -136,38 +152,59 @@ def _halves(op: Function, relevance: Tensor) -> tuple[Tensor, ...]:
 
 def _rescaled(op: Operation, relevance: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """Scale two parts so that together they sum to the relevance, in each sample of the batch."""
-    batch = op.tape.batch
+    whole, sum_a, sum_b = (_sum_of_each_sample(r, op.tape.batch) for r in (relevance, a, b))
+    both = sum_a.abs() + sum_b.abs()
+    share_a = _authors_quotient(sum_a.abs(), both) * whole
+    share_b = _authors_quotient(sum_b.abs(), both) * whole
+    return a * _authors_quotient(share_a, sum_a), b * _authors_quotient(share_b, sum_b)
 
-    def total(r: Tensor) -> Tensor:
-        return r.reshape(batch, -1).sum(1)
 
-    def scaled(part: Tensor, own: Tensor, other: Tensor) -> Tensor:
-        share = _authors_quotient(own.abs(), own.abs() + other.abs()) * total(relevance)
-        return (part.reshape(batch, -1) * _authors_quotient(share, own)[:, None]).view_as(part)
+def _sum_of_each_sample(r: Tensor, batch: int) -> Tensor:
+    """Sums that broadcast to the tensor they are of."""
+    others = list(range(1, r.dim()))
+    if r.shape[0] != batch and r.dim() > 1 and r.shape[1] == batch:  # the sequence comes first
+        return r.sum([0, *others[1:]], keepdim=True)
+    groups = r.shape[0] // batch
+    if groups * batch != r.shape[0]:
+        raise WhenceError(
+            f"Which part of a tensor of shape {tuple(r.shape)} belongs to which of {batch} samples "
+            f"cannot be told, as these rules need it. Explain one sample at a time, or with the "
+            f"rules 'stable'."
+        )
+    sums = r.sum(others, keepdim=True)
+    if groups > 1:  # heads or windows are folded into the batch
+        sums = sums.reshape(batch, -1).sum(1).repeat_interleave(groups).view_as(sums)
+    return sums
 
-    sum_a, sum_b = total(a), total(b)
-    return scaled(a, sum_a, sum_b), scaled(b, sum_b, sum_a)
+
+def _authors_shared(op: Operation, relevance: Tensor) -> Tensor:
+    """R x / x, which the authors' code computes where a tensor x is read more than once.
+
+    Only the guard of the quotient makes a difference, but a visible one: the residual stream of a
+    real model holds values so small that its maps change in the third digit.
+    """
+    return _authors_quotient(relevance, op.output) * op.output
 
 
 def _authors_add(op: Add, relevance: Tensor) -> tuple[Tensor, Tensor]:
-    s = _authors_quotient(relevance, op.a + op.b)
+    s = _authors_quotient(relevance, op.output)
     a, b = op.to_shapes(op.a * s, op.b * s)
     return _rescaled(op, relevance, a, b)
 
 
 def _reference_matmul(op: MatMul, relevance: Tensor) -> tuple[Tensor, Tensor]:
-    to_a, to_b = op.adjoints(_authors_quotient(relevance, op.product), op.a, op.b)
+    to_a, to_b = op.adjoints(_authors_quotient(relevance, op.output), op.a, op.b)
     return op.a * to_a / 2, op.b * to_b / 2
 
 
 def _paper_matmul(op: MatMul, relevance: Tensor) -> tuple[Tensor, Tensor]:
-    to_a, to_b = op.adjoints(_authors_quotient(relevance, op.product), op.a, op.b)
+    to_a, to_b = op.adjoints(_authors_quotient(relevance, op.output), op.a, op.b)
     return _rescaled(op, relevance, op.a * to_a, op.b * to_b)
 
 
 def _authors_sum(op: Function, relevance: Tensor) -> Tensor:
     x = op.inputs[0].detach()
-    return x * op.vjp(_authors_quotient(relevance, op.output.detach()))[0]
+    return x * op.vjp(_authors_quotient(relevance, op.output))[0]
 
 
 # every set ---------------------------------------------------------------------------------------
@@ -185,6 +222,7 @@ _STABLE = RuleSet(
         "matmul": _stable_matmul,
         "add": _stable_add,
         "product": _halves,
+        "quotient": _to_numerator,
         "sum": _stable_sum,
         "pass": unchanged,
     },
@@ -197,6 +235,7 @@ _REFERENCE = RuleSet(
         "add": _authors_add,
         "sum": _authors_sum,
         "pass": unchanged,
+        "shared": _authors_shared,
     },
 )
 _SETS = {
@@ -219,8 +258,8 @@ def get(rules: str | RuleSet) -> RuleSet:
     """
     if isinstance(rules, RuleSet):
         return rules
-    if rules not in _SETS:
-        raise WhenceError(f"There is no rule set '{rules}'. Available: {', '.join(available())}.")
+    if not isinstance(rules, str) or rules not in _SETS:
+        raise WhenceError(f"There is no rule set {rules!r}. Available: {', '.join(available())}.")
     return _SETS[rules]
 
 

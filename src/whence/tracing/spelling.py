@@ -36,14 +36,13 @@ ROUTING = frozenset(
     scatter masked_fill masked_scatter where tril triu diagonal roll flip fliplr flipud pad
     unfold pixel_shuffle pixel_unshuffle channel_shuffle to type type_as float double half
     bfloat16 cpu cuda alias max amax min amin maximum minimum max_pool1d max_pool2d max_pool3d
-    adaptive_max_pool1d adaptive_max_pool2d positive data_ptr requires_grad_ copy_ view_as_real
-    view_as_complex
+    adaptive_max_pool1d adaptive_max_pool2d positive view_as_real view_as_complex
     """.split()
 )
 # Functions of one tensor, element by element, and normalisations: relevance passes unchanged.
 PASSING = frozenset(
     """
-    log_softmax softmin gelu relu relu6 silu mish elu selu celu leaky_relu rrelu
+    softmax log_softmax softmin gelu relu relu6 silu mish elu selu celu leaky_relu rrelu
     hardswish hardsigmoid hardtanh hardshrink softshrink tanhshrink threshold softplus softsign
     logsigmoid log_sigmoid sigmoid tanh erf erfc exp exp2 expm1 log log2 log10 log1p sqrt rsqrt
     square abs absolute neg negative reciprocal sin cos tan sinh cosh atan arctan clamp
@@ -98,8 +97,10 @@ def kind_of_module(module: nn.Module) -> str | None:
     if type(module).__module__.startswith("torch."):
         return None
     name, package = type(module).__name__, type(module).__module__
-    # Subclasses of torch's own norms and activations call one torch function, seen as such.
-    if isinstance(module, nn.LayerNorm | nn.GELU | nn.SiLU) or any(module.children()):
+    # Subclasses of torch's own norms and activations call one torch function, seen as such; and
+    # what has weight matrices or modules of its own does more than its name says.
+    matrices = any(parameter.dim() > 1 for parameter in module.parameters())
+    if isinstance(module, nn.LayerNorm | nn.GELU | nn.SiLU) or matrices or any(module.children()):
         return None
     if name.endswith(_PASSING_SUFFIXES) or package.startswith(_PASSING_PACKAGES):
         return "pass"
@@ -135,20 +136,28 @@ class Call:
             return self.args[position]
         return self.kwargs.get(name, default)
 
-    def as_function(self) -> tuple[Callable[..., Any], list[Tensor]]:
+    def as_function(self) -> tuple[Callable[..., Tensor], list[Tensor]]:
         """The call as a function of the tensors that depend on the input, and those tensors."""
         leaves, tree = torch.utils._pytree.tree_flatten((self.args, self.kwargs))
         places = [i for i, leaf in enumerate(leaves) if is_traced(leaf)]
         inputs = [leaves[i] for i in places]
         for i in places:
-            leaves[i] = None
+            leaves[i] = None  # the function outlives the call, and must not keep its graph
+        called = self.function
 
-        def function(*values: Tensor) -> Any:
+        def function(*values: Tensor) -> Tensor:
             filled = list(leaves)
             for i, value in zip(places, values, strict=True):
                 filled[i] = value
             args, kwargs = torch.utils._pytree.tree_unflatten(filled, tree)
-            return self.function(*args, **kwargs)
+            output = called(*args, **kwargs)
+            if isinstance(output, Tensor):
+                return output
+            name = getattr(called, "__qualname__", str(called))
+            raise WhenceError(
+                f"{name} is registered as one operation but returns {type(output).__name__}; only "
+                f"what returns one tensor can be."
+            )
 
         return function, inputs
 
@@ -167,7 +176,7 @@ def spell(record: Recorder, call: Call) -> Any:
     if call.name in _registered:
         return _whole(record, call, _registered[call.name])
     if call.name in ROUTING:
-        return call.run()
+        return record.route(call)
     if call.name in PASSING:
         return _whole(record, call, "pass")
     if call.name in SUMMING:
@@ -218,7 +227,8 @@ def _convolution(record: Recorder, call: Call) -> Any:
     )
     if padding == "same":
         wanted = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=True)]
-        x = F.pad(x, [p for n in reversed(wanted) for p in (n // 2, n - n // 2)])
+        with record:
+            x = F.pad(x, [p for n in reversed(wanted) for p in (n // 2, n - n // 2)])
     if isinstance(padding, str):
         padding = [0] * dimensions
     settings = (stride, padding, dilation, call.argument(6, "groups", 1))
@@ -232,6 +242,9 @@ def _convolution(record: Recorder, call: Call) -> Any:
 
 def _matmul(record: Recorder, call: Call) -> Any:
     a, b = call.argument(0, "input"), call.argument(1, "other", call.kwargs.get("mat2"))
+    if b.dim() == 1 and a.dim() > 1:
+        with record:
+            return (a @ b[:, None])[..., 0]
     if min(a.dim(), b.dim()) < 2:
         return record.refuse(call.run(), call.name)
     if is_traced(a) and is_traced(b):
@@ -327,7 +340,7 @@ def _add(record: Recorder, call: Call) -> Any:
         return record.apply(Add(scale), a, b)
     if is_traced(a) or scale == 1:
         # A constant is added: the ordinary backward hands everything to the other term.
-        return call.run()
+        return record.route(call)
     return _whole(record, call, "pass")
 
 
@@ -335,7 +348,8 @@ def _multiply(record: Recorder, call: Call) -> Any:
     if call.kwargs.get("rounding_mode") is not None:
         return record.refuse(call.run(), call.name)
     both = is_traced(call.argument(0, "input")) and is_traced(call.argument(1, "other"))
-    return _whole(record, call, "product" if both else "pass")
+    of_two = "product" if "mul" in call.name else "quotient"
+    return _whole(record, call, of_two if both else "pass")
 
 
 def _glu(record: Recorder, call: Call) -> Any:
@@ -345,13 +359,6 @@ def _glu(record: Recorder, call: Call) -> Any:
 
 
 # Attention ---------------------------------------------------------------------------------------
-
-
-def _softmax(record: Recorder, call: Call) -> Any:
-    x, dim = call.argument(0, "input"), call.argument(1, "dim")
-    if dim is None or dim % x.dim() != x.dim() - 1:
-        call.name = f"softmax(dim={dim})"  # not over keys, so not taken for attention
-    return _whole(record, call, "pass")
 
 
 def _attention(record: Recorder, call: Call) -> Tensor:
@@ -389,7 +396,6 @@ _SPELLINGS: dict[str, Callable[[Any, Call], Any]] = {
     **dict.fromkeys(("add", "sub", "subtract", "rsub", "__rsub__"), _add),
     **dict.fromkeys(("mul", "multiply", "div", "divide", "true_divide"), _multiply),
     **dict.fromkeys(("glu",), _glu),
-    **dict.fromkeys(("softmax",), _softmax),
     **dict.fromkeys(("scaled_dot_product_attention",), _attention),
     **dict.fromkeys(("multi_head_attention_forward",), _unfolded),
 }

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from whence.errors import WhenceError
-from whence.tracing.attention import AttentionSite
+from whence.tracing.attention import AttentionSite, arrange
 from whence.tracing.operations import Tape
-from whence.tracing.recorder import Recorder, refuse_relevance
+from whence.tracing.recorder import Recorder
 from whence.tracing.replica import replicate, unwrapped
 from whence.tracing.rules import RuleSet
 from whence.tracing.spelling import kind_of_module
@@ -79,23 +79,34 @@ class Trace:
         Returns:
             For each tensor, a tensor of its shape with the classes as a new first dimension.
         """
-        seeds = torch.zeros(
-            classes.shape[1], *self.logits.shape, dtype=self.logits.dtype, device=classes.device
-        ).scatter_(2, classes.T[..., None], 1)
+        seeds = self.logits.new_zeros(classes.shape[1], *self.logits.shape)
+        seeds.scatter_(2, classes.T[..., None], 1)
         several = len(seeds) > 1
         self.tape.rules = rules
         try:
-            readings = torch.autograd.grad(
+            readings = self._backward(tensors, seeds if several else seeds[0], several)
+        finally:
+            self.tape.rules = None
+        return [reading if several else reading[None] for reading in readings]
+
+    def first_sample(self, site: AttentionSite) -> Tensor:
+        """Gradient of all that the model says of the first sample, at an attention map."""
+        seed = torch.zeros_like(self.logits)
+        seed[0] = 1
+        return self._backward([site.weights], seed)[0]
+
+    def _backward(
+        self, tensors: Sequence[Tensor], seed: Tensor, several: bool = False
+    ) -> tuple[Tensor, ...]:
+        with torch.inference_mode(False), _no_autocast(seed.device):
+            return torch.autograd.grad(
                 self.logits,
                 list(tensors),
-                seeds if several else seeds[0],
+                seed,
                 retain_graph=True,
                 is_grads_batched=several,
                 materialize_grads=True,
             )
-        finally:
-            self.tape.rules = None
-        return [reading if several else reading[None] for reading in readings]
 
 
 def trace(
@@ -107,39 +118,87 @@ def trace(
 ) -> Trace:
     """Run a model once and record it.
 
+    Where a model switches gradients off for itself, what it computes there is a constant, as for
+    autograd; but if that leaves logits that depend on nothing, the input is followed all the same.
+
     Args:
         model: Any module; it is not touched.
         args: Positional arguments of its forward.
         kwargs: Keyword arguments of its forward.
         main: Which argument is the input to explain, by position or name.
         output: Gets the logits from what the model returns, if it is not obvious.
+
+    Raises:
+        WhenceError: The model has no attention, or no logits that whence can follow.
     """
-    model = unwrapped(model)
-    stand_in = replicate(model)
-    names = {id(module): name for name, module in stand_in.named_modules()}
-    recorder = Recorder(Tape(), names)
-    for name, module in stand_in.named_modules():
-        kind = kind_of_module(module)
-        if kind is not None:
-            module.__dict__["forward"] = recorder.apply_module(kind, module, name)
-    args, kwargs = list(args), dict(kwargs)  # type: ignore[assignment]
+    for ignore_no_grad in (False, True):
+        recorded = _record(model, args, kwargs, main, output, ignore_no_grad)
+        if recorded is not None:
+            return recorded
+    raise WhenceError(
+        "The logits do not depend on the input in a way that whence can follow. If the model looks "
+        "its token ids up in a way of its own, pass embeddings (inputs_embeds) instead of ids."
+    )
+
+
+def _record(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    main: str | int,
+    output: Callable[[Any], Tensor] | None,
+    ignore_no_grad: bool,
+) -> Trace | None:
+    """Record a forward pass; None if the logits do not depend on the input."""
     with torch.inference_mode(False), torch.enable_grad():
-        holder: Any = args if isinstance(main, int) else kwargs
+        stand_in = replicate(model)
+        names = {id(module): name for name, module in stand_in.named_modules()}
+        recorder = Recorder(names, ignore_no_grad)
+        whole = [m for m in stand_in.modules() if kind_of_module(m) is not None]
+        for module in whole:
+            kind = kind_of_module(module)
+            assert kind is not None
+            module.__dict__["forward"] = recorder.apply_module(kind, module, names[id(module)])
+        given: list[Any] = [_usable(value) for value in args]
+        named: dict[str, Any] = {name: _usable(value) for name, value in kwargs.items()}
+        holder: Any = given if isinstance(main, int) else named
         holder[main] = recorder.begin(holder[main])
-        with recorder:
-            returned = stand_in(*args, **kwargs)
-    logits = output(returned) if output is not None else find_logits(returned)
-    _check_logits(logits, recorder.tape.batch)
-    if not recorder.sites:
-        raise WhenceError(
-            f"No attention was seen in {type(model).__name__}. whence explains Transformers: "
-            "softmax weights multiplied with values, by scaled_dot_product_attention, "
-            "nn.MultiheadAttention, matmul, bmm or einsum. If the model hides attention in a "
-            'kernel of its own (flash attention), load it with attn_implementation="sdpa" or '
-            '"eager".'
-        )
-    _refuse_foreign_functions(logits, recorder.tape)
-    return Trace(logits, recorder.sites, recorder.grids, recorder.inputs, recorder.tape)
+        try:
+            with recorder, _no_autocast(holder[main].device):
+                returned = stand_in(*given, **named)
+                logits = output(returned) if output is not None else find_logits(returned)
+            _check_logits(logits, recorder.tape.batch)
+            if not logits.requires_grad:
+                return None
+            if not recorder.sites:
+                raise WhenceError(_NO_ATTENTION.format(type(unwrapped(model)).__name__))
+            recorder.finish(logits)
+            recorded = Trace(logits, recorder.sites, recorder.grids, recorder.inputs, recorder.tape)
+            arrange(recorded.sites, recorder.tape.batch, recorded.first_sample)
+            return recorded
+        finally:
+            recorder.forget()
+            for module in whole:
+                del module.__dict__["forward"]
+
+
+_NO_ATTENTION = (
+    "No attention was seen in {}. whence explains Transformers: softmax weights multiplied with "
+    "values, by scaled_dot_product_attention, nn.MultiheadAttention, matmul, bmm or einsum. If the "
+    "model hides attention in a kernel of its own (flash attention), load it with "
+    'attn_implementation="sdpa" or "eager".'
+)
+
+
+def _usable(value: Any) -> Any:
+    """An input that autograd can work with."""
+    inferred = isinstance(value, Tensor) and value.is_inference()
+    return value.clone() if inferred else value
+
+
+def _no_autocast(device: torch.device) -> torch.autocast:
+    """Explain in the precision of the weights."""
+    return torch.autocast(device.type, enabled=False)
 
 
 def find_logits(returned: Any) -> Tensor:
@@ -159,32 +218,14 @@ def find_logits(returned: Any) -> Tensor:
     )
 
 
-def _check_logits(logits: Tensor, batch: int) -> None:
+def _check_logits(logits: Any, batch: int) -> None:
+    if not isinstance(logits, Tensor):
+        raise WhenceError(f"output(...) must return the logits, not {type(logits).__name__}.")
     if logits.dim() != 2 or logits.shape[0] != batch:
         raise WhenceError(
             f"Logits of shape (batch, classes) are needed, but the model gave "
             f"{tuple(logits.shape)} for {batch} input(s). Pick what to explain: "
             f"Explainer(model, output=lambda returned: ...)."
         )
-    if not logits.requires_grad:
-        raise WhenceError(
-            "The logits do not depend on the input in a way that whence can follow: the model "
-            "computes them without gradients."
-        )
-
-
-def _refuse_foreign_functions(logits: Tensor, tape: Tape) -> None:
-    """Keep relevance from passing, unseen, an autograd function that the model brought along."""
-    seen: set[Any] = set()
-    waiting: list[Any] = [logits.grad_fn]
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if isinstance(node, torch.autograd.function.BackwardCFunction) and not hasattr(
-            node, "operation"
-        ):
-            name = type(node).__name__.removesuffix("Backward")
-            refuse_relevance(node, tape, name, "an autograd function of the model's own")
-        waiting.extend(behind for behind, _ in node.next_functions)
+    if not torch.isfinite(logits).all():
+        raise WhenceError("The model gives NaN or infinite logits for these inputs.")

@@ -1,0 +1,155 @@
+"""The authors' own results, from their own code in float64."""
+
+import json
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.real import photo, real_vit
+from whence import Explainer, Explanation
+
+GOLDEN = Path(__file__).parent / "golden"
+TAGS = ("top", "low")
+
+
+@cache
+def golden(name: str) -> dict[str, np.ndarray]:
+    with np.load(GOLDEN / f"{name}.npz", allow_pickle=False) as file:
+        return dict(file)
+
+
+def relative_error(ours: Tensor, theirs: np.ndarray) -> float:
+    """Largest difference, in terms of the largest value."""
+    expected = torch.from_numpy(theirs)
+    assert ours.shape == expected.shape
+    return float((ours - expected).abs().max() / expected.abs().max())
+
+
+def small_model(name: str) -> tuple[nn.Module, object]:
+    """One of the small models in its library's own class, and its inputs."""
+    data = golden(name)
+    meta = json.loads(str(data["meta"]))
+    weights = {
+        key.removeprefix("weights/"): torch.from_numpy(value)
+        for key, value in data.items()
+        if key.startswith("weights/") and not key.endswith("position_ids")
+    }
+    if name.startswith("vit"):
+        timm = pytest.importorskip("timm")
+        sizes = ("img_size", "patch_size", "embed_dim", "depth", "num_heads", "num_classes")
+        model = timm.models.VisionTransformer(**{size: meta[size] for size in sizes})
+        inputs: object = torch.from_numpy(data["pixel_values"])
+    else:
+        transformers = pytest.importorskip("transformers")
+        meta.pop("seed")
+        model = transformers.BertForSequenceClassification(transformers.BertConfig(**meta))
+        inputs = {key: torch.from_numpy(data[key]) for key in ("input_ids", "attention_mask")}
+    model = model.double()
+    model.load_state_dict(weights)
+    return model, inputs
+
+
+def targets(name: str) -> Tensor:
+    data = golden(name)
+    count = len(data["logits"])
+    return torch.tensor([[int(data[f"{i}/{tag}/target"]) for tag in TAGS] for i in range(count)])
+
+
+@pytest.fixture(scope="module", params=["vit_a", "vit_b", "bert_a", "bert_b"])
+def name(request) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def result(name) -> Explanation:
+    model, inputs = small_model(name)
+    return Explainer(model).explain(
+        inputs, classes=targets(name), rules="reference", keep_evidence=True
+    )
+
+
+def test_logits(name, result):
+    assert relative_error(result.logits, golden(name)["logits"]) < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("kind", "tolerance"), [("attention", 1e-12), ("gradient", 1e-9), ("relevance", 1e-5)]
+)
+def test_evidence_of_every_block(name, result, kind, tolerance):
+    data = golden(name)
+    layers = getattr(result.evidence, kind)
+    compared = 0
+    for i in range(len(result.scores)):
+        for column, tag in enumerate(TAGS):
+            for block, layer in enumerate(layers):
+                ours = layer[i] if kind == "attention" else layer[i, column]
+                assert relative_error(ours, data[f"{i}/{tag}/block{block}/{kind}"]) < tolerance
+                compared += 1
+    wanted = [key for key in data if "/block" in key and key.endswith(kind)]
+    assert compared == len(wanted) > 0
+
+
+def starts(name: str) -> list[int]:
+    prefix = "0/top/transformer_attribution_start"
+    return [int(key.removeprefix(prefix)) for key in golden(name) if key.startswith(prefix)]
+
+
+def test_attribution_from_every_start(name):
+    model, inputs = small_model(name)
+    is_text = name.startswith("bert")
+    compared = 0
+    for start in starts(name):
+        result = Explainer(model).explain(
+            inputs,
+            classes=targets(name),
+            rules="reference",
+            start_layer=start,
+            normalize_rows=is_text,
+        )
+        for i in range(len(result.scores)):
+            for column, tag in enumerate(TAGS):
+                theirs = golden(name)[f"{i}/{tag}/transformer_attribution_start{start}"].copy()
+                if is_text:
+                    # The authors give the class token the row's minimum. They count padding, and
+                    # so get 0 where there is any; whence lets padding change nothing.
+                    real = inputs["attention_mask"][i].bool().numpy()
+                    theirs[0] = theirs[1:][real[1:]].min()
+                assert relative_error(result.scores[i, column], theirs) < 1e-5
+                compared += 1
+    assert compared == sum("transformer_attribution" in key for key in golden(name))
+
+
+def test_class_tokens_score_is_the_authors_where_nothing_is_padded():
+    data = golden("bert_a")
+    model, inputs = small_model("bert_a")
+    unpadded = [i for i, mask in enumerate(data["attention_mask"]) if mask.all()]
+    assert unpadded
+    result = Explainer(model).explain(
+        inputs, classes=targets("bert_a"), rules="reference", normalize_rows=True
+    )
+    for i in unpadded:
+        theirs = data[f"{i}/top/transformer_attribution_start0"]
+        assert relative_error(result.scores[i, 0], theirs) < 1e-5
+
+
+@pytest.mark.parametrize("start", [0, 1])
+def test_real_vit_on_real_photos(data, start):
+    pytest.importorskip("timm")
+    authors = golden("real_vit")
+    pixels = torch.stack([photo(data, file) for file in authors["files"]])
+    ranks = ("rank0", "rank1")
+    classes = torch.tensor(
+        [[int(authors[f"{i}/{rank}/target"]) for rank in ranks] for i in range(len(pixels))]
+    )
+    result = Explainer(real_vit(data).double()).explain(
+        pixels, classes=classes, rules="reference", start_layer=start
+    )
+    assert relative_error(result.logits, authors["logits"]) < 1e-6
+    for i in range(len(pixels)):
+        for column, rank in enumerate(ranks):
+            theirs = authors[f"{i}/{rank}/transformer_attribution_start{start}"]
+            assert relative_error(result.scores[i, column], theirs) < 1e-6
