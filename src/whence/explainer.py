@@ -101,34 +101,35 @@ class Explainer:
         rule_set = rule_sets.get(rules)
         call = _Call(inputs, self.model)
         call.check(self.model)
-        traced = self._trace(call)
-        logits = traced.logits.detach()
-        indices = resolve(logits, self.class_names, target, classes)
-        if "relevance" in built.needs and logits.dtype in (torch.float16, torch.bfloat16):
+        # Whatever surrounds the call, explanations are computed in the precision of the weights.
+        with torch.autocast(call.main.device.type, enabled=False), torch.inference_mode(False):
+            traced = self._trace(call)
+            indices = resolve(traced.logits.detach(), self.class_names, target, classes)
+            layout = find_layout(self.layout, traced.sites[0].tokens, call.main, traced.grids)
+            kinds = KINDS if keep_evidence else built.needs
+            scores, evidence = [], []
+            for group in torch.split(indices, max(1, _MAPS_AT_ONCE // len(indices)), 1):
+                found = gather(traced, kinds, group, rule_set, layout, call.padding)
+                scores.append(_units(built(found), layout, call.padding))
+                if keep_evidence:
+                    evidence.append(found)
+        if "relevance" in built.needs and traced.logits.dtype in (torch.float16, torch.bfloat16):
             warnings.warn(
-                f"Relevance in {logits.dtype} is too coarse to be conserved; explain a float32 "
-                f"copy of the model.",
+                f"Relevance in {traced.logits.dtype} is too coarse to be conserved; explain a "
+                f"float32 copy of the model.",
                 stacklevel=2,
             )
-        tokens = traced.sites[0].tokens
-        layout = find_layout(self.layout, tokens, call.main, traced.grids)
-        kinds = KINDS if keep_evidence else built.needs
-        parts, evidence = [], []
-        for group in torch.split(indices, max(1, _MAPS_AT_ONCE // len(logits)), 1):
-            found = gather(traced, kinds, group, rule_set, layout, call.padding)
-            parts.append(_units(built(found), layout, call.padding))
-            if keep_evidence:
-                evidence.append(found)
-        scores = torch.cat(parts, 1)
+        # One target is a class dimension of length 1, which the user did not ask for.
         many = classes is not None
+        chosen = (slice(None), slice(None) if many else 0)
         return Explanation(
-            scores=scores if many else scores[:, 0],
-            target=indices if many else indices[:, 0],
-            logits=logits,
+            scores=torch.cat(scores, 1)[chosen],
+            target=indices[chosen],
+            logits=traced.logits.detach(),
             grid=layout.grid,
             image_size=tuple(call.main.shape[-2:]) if layout.grid else None,  # type: ignore[arg-type]
             tokens=None if layout.grid else find_tokens(call.kwargs, call.main, self.tokenizer),
-            target_names=self._names(indices, many),
+            target_names=self._names(indices[chosen].tolist()),
             method=method,
             settings={"rules": rule_set.name, **dataclasses.asdict(built)},  # type: ignore[call-overload]
             version=__version__,
@@ -148,11 +149,12 @@ class Explainer:
                 ) from error
             raise
 
-    def _names(self, indices: Tensor, many: bool) -> list[Any] | None:
-        if not self.class_names:
-            return None
-        named = [[self.class_names.get(i, str(i)) for i in row] for row in indices.tolist()]
-        return named if many else [row[0] for row in named]
+    def _names(self, index: Any) -> Any:
+        """Names of class indices, in the same nesting; None if the classes have none."""
+        if isinstance(index, list):
+            names = [self._names(one) for one in index]
+            return None if None in names else names
+        return self.class_names.get(index, str(index)) if self.class_names else None
 
 
 class _Call:

@@ -66,25 +66,20 @@ def arrange(
     for site in sites:
         leading = site.weights.shape[:-2]
         folded = len(leading) == 1 and leading[0] % batch == 0
-        if not folded and (len(leading) != 2 or batch not in leading):
+        samples_first = folded or (len(leading) == 2 and leading[0] == batch)
+        heads_first = folded or (len(leading) == 2 and leading[1] == batch)
+        if heads_first and batch > 1 and leading != (batch,):
+            touched = dependence(site).flatten(-2).any(-1)
+            # The first sample says nothing about the maps of others.
+            samples_first &= not touched.reshape(batch, -1)[1:].any()
+            heads_first &= not touched.reshape(-1, batch)[:, 1:].any()
+        if not samples_first and not heads_first:
             raise WhenceError(
                 f"The attention in {site.where} has maps of shape {tuple(site.weights.shape)} for "
                 f"{batch} sample(s), not (batch, heads, queries, keys): attention over windows or "
                 f"groups cannot be explained yet."
             )
-        sure = len(leading) == 2 and leading[0] == batch != leading[1]
-        if not sure and batch > 1 and leading != (batch,):
-            site.heads_first = _heads_first(dependence(site), batch, site.where)
-
-
-def _heads_first(gradient: Tensor, batch: int, where: str) -> bool:
-    """Tell from the gradient of the first sample, which is zero at the maps of all others."""
-    touched = gradient.flatten(-2).any(-1)
-    if not touched.reshape(batch, -1)[1:].any():
-        return False
-    if not touched.reshape(-1, batch)[:, 1:].any():
-        return True
-    raise WhenceError(f"Which attention maps in {where} belong to which sample cannot be told.")
+        site.heads_first = not samples_first
 
 
 def spelled_out_attention(

@@ -98,7 +98,7 @@ class Trace:
     def _backward(
         self, tensors: Sequence[Tensor], seed: Tensor, several: bool = False
     ) -> tuple[Tensor, ...]:
-        with torch.inference_mode(False), _no_autocast(seed.device):
+        with torch.inference_mode(False):
             return torch.autograd.grad(
                 self.logits,
                 list(tensors),
@@ -164,7 +164,7 @@ def _record(
         holder: Any = given if isinstance(main, int) else named
         holder[main] = recorder.begin(holder[main])
         try:
-            with recorder, _no_autocast(holder[main].device):
+            with recorder:
                 returned = stand_in(*given, **named)
                 logits = output(returned) if output is not None else find_logits(returned)
             _check_logits(logits, recorder.tape.batch)
@@ -194,11 +194,6 @@ def _usable(value: Any) -> Any:
     """An input that autograd can work with."""
     inferred = isinstance(value, Tensor) and value.is_inference()
     return value.clone() if inferred else value
-
-
-def _no_autocast(device: torch.device) -> torch.autocast:
-    """Explain in the precision of the weights."""
-    return torch.autocast(device.type, enabled=False)
 
 
 def find_logits(returned: Any) -> Tensor:
