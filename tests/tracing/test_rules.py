@@ -49,7 +49,7 @@ def slow_positive_products(
 ) -> Tensor:
     """R_j = sum_i [x_j w_ji]+ / sum_j' [x_j' w_j'i]+ R_i, by loops over one sample."""
     result = torch.zeros_like(x)
-    moved_by = 1e-12 if rule_set == "stable" else 1e-9
+    moved_by = 1e-20 if rule_set == "stable" else 1e-9
     for i in range(len(relevance)):
         products = [max(float(x[j] * jacobian[i, j]), 0.0) for j in range(len(x))]
         total = sum(products)
@@ -67,6 +67,15 @@ def test_linear(rule_set, bias):
     for b, n in itertools.product(range(2), range(3)):
         slow = slow_positive_products(x[b, n], weight, relevance[b, n], rule_set)
         assert torch.allclose(ours[b, n], slow, rtol=1e-7)
+
+
+def test_a_neuron_with_hardly_a_positive_product_keeps_its_relevance():
+    """In float32, beside a product ten thousand times as large of the other sign."""
+    operation = Linear(torch.tensor([[-1.0, 1e-4]]))
+    operation.tape = Tape()
+    operation.forward(torch.tensor([[1.0, 1e-4]]))
+    (relevance,) = rules.get("stable").propagate(operation, torch.ones(1, 1))
+    assert torch.allclose(relevance, torch.tensor([[0.0, 1.0]]))
 
 
 @pytest.mark.parametrize("rule_set", SETS)
@@ -184,6 +193,13 @@ def test_sums_and_means(rule_set):
         for n in range(3):
             slow = guarded(float(size[b, n, d]) / 3, total) * relevance[b, d]
             assert ours[b, n, d] == pytest.approx(float(slow), rel=1e-6)
+
+
+def test_quotients_pass_relevance_to_the_numerator():
+    a, b = double(2, 3, 4), double(2, 3, 1)
+    relevance, (to_a, to_b) = propagate("stable", Function("quotient", torch.div), a, b)
+    assert torch.equal(to_a, relevance)
+    assert torch.equal(to_b, torch.zeros_like(b))
 
 
 def test_products_get_a_half_each():

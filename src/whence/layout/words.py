@@ -43,7 +43,7 @@ def find_tokens(inputs: Mapping[str, Any], ids: Tensor, tokenizer: Any = None) -
 
 
 def _numbered_words(tokens: Sequence[str], tokenizer: Any) -> list[int | None]:
-    """Number the words: a token begins one where the tokenizer would write a space before it."""
+    """Number the words: a space would be written between them, and punctuation stands alone."""
     special = set(tokenizer.all_special_tokens) - {tokenizer.unk_token}
     numbers: list[int | None] = []
     number, before = -1, None
@@ -52,11 +52,17 @@ def _numbered_words(tokens: Sequence[str], tokenizer: Any) -> list[int | None]:
             numbers.append(None)
             before = None
             continue
-        if before is None or " " in tokenizer.convert_tokens_to_string([before, token]).strip():
+        pair = "" if before is None else tokenizer.convert_tokens_to_string([before, token]).strip()
+        alone = not _has_letters(token) or before is None or not _has_letters(before)
+        if alone or " " in pair:
             number += 1
         numbers.append(number)
         before = token
     return numbers
+
+
+def _has_letters(token: str) -> bool:
+    return any(character.isalnum() for character in _unmarked(token))
 
 
 def joined_words(

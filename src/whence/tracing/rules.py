@@ -69,7 +69,7 @@ def no_rule(rules: str, name: str, where: str, kind: str = "my_kind") -> NoRuleE
 
 def _plus_tiny(denominator: Tensor) -> Tensor:
     """A non-negative denominator, kept from being zero."""
-    return denominator + max(1e-12, torch.finfo(denominator.dtype).tiny)
+    return denominator + max(1e-20, torch.finfo(denominator.dtype).tiny)
 
 
 def _authors_quotient(a: Tensor, b: Tensor) -> Tensor:

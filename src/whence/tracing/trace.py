@@ -197,7 +197,7 @@ def _usable(value: Any) -> Any:
 
 
 def find_logits(returned: Any) -> Tensor:
-    """The logits in what a model returned: a tensor, `.logits`, or the first tensor of a tuple."""
+    """The logits in what a model returned: a tensor, `.logits`, or the first of a sequence."""
     if isinstance(returned, Tensor):
         return returned
     logits = getattr(returned, "logits", None)
@@ -205,7 +205,7 @@ def find_logits(returned: Any) -> Tensor:
         return logits
     if isinstance(returned, dict) and isinstance(returned.get("logits"), Tensor):
         return returned["logits"]  # type: ignore[no-any-return]
-    if isinstance(returned, tuple) and returned and isinstance(returned[0], Tensor):
+    if isinstance(returned, tuple | list) and returned and isinstance(returned[0], Tensor):
         return returned[0]
     raise WhenceError(
         f"The model returned {type(returned).__name__}, in which whence finds no logits. Say where "

@@ -1,0 +1,170 @@
+"""Time and peak memory of an explanation beside a plain forward, in one run.
+
+    python benchmarks/engine.py --size tiny --batch 1 8 32
+
+The model is a ViT of transformers with random weights, which cost as much as trained ones. All
+variants take turns within each round, so that a busy machine slows all of them; what is reported is
+the fastest of all rounds. Memory is what a variant needs beyond model and inputs: on a GPU what the
+allocator handed out, on a CPU how far the resident set grew.
+"""
+
+import argparse
+import json
+import platform
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from whence import Explainer
+from whence.tracing.trace import trace
+from whence.version import __version__
+
+SIZES = {
+    "tiny": {"hidden_size": 192, "num_attention_heads": 3, "intermediate_size": 768},
+    "small": {"hidden_size": 384, "num_attention_heads": 6, "intermediate_size": 1536},
+    "base": {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072},
+}
+STATM = Path("/proc/self/statm")
+PAGE = 4096
+
+
+def variants(model: torch.nn.Module, pixels: torch.Tensor) -> dict[str, Callable[[], Any]]:
+    """What is measured."""
+    explainer = Explainer(model)
+    classes = torch.zeros(len(pixels), 1, dtype=torch.long, device=pixels.device)
+
+    def forward() -> Any:
+        with torch.no_grad():
+            return model(pixel_values=pixels)
+
+    def forward_and_gradient() -> Any:
+        return trace(model, (), {"pixel_values": pixels}, "pixel_values").gradient(classes)
+
+    def tiba(**options: Any) -> Callable[[], Any]:
+        return lambda: explainer.explain({"pixel_values": pixels}, **options)
+
+    return {
+        "forward": forward,
+        "forward + gradient at the attention maps": forward_and_gradient,
+        "tiba, stable": tiba(target=0),
+        "tiba, reference": tiba(target=0, rules="reference"),
+        "tiba, stable, 10 classes": tiba(classes=list(range(10))),
+    }
+
+
+def timed(run: Callable[[], Any], device: torch.device) -> float:
+    synchronize(device)
+    start = time.perf_counter()
+    run()
+    synchronize(device)
+    return time.perf_counter() - start
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def peak_memory(run: Callable[[], Any], device: torch.device) -> float | None:
+    """Bytes needed at the peak of a run, beyond what was in use before; None if unknown."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        run()
+        return torch.cuda.max_memory_allocated() - before
+    if not STATM.exists():
+        return None
+    done, sizes = threading.Event(), [resident()]
+
+    def watch() -> None:
+        while not done.wait(0.001):
+            sizes.append(resident())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    run()
+    done.set()
+    watcher.join()
+    return max(sizes) - sizes[0]
+
+
+def resident() -> int:
+    return int(STATM.read_text().split()[1]) * PAGE
+
+
+def measure(model: torch.nn.Module, batch: int, rounds: int, device: torch.device) -> list[dict]:
+    pixels = torch.randn(batch, 3, 224, 224, device=device)
+    runs = variants(model, pixels)
+    memory = {name: peak_memory(run, device) for name, run in runs.items()}  # warms up as well
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(rounds):
+        for name, run in runs.items():
+            times[name].append(timed(run, device))
+    forward = min(times["forward"])
+    return [
+        {
+            "batch": batch,
+            "what": name,
+            "milliseconds": min(seconds) * 1e3,
+            "milliseconds an image": min(seconds) * 1e3 / batch,
+            "forwards": min(seconds) / forward,
+            "peak MB": None if memory[name] is None else memory[name] / 1e6,
+        }
+        for name, seconds in times.items()
+    ]
+
+
+def table(rows: list[dict]) -> str:
+    lines = [
+        "| batch | what | ms | ms an image | forwards | peak MB |",
+        "| ---: | --- | ---: | ---: | ---: | ---: |",
+    ]
+    for row in rows:
+        peak = "?" if row["peak MB"] is None else f"{row['peak MB']:.0f}"
+        lines.append(
+            f"| {row['batch']} | {row['what']} | {row['milliseconds']:.1f} "
+            f"| {row['milliseconds an image']:.2f} | {row['forwards']:.2f} | {peak} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--size", choices=SIZES, default="tiny")
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--device", help="default: cpu, then cuda where there is one")
+    parser.add_argument("--tf32", action="store_true", help="let float32 products use TF32")
+    parser.add_argument("--json", type=Path, help="also write the rows to this file")
+    options = parser.parse_args()
+    torch.set_float32_matmul_precision("high" if options.tf32 else "highest")
+    devices = [options.device] if options.device else ["cpu"]
+    if not options.device and torch.cuda.is_available():
+        devices.append("cuda")
+    config = transformers.ViTConfig(num_hidden_layers=12, num_labels=1000, **SIZES[options.size])
+    everything = []
+    for name in devices:
+        device = torch.device(name)
+        model = transformers.ViTForImageClassification(config).to(device).eval()
+        on = torch.cuda.get_device_name() if device.type == "cuda" else platform.machine()
+        print(
+            f"\nViT-{options.size}/16 at 224, float32{' with TF32' * options.tf32}, {name} ({on}, "
+            f"{torch.get_num_threads()} threads), whence {__version__}, torch {torch.__version__}\n"
+        )
+        rows = [
+            row for batch in options.batch for row in measure(model, batch, options.rounds, device)
+        ]
+        print(table(rows), flush=True)
+        everything += [{"device": name, "on": on, **row} for row in rows]
+    if options.json:
+        options.json.write_text(json.dumps(everything, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+import pytest
+import torch
+
+from whence import Explainer, WhenceError
+from whence.layout import find_tokens, joined_words
+
+tokenizers = pytest.importorskip("tokenizers")
+transformers = pytest.importorskip("transformers")
+
+VOCABULARY = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "the",
+    "film",
+    "is",
+    "un",
+    "##watch",
+    "##able",
+    ".",
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    model = tokenizers.models.WordPiece({w: i for i, w in enumerate(VOCABULARY)}, unk_token="[UNK]")
+    inner = tokenizers.Tokenizer(model)
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    inner.decoder = tokenizers.decoders.WordPiece()
+    inner.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=inner, **names)
+
+
+@pytest.fixture(scope="module")
+def model():
+    config = transformers.BertConfig(
+        vocab_size=len(VOCABULARY),
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=16,
+        num_labels=2,
+        id2label={0: "bad", 1: "good"},
+    )
+    return transformers.BertForSequenceClassification(config)
+
+
+TEXTS = ["the film is unwatchable.", "the xyzzy film"]
+
+
+def test_words_of_what_a_tokenizer_returned(model, tokenizer):
+    batch = tokenizer(TEXTS, padding=True, return_tensors="pt")
+    result = Explainer(model).explain(batch, target="bad")
+    words = result.words(0)
+    assert [word for word, _ in words] == ["the", "film", "is", "unwatchable", "."]
+    assert [word for word, _ in result.words(1)] == ["the", "[UNK]", "film"]
+    start = result.tokens.strings[0].index("un")
+    assert words[3][1] == pytest.approx(float(result.scores[0, start : start + 3].sum()))
+    assert result.target_names == ["bad", "bad"]
+
+
+def test_words_of_one_of_several_classes(model, tokenizer):
+    batch = tokenizer(TEXTS, padding=True, return_tensors="pt")
+    result = Explainer(model).explain(batch, classes=["good", "bad"])
+    alone = Explainer(model).explain(batch, target="bad")
+    for (word, score), (same, expected) in zip(
+        result.words(1, target=1), alone.words(1), strict=True
+    ):
+        assert word == same
+        assert score == pytest.approx(expected, rel=1e-3)
+    assert result.target_names == [["good", "bad"]] * 2
+
+
+def test_words_of_plain_ids(model, tokenizer):
+    batch = dict(tokenizer(TEXTS, padding=True, return_tensors="pt"))
+    with_tokenizer = Explainer(model, tokenizer=tokenizer).explain(batch)
+    from_encodings = find_tokens(
+        tokenizer(TEXTS, padding=True, return_tensors="pt"), batch["input_ids"]
+    )
+    assert with_tokenizer.tokens == from_encodings
+    with pytest.raises(WhenceError, match=r"has no words.*Explainer\(model, tokenizer=tokenizer\)"):
+        Explainer(model).explain(batch).words()
+
+
+class Pieces:
+    """A tokenizer of words in pieces, in the manner of its family."""
+
+    unk_token = "<unk>"
+    all_special_tokens = ["<s>", "</s>", "<unk>"]
+
+    def __init__(self, tokens, to_string):
+        self.tokens = tokens
+        self.convert_tokens_to_string = to_string
+
+    def convert_ids_to_tokens(self, ids):
+        return [self.tokens[i] for i in ids]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "to_string"),
+    [
+        (["<s>", "un", "watch", "able", "Ġfilm", "</s>"], lambda t: "".join(t).replace("Ġ", " ")),
+        (["<s>", "▁un", "watch", "able", "▁film", "</s>"], lambda t: "".join(t).replace("▁", " ")),
+        (
+            ["<s>", "un", "watch", "able</w>", "film</w>", "</s>"],
+            lambda t: "".join(t).replace("</w>", " "),
+        ),
+    ],
+    ids=["byte-level BPE", "SentencePiece", "end of word"],
+)
+def test_words_of_other_tokenizers(tokens, to_string):
+    ids = torch.arange(len(tokens))[None]
+    found = find_tokens({}, ids, Pieces(tokens, to_string))
+    words = joined_words(found.strings[0], found.words[0], [0.0, 1, 2, 3, 4, 0])
+    assert words == [("unwatchable", 6), ("film", 4)]
+
+
+def test_marks_inside_a_word_stay():
+    assert joined_words(["a##b", "##c", "▁"], [0, 0, 1], [1, 1, 1]) == [("a##bc", 2), ("▁", 1)]

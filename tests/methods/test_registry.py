@@ -1,0 +1,65 @@
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+import torch
+
+from tests.zoo import HandWrittenViT, images
+from whence import Explainer, WhenceError, methods
+from whence.methods import registry
+
+
+@pytest.fixture
+def _registry(monkeypatch):
+    monkeypatch.setattr(registry, "_methods", dict(registry._methods))
+    monkeypatch.setattr(registry, "_aliases", dict(registry._aliases))
+
+
+def test_methods_are_found_by_name_and_alias():
+    assert "tiba" in methods.available()
+    assert methods.get("transformer_attribution") is methods.get("tiba")
+
+
+@pytest.mark.usefixtures("_registry")
+def test_a_new_method_is_a_dataclass_that_says_what_it_needs():
+    @methods.register("raw")
+    @dataclass(frozen=True)
+    class Raw:
+        needs: ClassVar = ("attention",)
+        layer: int = -1
+
+        def __call__(self, evidence):
+            rows = evidence.attention[self.layer].mean(1)
+            return (evidence.pooling[..., None, :] @ rows)[..., 0, :]
+
+    result = Explainer(HandWrittenViT()).explain(images(32, 32), method="raw", layer=0)
+    kept = Explainer(HandWrittenViT()).explain(images(32, 32), method="raw", keep_evidence=True)
+    assert result.settings == {"rules": "stable", "layer": 0}
+    assert torch.equal(kept.scores, kept.evidence.attention[-1].mean(1)[:, 0, 1:])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "tiab"}, r"no method 'tiab'. Did you mean 'tiba'\? Available: .*tiba"),
+        ({"method": 5}, "no method '5'. Available: .*tiba"),
+        ({"begin": 1}, r"'tiba' has no option 'begin'. Its options: start_layer, normalize_rows"),
+        ({"start_layer": "1"}, r"'start_layer' of method 'tiba' must be int, not '1'"),
+        ({"start_layer": True}, r"must be int, not True"),
+        ({"normalize_rows": 1}, r"must be bool, not 1"),
+        ({"rules": "stale"}, r"no rule set 'stale'. Available: stable, reference, paper"),
+        ({"rules": ["stable"]}, r"no rule set \['stable'\]"),
+    ],
+)
+def test_wrong_requests_say_what_there_is(options, message):
+    with pytest.raises(WhenceError, match=message):
+        Explainer(HandWrittenViT()).explain(images(32, 32), **options)
+
+
+@pytest.mark.usefixtures("_registry")
+def test_what_is_not_a_method_is_refused():
+    with pytest.raises(TypeError, match="must be a dataclass"):
+        methods.register("plain")(type("Plain", (), {"needs": ()}))
+    greedy = dataclass(type("Greedy", (), {"needs": ("everything",)}))
+    with pytest.raises(TypeError, match=r"needs \['everything'\]"):
+        methods.register("greedy")(greedy)

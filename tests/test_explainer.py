@@ -1,0 +1,167 @@
+"""Wrong input gets a sentence; numbers are stable; real photos."""
+
+import pytest
+import torch
+from torch import nn
+
+from tests.real import photo, real_vit
+from tests.zoo import CASES, HandWrittenViT, built, images, texts
+from whence import Explainer, WhenceError
+
+PHOTOS = ("ILSVRC2012_val_00000962.JPEG", "ILSVRC2012_val_00002070.JPEG")
+
+
+def refused(message: str, inputs, model: nn.Module | None = None, **options) -> None:
+    with pytest.raises(WhenceError, match=message):
+        Explainer(model or HandWrittenViT()).explain(inputs, **options)
+
+
+def test_a_model_without_attention():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 5))
+    refused("No attention was seen in Sequential.*attn_implementation", images(32, 32), model)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_inputs_that_are_not_finite(bad):
+    pixels = images(32, 32)
+    pixels[1, 2, 3, 4] = bad
+    refused("The inputs hold NaN or infinite values", pixels)
+
+
+def test_a_model_that_gives_nan():
+    model = HandWrittenViT()
+    with torch.no_grad():
+        model.head.bias.fill_(float("nan"))
+    refused("gives NaN or infinite logits", images(32, 32), model)
+
+
+def test_inputs_on_another_device():
+    refused(r"inputs are on meta but the model is on cpu.*to\('cpu'\)", images(32, 32).to("meta"))
+
+
+def test_an_empty_batch():
+    refused(r"The batch is empty: its shape is \(0, 3, 32, 32\)", torch.zeros(0, 3, 32, 32))
+    ids = torch.zeros(2, 0, dtype=torch.long)
+    refused("The batch is empty", {"input_ids": ids}, built(CASES["Bert-sdpa"]))
+
+
+def test_one_image_without_a_batch():
+    refused(r"shape \(3, 32, 32\).*inputs\[None\]", images(32, 32)[0])
+    refused(r"A batch is needed, but the input has shape \(7,\)", torch.zeros(7))
+
+
+@pytest.mark.parametrize("inputs", ["a photo.jpg", None, [[1, 2]], 3])
+def test_inputs_that_are_no_tensors(inputs):
+    refused(r"Inputs are a tensor, or a mapping of tensors", inputs)
+
+
+def test_a_mapping_without_tensors():
+    refused('hold no tensor.*return_tensors="pt"', {"input_ids": [[1, 2, 3]]})
+
+
+def test_classes_that_do_not_exist():
+    refused("Class 5 does not exist: the model has 5 classes", images(32, 32), target=5)
+    model = HandWrittenViT()
+    with pytest.raises(WhenceError, match=r"no class 'kat'. Nearest: 'cat'"):
+        Explainer(model, class_names=["cat", "dog"]).explain(images(32, 32), target="kat")
+
+
+def test_what_is_no_model_or_layout():
+    with pytest.raises(WhenceError, match=r"torch.nn.Module is needed, not str"):
+        Explainer("bert-base")
+    with pytest.raises(WhenceError, match=r"layout is a whence.Layout"):
+        Explainer(HandWrittenViT(), layout={"grid": (4, 4)})
+
+
+def test_logits_of_another_shape():
+    class Tokens(HandWrittenViT):
+        def forward(self, image):
+            return super().forward(image)[:, None]
+
+    refused(r"gave \(3, 1, 5\) for 3 input\(s\).*output=", images(32, 32), Tokens())
+    picked = Explainer(Tokens(), output=lambda returned: returned[:, 0])
+    assert picked.explain(images(32, 32)).scores.shape == (3, 16)
+
+
+def test_returned_values_without_logits():
+    class Sets(HandWrittenViT):
+        def forward(self, image):
+            return {"answer": super().forward(image)}
+
+    refused("returned dict, in which whence finds no logits", images(32, 32), Sets())
+    with pytest.raises(WhenceError, match=r"must return the logits, not str"):
+        Explainer(Sets(), output=lambda _: "logits").explain(images(32, 32))
+
+
+@pytest.mark.parametrize("wrap", [tuple, list, dict])
+def test_logits_are_found_in_what_a_model_returns(wrap):
+    class Wraps(HandWrittenViT):
+        def forward(self, image):
+            logits = super().forward(image)
+            return {"logits": logits} if wrap is dict else wrap([logits, "more"])
+
+    assert Explainer(Wraps()).explain(images(32, 32)).logits.shape == (3, 5)
+
+
+def test_the_models_own_errors_come_through():
+    with pytest.raises(TypeError, match=r"unexpected keyword"):
+        Explainer(HandWrittenViT()).explain({"image": images(32, 32), "size": torch.ones(1)})
+
+
+def test_dropout_in_training_mode_is_left_out():
+    case = CASES["Bert-sdpa"]
+    model = built(case).train()
+    assert model.config.hidden_dropout_prob > 0
+    first, second = (Explainer(model).explain(texts()) for _ in range(2))
+    assert model.training
+    assert torch.equal(first.scores, second.scores)
+    with torch.no_grad():
+        assert torch.allclose(first.logits, model.eval()(**texts()).logits, atol=1e-6)
+
+
+def test_embeddings_instead_of_ids():
+    model = built(CASES["Bert-sdpa"])
+    inputs = texts()
+    by_ids = Explainer(model).explain(inputs)
+    embeddings = model.get_input_embeddings()(inputs.pop("input_ids")).detach()
+    by_embeddings = Explainer(model).explain({"inputs_embeds": embeddings, **inputs})
+    assert torch.allclose(by_ids.scores, by_embeddings.scores)
+
+
+def test_many_classes_in_groups_are_as_good_as_all_at_once(monkeypatch):
+    model, pixels = HandWrittenViT(), images(32, 32)
+    together = Explainer(model).explain(pixels, classes=5, keep_evidence=True)
+    monkeypatch.setattr("whence.explainer._MAPS_AT_ONCE", 6)
+    grouped = Explainer(model).explain(pixels, classes=5, keep_evidence=True)
+    assert torch.allclose(grouped.scores, together.scores)
+    assert grouped.evidence.relevance[0].shape == (3, 5, 4, 17, 17)
+    assert torch.allclose(grouped.evidence.relevance[0], together.evidence.relevance[0])
+
+
+def test_stable_is_the_same_in_float32_and_float64_on_real_photos(data):
+    model = real_vit(data)
+    pixels = torch.stack([photo(data, name) for name in PHOTOS])
+    double = Explainer(real_vit(data).double()).explain(pixels, classes=2).scores
+    single = Explainer(model).explain(pixels.float(), classes=2).scores
+    assert (single >= 0).all()
+    largest = double.amax(-1, keepdim=True)
+    assert ((single - double).abs() / largest).max() < 1e-4
+
+
+def test_sequence_first_models_do_not_mix_samples():
+    class SequenceFirst(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            layer = nn.TransformerEncoderLayer(16, 2, 24, batch_first=False)
+            self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+            self.head = nn.Linear(16, 3)
+
+        def forward(self, x):
+            return self.head(self.encoder(x.transpose(0, 1))[0])
+
+    model, x = SequenceFirst().double(), torch.randn(3, 7, 16, dtype=torch.float64)
+    for rule_set in ("stable", "reference", "paper"):
+        together = Explainer(model).explain(x, target=0, rules=rule_set).scores
+        for i in range(3):
+            alone = Explainer(model).explain(x[i : i + 1], target=0, rules=rule_set).scores[0]
+            assert torch.allclose(together[i], alone, rtol=1e-6)

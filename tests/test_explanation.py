@@ -1,0 +1,105 @@
+import json
+import os
+import stat
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch.nn import functional as F
+
+from tests.zoo import HandWrittenViT, images
+from whence import Explainer, Explanation, WhenceError
+from whence.layout import Tokens
+from whence.version import __version__
+
+
+@pytest.fixture(scope="module")
+def of_images() -> Explanation:
+    names = ["cat", "dog", "crane", "van", "pot"]
+    return Explainer(HandWrittenViT(), class_names=names).explain(images(32, 32), start_layer=1)
+
+
+@pytest.fixture
+def of_text() -> Explanation:
+    tokens = Tokens([["[CLS]", "go", "##od", "film"]], [[None, 0, 0, 1]])
+    return Explanation(
+        torch.tensor([[0.0, 1, 2, 4]]), torch.tensor([1]), torch.zeros(1, 2), tokens=tokens
+    )
+
+
+def test_it_says_how_it_was_made(of_images):
+    assert of_images.method == "tiba"
+    assert of_images.settings == {"rules": "stable", "start_layer": 1, "normalize_rows": False}
+    assert of_images.version == __version__
+    assert len(of_images.target_names) == 3
+    assert of_images.evidence is None
+
+
+def test_heatmap_is_the_grid_upsampled(of_images):
+    expected = F.interpolate(
+        of_images.scores.reshape(3, 1, 4, 4), (40, 60), mode="bilinear", align_corners=False
+    )[:, 0]
+    assert torch.equal(of_images.heatmap((40, 60)), expected)
+    assert of_images.heatmap().shape == (3, 32, 32)
+
+
+def test_heatmaps_of_several_classes():
+    result = Explainer(HandWrittenViT()).explain(images(32, 32), classes=2)
+    maps = result.heatmap((8, 8))
+    assert maps.shape == (3, 2, 8, 8)
+    alone = Explanation(result.scores[:, 1], result.target[:, 1], result.logits, grid=result.grid)
+    assert torch.equal(maps[:, 1], alone.heatmap((8, 8)))
+
+
+def test_text_has_words_and_no_heatmap(of_text):
+    assert of_text.words() == [("good", 3), ("film", 4)]
+    with pytest.raises(WhenceError, match="of tokens, which have no heatmap"):
+        of_text.heatmap()
+
+
+def test_saved_and_loaded(of_images, of_text, tmp_path):
+    for explanation in (of_images, of_text):
+        explanation.save(tmp_path / "one.safetensors")
+        loaded = Explanation.load(tmp_path / "one.safetensors")
+        for name in ("scores", "target", "logits"):
+            assert torch.equal(getattr(loaded, name), getattr(explanation, name))
+        for name in ("grid", "image_size", "tokens", "target_names", "method", "settings"):
+            assert getattr(loaded, name) == getattr(explanation, name)
+    assert os.listdir(tmp_path) == ["one.safetensors"]
+
+
+def test_what_cannot_be_loaded_says_so(of_images, tmp_path):
+    good = tmp_path / "good"
+    of_images.save(good)
+    content = good.read_bytes()
+    (tmp_path / "cut").write_bytes(content[:-7])
+    (tmp_path / "text").write_text("not a tensor in sight")
+    (tmp_path / "empty").write_bytes(b"")
+    (tmp_path / "huge").write_bytes(b"\xff" * 64)
+    save_file({"scores": torch.zeros(1)}, tmp_path / "foreign")
+    header = {"format": "whence explanation 1", "explanation": json.dumps({"grid": [1]})}
+    save_file({n: torch.zeros(1) for n in ("scores", "target", "logits")}, tmp_path / "odd", header)
+    for name in ("cut", "text", "empty", "huge", "odd"):
+        with pytest.raises(WhenceError, match=rf"{name}' is damaged or not an explanation"):
+            Explanation.load(tmp_path / name)
+    with pytest.raises(WhenceError, match="is a safetensors file, but not an explanation"):
+        Explanation.load(tmp_path / "foreign")
+    with pytest.raises(WhenceError, match="nowhere' is not there"):
+        Explanation.load(tmp_path / "nowhere")
+    with pytest.raises(WhenceError, match="is a folder, not a file"):
+        Explanation.load(tmp_path)
+
+
+def test_what_cannot_be_saved_says_so_and_leaves_nothing(of_images, tmp_path):
+    (tmp_path / "folder").mkdir()
+    for path in (tmp_path / "none" / "x", tmp_path / "folder", tmp_path / ("x" * 300)):
+        with pytest.raises(WhenceError, match="cannot be written"):
+            of_images.save(path)
+    assert os.listdir(tmp_path) == ["folder"]
+
+
+def test_saving_over_a_file_replaces_it(of_images, of_text, tmp_path):
+    of_text.save(tmp_path / "one")
+    of_images.save(str(tmp_path / "one"))
+    assert Explanation.load(tmp_path / "one").grid == (4, 4)
+    assert stat.S_IMODE((tmp_path / "one").stat().st_mode) & stat.S_IRUSR

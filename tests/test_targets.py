@@ -1,0 +1,78 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from whence import WhenceError
+from whence.targets import class_names_of, resolve
+
+LOGITS = torch.tensor([[0.1, 3.0, 2.0, -1.0], [5.0, 1.0, 0.0, 2.0]])
+NAMES = {0: "tabby, tabby cat", 1: "Egyptian cat", 2: "golden retriever", 3: "crane"}
+
+
+@pytest.mark.parametrize(
+    ("request_", "expected"),
+    [
+        ({}, [[1], [0]]),
+        ({"target": 2}, [[2], [2]]),
+        ({"target": np.int64(2)}, [[2], [2]]),
+        ({"target": torch.tensor(2)}, [[2], [2]]),
+        ({"target": [2, 3]}, [[2], [3]]),
+        ({"target": torch.tensor([2, 3])}, [[2], [3]]),
+        ({"target": "egyptian cat"}, [[1], [1]]),
+        ({"target": "Tabby"}, [[0], [0]]),
+        ({"target": ["crane", 1]}, [[3], [1]]),
+        ({"target": "3"}, [[3], [3]]),
+        ({"classes": 2}, [[1, 2], [0, 3]]),
+        ({"classes": [3, "tabby cat"]}, [[3, 0], [3, 0]]),
+        ({"classes": "crane"}, [[3], [3]]),
+        ({"classes": torch.tensor([[0, 1], [2, 3]])}, [[0, 1], [2, 3]]),
+        ({"classes": [[0, 1], ["crane", 3]]}, [[0, 1], [3, 3]]),
+    ],
+)
+def test_classes_by_index_name_and_rank(request_, expected):
+    assert resolve(LOGITS, NAMES, **request_).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        ({"target": 4}, "Class 4 does not exist: the model has 4 classes, 0 to 3"),
+        ({"target": -1}, "Class -1 does not exist"),
+        ({"target": True}, "Class True does not exist"),
+        ({"target": 1.5}, "A class is an index or a name, not 1.5"),
+        (
+            {"target": "golden retreiver"},
+            "no class 'golden retreiver'. Nearest: 'golden retriever'",
+        ),
+        ({"target": "zzz"}, "no class 'zzz'. Nearest: '"),
+        ({"target": "99"}, "Class 99 does not exist"),
+        ({"target": [1, 2, 3]}, r"3 targets were given for 2 sample\(s\)"),
+        ({"target": 1, "classes": 2}, "either target or classes"),
+        ({"classes": 0}, "top 0, but the model has 4 classes"),
+        ({"classes": 5}, "top 5, but the model has 4 classes"),
+        ({"classes": 2.5}, "classes is a number or a list of classes, not 2.5"),
+        ({"classes": True}, "classes is a number or a list of classes, not True"),
+        ({"classes": []}, "given for 2 sample|at least one class"),
+        ({"classes": [[0], [1, 2]]}, "as many for each sample"),
+        ({"classes": [[0, 1], 2]}, "Name classes for all samples, or a list for each"),
+    ],
+)
+def test_wrong_classes(request_, message):
+    with pytest.raises(WhenceError, match=message):
+        resolve(LOGITS, NAMES, **request_)
+
+
+def test_names_that_do_not_help():
+    with pytest.raises(WhenceError, match=r"does not name its classes.*class_names=\[...\]"):
+        resolve(LOGITS, {}, target="cat")
+    with pytest.raises(WhenceError, match=r"'crane' names several classes: \[0, 3\]"):
+        resolve(LOGITS, {0: "crane", 3: "crane"}, target="crane")
+
+
+def test_names_are_found_on_the_model():
+    plain, hugging_face, timm = nn.Identity(), nn.Identity(), nn.Identity()
+    hugging_face.config = type("Config", (), {"id2label": {0: "cat", "1": "dog"}})()
+    timm.pretrained_cfg = {"label_names": ("cat", "dog")}
+    assert class_names_of(plain) == {}
+    assert class_names_of(hugging_face) == class_names_of(timm) == {0: "cat", 1: "dog"}
