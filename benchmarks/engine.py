@@ -9,6 +9,9 @@ allocator handed out, on a CPU how far the resident set grew.
 """
 
 import argparse
+import contextlib
+import ctypes
+import gc
 import json
 import platform
 import threading
@@ -70,6 +73,13 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize()
 
 
+def released() -> None:
+    """Give freed memory back to the system, so that the next peak is seen."""
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def peak_memory(run: Callable[[], Any], device: torch.device) -> float | None:
     """Bytes needed at the peak of a run, beyond what was in use before; None if unknown."""
     if device.type == "cuda":
@@ -80,6 +90,7 @@ def peak_memory(run: Callable[[], Any], device: torch.device) -> float | None:
         return torch.cuda.max_memory_allocated() - before
     if not STATM.exists():
         return None
+    released()
     done, sizes = threading.Event(), [resident()]
 
     def watch() -> None:

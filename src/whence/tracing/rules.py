@@ -67,9 +67,9 @@ def no_rule(rules: str, name: str, where: str, kind: str = "my_kind") -> NoRuleE
 # Quotients ---------------------------------------------------------------------------------------
 
 
-def _plus_tiny(denominator: Tensor) -> Tensor:
-    """A non-negative denominator, kept from being zero."""
-    return denominator + max(1e-20, torch.finfo(denominator.dtype).tiny)
+def _kept_from_zero(denominator: Tensor) -> Tensor:
+    """A non-negative denominator, moved in place."""
+    return denominator.add_(max(1e-20, torch.finfo(denominator.dtype).tiny))
 
 
 def _authors_quotient(a: Tensor, b: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ def positive_products(quotient: Callable[[Tensor, Tensor], Tensor]) -> Rule:
         less_bias = None if op.bias is None else -op.bias
         absolute = op.map(x_positive - x_negative, w_positive - w_negative, less_bias)
         total = absolute + op.output
-        if torch.sub(total, absolute.abs_(), alpha=_CANCELLED).amin() < 0:
+        if absolute.abs_().mul_(-_CANCELLED).add_(total).amin() < 0:
             total = 2 * (op.map(x_positive, w_positive) + op.map(x_negative, w_negative))
         s = quotient(relevance, total.mul_(0.5))
         to_x = op.adjoint(s, w_positive).mul_(x_positive)
@@ -119,21 +119,20 @@ def positive_products(quotient: Callable[[Tensor, Tensor], Tensor]) -> Rule:
 
 def _stable_matmul(op: MatMul, relevance: Tensor) -> tuple[Tensor, Tensor]:
     a, b = op.a.abs(), op.b.abs()
-    to_a, to_b = op.adjoints(relevance / _plus_tiny(a @ b).mul_(2), a, b)
-    return to_a * a, to_b * b
+    to_a, to_b = op.adjoints(relevance / _kept_from_zero((a @ b).mul_(2)), a, b)
+    return to_a.mul_(a), to_b.mul_(b)
 
 
 def _stable_add(op: Add, relevance: Tensor) -> tuple[Tensor, Tensor]:
     a = op.a.abs()
-    share = a / _plus_tiny(a + op.b.abs())
-    to_a = relevance * share
+    to_a = relevance * (a / _kept_from_zero(a + op.b.abs()))
     # What is left goes to b: the two add up to the relevance exactly.
     return op.to_shapes(to_a, relevance - to_a)
 
 
 def _stable_sum(op: Function, relevance: Tensor) -> Tensor:
     x = op.inputs[0].detach().abs()
-    return x * op.vjp(relevance / _plus_tiny(op.function(x)))[0]
+    return x * op.vjp(relevance / _kept_from_zero(op.function(x)))[0]
 
 
 def _to_numerator(op: Function, relevance: Tensor) -> tuple[Tensor, ...]:
@@ -218,7 +217,7 @@ def unchanged(op: Function, relevance: Tensor) -> Tensor:
 _STABLE = RuleSet(
     "stable",
     {
-        "linear": positive_products(lambda a, b: a / _plus_tiny(b)),
+        "linear": positive_products(lambda a, b: a / _kept_from_zero(b)),
         "matmul": _stable_matmul,
         "add": _stable_add,
         "product": _halves,
