@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import uuid
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from torch.nn import functional as F
 
 from whence.errors import WhenceError
 from whence.evidence import Evidence
+from whence.files import write_whole
 from whence.layout import Tokens, joined_words
 
 _FORMAT = "whence explanation 1"
@@ -95,7 +95,7 @@ class Explanation:
         facts = {name: getattr(self, name) for name in _FACTS}
         facts["tokens"] = None if self.tokens is None else asdict(self.tokens)
         tensors = {name: getattr(self, name).detach().cpu().contiguous() for name in _TENSORS}
-        _write_whole(
+        write_whole(
             Path(path), to_bytes(tensors, {"format": _FORMAT, "explanation": json.dumps(facts)})
         )
 
@@ -124,16 +124,3 @@ class Explanation:
             raise
         except (SafetensorError, OSError, LookupError, TypeError, ValueError, RecursionError) as e:
             raise WhenceError(f"'{path}' is damaged or not an explanation: {e}.") from e
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    """Write beside the place and move there, so that no half-written file is ever seen."""
-    beside = path.with_name(f".{path.name[:80]}.{uuid.uuid4().hex}")
-    try:
-        try:
-            beside.write_bytes(content)
-            beside.replace(path)
-        finally:
-            beside.unlink(missing_ok=True)
-    except (OSError, ValueError) as error:
-        raise WhenceError(f"'{path}' cannot be written: {error}.") from error

@@ -1,0 +1,1 @@
+"""Pictures and pages of explanations: heatmaps over photos, coloured words."""
