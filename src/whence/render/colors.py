@@ -85,9 +85,9 @@ _BALANCE = Colormap(
     "balance",
     (
         (0.65, 0.165, _BLUE),
-        (0.81, 0.1, _BLUE),
+        (0.81, 0.092, _BLUE),
         (0.98, 0.000, _BLUE),
-        (0.81, 0.1, _ORANGE),
+        (0.81, 0.092, _ORANGE),
         (0.65, 0.165, _ORANGE),
     ),
     diverging=True,
