@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
@@ -16,6 +16,9 @@ from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.files import write_whole
 from whence.layout import Tokens, joined_words
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 _FORMAT = "whence explanation 1"
 _TENSORS = ("scores", "target", "logits")
@@ -89,6 +92,21 @@ class Explanation:
             )
         scores = self.scores[sample] if self.scores.dim() == 2 else self.scores[sample, target]
         return joined_words(self.tokens.strings[sample], self.tokens.words[sample], scores.tolist())
+
+    def show(self, image: Image | None = None) -> None:
+        """Display in a notebook, or print to a terminal: coloured words, or heatmaps.
+
+        Args:
+            image: The photo of the first sample, as the model saw it, to lay its heatmaps over.
+        """
+        from whence.render import display
+
+        display.show(self, image)
+
+    def _repr_html_(self) -> str:
+        from whence.render import display
+
+        return display.html(self)
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file, whole or not at all; its header holds the rest as JSON."""

@@ -126,7 +126,7 @@ def lch_to_lab(lch: ArrayLike) -> Floats:
 
 
 def lab_to_srgb(lab: ArrayLike) -> Floats:
-    """sRGB from 0 to 1, unclipped, of OKLab colours."""
+    """Colours in sRGB, from 0 to 1 and unclipped, of OKLab."""
     linear = ((np.asarray(lab) @ np.linalg.inv(_TO_LAB).T) ** 3) @ np.linalg.inv(_TO_LMS).T
     low = linear <= 0.0031308
     curved: Floats = np.where(
@@ -143,7 +143,8 @@ def srgb_to_lab(rgb: ArrayLike) -> Floats:
 
 def as_bytes(rgb: ArrayLike) -> Bytes:
     """Colours from 0 to 1 as bytes, clipped."""
-    return np.round(np.clip(np.asarray(rgb), 0, 1) * 255).astype(np.uint8)
+    found: Bytes = np.round(np.clip(np.asarray(rgb), 0, 1) * 255).astype(np.uint8)
+    return found
 
 
 def hex_of(rgb: ArrayLike) -> str:

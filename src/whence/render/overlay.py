@@ -78,7 +78,8 @@ def upsampled(scores: Floats, size: tuple[int, int]) -> Floats:
     Bicubic, as bilinear leaves creases between patches; clipped, as bicubic overshoots.
     """
     resized = Image.fromarray(scores.astype(np.float32)).resize(size, Image.Resampling.BICUBIC)
-    return np.clip(np.asarray(resized), scores.min(), scores.max())
+    found: Floats = np.clip(np.asarray(resized), scores.min(), scores.max())
+    return found
 
 
 def relative(scores: Floats) -> Floats:
