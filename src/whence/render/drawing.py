@@ -79,7 +79,7 @@ class Figure:
         Raises:
             WhenceError: The scale is not a reasonable number above 0.
         """
-        if not 0 < scale * scale * self.width * self.height <= _MOST_PIXELS:
+        if not (scale > 0 and scale**2 * self.width * self.height <= _MOST_PIXELS):
             raise WhenceError(f"A figure cannot be drawn at scale {scale}.")
         size = (_pixels(self.width * scale), _pixels(self.height * scale))
         canvas = Image.new("RGB", size, self.background)
@@ -161,7 +161,7 @@ def _font(size: float) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
 
 def _as_png(image: Image.Image, dpi: float) -> bytes:
     stream = io.BytesIO()
-    image.save(stream, "PNG", dpi=(dpi, dpi), optimize=True)
+    image.save(stream, "PNG", dpi=(dpi, dpi))
     return stream.getvalue()
 
 

@@ -51,9 +51,9 @@ def blended(photo: Image.Image, scores: Floats, colors: Colormap, opacity: float
     """An RGB photo under relative scores, of which a sequential map shows the positive ones."""
     levels = _levels(upsampled(scores, photo.size), colors.diverging)
     table, alphas = color_table(colors), alpha_table(colors, opacity)
-    heat = Image.fromarray(levels, "L")
+    heat = Image.fromarray(levels)
     heat.putpalette(table.tobytes())
-    alpha = Image.fromarray(levels, "L").point([int(a) for a in alphas])
+    alpha = Image.fromarray(levels).point([int(a) for a in alphas])
     # The photo loses colour so that the heatmap's colours are the only strong ones.
     muted = Image.blend(photo, photo.convert("L").convert("RGB"), opacity)
     return Image.composite(heat.convert("RGB"), muted, alpha)
@@ -125,8 +125,8 @@ def as_rgb(image: Image.Image) -> Image.Image:
         raise WhenceError(f"A PIL image is needed, not {type(image).__name__}.")
     if 0 in image.size:
         raise WhenceError("The image is empty.")
-    if image.mode.startswith("I;16"):
-        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode.startswith("I") and np.asarray(image).max() > 255:
+        image = Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8))
     if image.has_transparency_data:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)

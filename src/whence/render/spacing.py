@@ -10,7 +10,17 @@ _NO_SPACE_BEFORE = set(".,!?;:)]}%…»”،؛؟")
 _NO_SPACE_BEHIND = set("([{«“¿¡$€£#@")
 _APOSTROPHES = ("'", "\u2019")
 _ENDINGS = {"s", "t", "d", "m", "re", "ve", "ll"}
-_UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "FULLWIDTH")
+_UNSPACED = (
+    "CJK",
+    "IDEOGRAPHIC",
+    "HIRAGANA",
+    "KATAKANA",
+    "THAI",
+    "LAO",
+    "KHMER",
+    "MYANMAR",
+    "FULLWIDTH",
+)
 
 
 def spaces_behind(words: Sequence[str]) -> list[bool]:

@@ -8,6 +8,7 @@ from whence.render.words import LEVELS, shade
 
 _WORDS = """
 .whence { background: var(--whence-background); color: var(--whence-ink);
+  print-color-adjust: exact; -webkit-print-color-adjust: exact;
   font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif; }
 .whence h3 { font-size: 1rem; font-weight: 600; margin: 1.1rem 0 .3rem; display: flex;
   justify-content: space-between; gap: 1rem; overflow-wrap: anywhere; color: inherit; }
@@ -16,7 +17,7 @@ _WORDS = """
 .whence .bar { height: 3px; background: var(--whence-track); }
 .whence .bar div { height: 100%; background: var(--whence-bar); }
 .whence .words { font-size: 1.05rem; line-height: 1.9; margin: .6rem 0; overflow-wrap: anywhere; }
-.whence .words span { padding: .16em .14em; border-radius: .2em;
+.whence .words span { padding: .16em .08em; border-radius: .2em;
   -webkit-box-decoration-break: clone; box-decoration-break: clone; }
 .whence .legend { display: flex; flex-wrap: wrap; align-items: center; gap: .25rem .6rem;
   font-size: .8rem; margin: .6rem 0; }
