@@ -119,6 +119,17 @@ def test_long_names_end_in_an_ellipsis():
     assert shortened("never mind", 15, 0) == "…"
 
 
+def test_names_keep_their_room_in_any_font():
+    room = 100
+    long = shortened("a name too long for its room", 15, room)
+    for text, bounded in ((long, True), ("short", False)):
+        page = Figure(200, 50, "#ffffff", [Words(0, 20, text, 15, "#000000", room=room)])
+        element = ElementTree.fromstring(page.svg()).find(f"{SVG}text")
+        assert ("textLength" in element.attrib) == bounded
+        assert float(element.get("textLength", 0)) <= room
+    assert text_width("猫🐈", 15) == 30
+
+
 def test_classes_without_names_and_logits_without_probability():
     found = figure(PHOTO, of_image(torch.rand(2, 2, 2)))
     assert {"class 0", "class 1"} <= set(texts(found))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -19,6 +20,8 @@ from whence.files import write_whole
 _FINE = 2.0
 # More pixels than this are a mistake rather than a figure.
 _MOST_PIXELS = 200_000_000
+# How much wider than ours a reader's font may be.
+_WIDER = 1.3
 _FAMILY = "Aileron, 'Helvetica Neue', Helvetica, Arial, 'Noto Sans', sans-serif"
 
 
@@ -35,7 +38,10 @@ class Box:
 
 @dataclass(frozen=True)
 class Words:
-    """One line of text; y is its baseline. It ends at x if right, else it starts there."""
+    """One line of text; y is its baseline. It ends at x if right, else it starts there.
+
+    Where room is given, the text is not wider in any font.
+    """
 
     x: float
     y: float
@@ -43,6 +49,7 @@ class Words:
     size: float
     color: str
     right: bool = False
+    room: float | None = None
 
 
 @dataclass(frozen=True)
@@ -132,8 +139,10 @@ class Figure:
 
 def text_width(text: str, size: float) -> float:
     """The width of a line of text in units."""
+    # Ideographs and emoji are as wide as high, but the font has none to measure.
+    narrow = "".join(c for c in text if unicodedata.east_asian_width(c) not in "WF")
     # Measured large, as hinting rounds the width of small letters.
-    return float(_font(100).getlength(text)) * size / 100
+    return float(_font(100).getlength(narrow)) * size / 100 + (len(text) - len(narrow)) * size
 
 
 def shortened(text: str, size: float, width: float) -> str:
@@ -173,6 +182,10 @@ def png_address(image: Image.Image) -> str:
 def _as_svg(part: Box | Words | Picture) -> str:
     if isinstance(part, Words):
         anchor = ' text-anchor="end"' if part.right else ""
+        width = text_width(part.text, part.size)
+        # A reader's font may be wider than the one that the text was measured in.
+        if part.room is not None and _WIDER * width > part.room:
+            anchor += f' textLength="{width:.1f}" lengthAdjust="spacingAndGlyphs"'
         return (
             f'<text x="{part.x:g}" y="{part.y:g}" font-size="{part.size:g}" fill="{part.color}"'
             f"{anchor}>{escape(part.text)}</text>"

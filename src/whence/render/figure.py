@@ -95,8 +95,10 @@ def _page(panels: list[_Panel], look: Theme, legend: _Legend, title: str | None)
     height = top + rows * (_CAPTION + picture.height + _GAP) + _LEGEND
     page = Figure(width, height, look.background)
     if title:
-        line = shortened(printable(title), _TITLE, width - 2 * _MARGIN)
-        page.parts.append(Words(_MARGIN, _MARGIN + 0.8 * _TITLE, line, _TITLE, look.ink))
+        room = width - 2 * _MARGIN
+        line = shortened(printable(title), _TITLE, room)
+        baseline = _MARGIN + 0.8 * _TITLE
+        page.parts.append(Words(_MARGIN, baseline, line, _TITLE, look.ink, room=room))
     for number, panel in enumerate(panels):
         row, column = divmod(number, columns)
         x = _MARGIN + column * (cell + _GAP)
@@ -113,7 +115,7 @@ def _panel_parts(
     baseline, bar = y + 16, y + _CAPTION - 10
     room = cell - (text_width(panel.percent, _LARGE) + 12 if panel.percent else 0)
     name = shortened(panel.name, _LARGE, room)
-    parts: list[Box | Words | Picture] = [Words(x, baseline, name, _LARGE, look.ink)]
+    parts: list[Box | Words | Picture] = [Words(x, baseline, name, _LARGE, look.ink, room=room)]
     if panel.probability is not None:
         right = x + cell
         parts += [

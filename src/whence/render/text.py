@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from whence.explanation import Explanation
 
-# On a terminal, words below this share are left plain, so that the page does not turn grey.
-_PLAIN = 0.05
+# On a terminal, words below this share are left plain, so that the text does not turn grey.
+_PLAIN = 0.1
 
 
 def text_page(explanation: Explanation, *, title: str = "whence", theme: str = "auto") -> str:
