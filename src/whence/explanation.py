@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import uuid
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
@@ -15,7 +14,11 @@ from torch.nn import functional as F
 
 from whence.errors import WhenceError
 from whence.evidence import Evidence
+from whence.files import write_whole
 from whence.layout import Tokens, joined_words
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 _FORMAT = "whence explanation 1"
 _TENSORS = ("scores", "target", "logits")
@@ -90,12 +93,27 @@ class Explanation:
         scores = self.scores[sample] if self.scores.dim() == 2 else self.scores[sample, target]
         return joined_words(self.tokens.strings[sample], self.tokens.words[sample], scores.tolist())
 
+    def show(self, image: Image | None = None) -> None:
+        """Display in a notebook, or print to a terminal: coloured words, or heatmaps.
+
+        Args:
+            image: The photo of the first sample, as the model saw it, to lay its heatmaps over.
+        """
+        from whence.render import display
+
+        display.show(self, image)
+
+    def _repr_html_(self) -> str:
+        from whence.render import display
+
+        return display.html(self)
+
     def save(self, path: str | Path) -> None:
         """Write one safetensors file, whole or not at all; its header holds the rest as JSON."""
         facts = {name: getattr(self, name) for name in _FACTS}
         facts["tokens"] = None if self.tokens is None else asdict(self.tokens)
         tensors = {name: getattr(self, name).detach().cpu().contiguous() for name in _TENSORS}
-        _write_whole(
+        write_whole(
             Path(path), to_bytes(tensors, {"format": _FORMAT, "explanation": json.dumps(facts)})
         )
 
@@ -124,16 +142,3 @@ class Explanation:
             raise
         except (SafetensorError, OSError, LookupError, TypeError, ValueError, RecursionError) as e:
             raise WhenceError(f"'{path}' is damaged or not an explanation: {e}.") from e
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    """Write beside the place and move there, so that no half-written file is ever seen."""
-    beside = path.with_name(f".{path.name[:80]}.{uuid.uuid4().hex}")
-    try:
-        try:
-            beside.write_bytes(content)
-            beside.replace(path)
-        finally:
-            beside.unlink(missing_ok=True)
-    except (OSError, ValueError) as error:
-        raise WhenceError(f"'{path}' cannot be written: {error}.") from error

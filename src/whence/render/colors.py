@@ -1,0 +1,165 @@
+"""Colour maps, built in OKLab so that equal steps of score look like equal steps of colour.
+
+OKLab is the perceptual colour space of B. Ottosson, "A perceptual color space for image
+processing" (2020). The sequential maps rise evenly in lightness, so that they keep their order for
+every kind of colour vision and in print without colour. The diverging map pairs blue with orange,
+which all common kinds of colour blindness keep apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from whence.errors import WhenceError
+
+Floats = NDArray[np.floating[Any]]
+Bytes = NDArray[np.uint8]
+
+_TO_LMS = np.array(
+    [
+        [0.4122214708, 0.5363325363, 0.0514459929],
+        [0.2119034982, 0.6806995451, 0.1073969566],
+        [0.0883024619, 0.2817188376, 0.6299787005],
+    ]
+)
+_TO_LAB = np.array(
+    [
+        [0.2104542553, 0.7936177850, -0.0040720468],
+        [1.9779984951, -2.4285922050, 0.4505937099],
+        [0.0259040371, 0.7827717662, -0.8086757660],
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Colormap:
+    """Colours for scores.
+
+    Attributes:
+        name: What users call it.
+        anchors: Lightness, chroma and hue in degrees (OKLCH), evenly spaced over the scores.
+        diverging: Whether it is for scores from -1 to 1 rather than from 0 to 1.
+    """
+
+    name: str
+    anchors: tuple[tuple[float, float, float], ...]
+    diverging: bool = False
+
+    def __call__(self, values: ArrayLike) -> Bytes:
+        """Colours (..., 3) of values from 0 to 1, or from -1 to 1 if diverging."""
+        values = np.asarray(values, dtype=np.float64)
+        at = np.linspace(-1 if self.diverging else 0, 1, len(self.anchors))
+        channels = np.moveaxis(lch_to_lab(self.anchors), -1, 0)
+        return as_bytes(lab_to_srgb(np.stack([np.interp(values, at, c) for c in channels], -1)))
+
+
+_HEAT = Colormap(
+    "heat",
+    (
+        (0.22, 0.070, 295),
+        (0.36, 0.150, 310),
+        (0.50, 0.180, 355),
+        (0.64, 0.195, 35),
+        (0.78, 0.165, 70),
+        (0.92, 0.150, 102),
+    ),
+)
+_LAGOON = Colormap(
+    "lagoon",
+    (
+        (0.25, 0.100, 300),
+        (0.39, 0.110, 270),
+        (0.53, 0.085, 225),
+        (0.67, 0.120, 165),
+        (0.81, 0.165, 140),
+        (0.95, 0.170, 108),
+    ),
+)
+_BLUE, _ORANGE = 255.0, 50.0
+# Each side has the same lightness and chroma, so that neither sign looks stronger.
+_BALANCE = Colormap(
+    "balance",
+    (
+        (0.65, 0.165, _BLUE),
+        (0.81, 0.092, _BLUE),
+        (0.98, 0.000, _BLUE),
+        (0.81, 0.092, _ORANGE),
+        (0.65, 0.165, _ORANGE),
+    ),
+    diverging=True,
+)
+_MAPS = {colormap.name: colormap for colormap in (_HEAT, _LAGOON, _BALANCE)}
+
+
+def colormaps() -> list[str]:
+    """The names that `colormap=` takes."""
+    return ["auto", *_MAPS]
+
+
+def get_colormap(name: str, signed: bool) -> Colormap:
+    """The colour map of a name; "auto" suits the sign of the scores.
+
+    Raises:
+        WhenceError: There is no such map, or it cannot show both signs.
+    """
+    if name == "auto":
+        return _BALANCE if signed else _HEAT
+    if name not in _MAPS:
+        raise WhenceError(f"There is no colormap '{name}'; there are {', '.join(colormaps())}.")
+    if signed and not _MAPS[name].diverging:
+        raise WhenceError(
+            f"The scores have both signs, which the colormap '{name}' cannot show; "
+            f"choose 'balance' or 'auto'."
+        )
+    return _MAPS[name]
+
+
+def lch_to_lab(lch: ArrayLike) -> Floats:
+    """OKLab of lightness, chroma and hue in degrees."""
+    lightness, chroma, hue = np.moveaxis(np.asarray(lch, dtype=np.float64), -1, 0)
+    angle = np.deg2rad(hue)
+    return np.stack([lightness, chroma * np.cos(angle), chroma * np.sin(angle)], -1)
+
+
+def lab_to_srgb(lab: ArrayLike) -> Floats:
+    """Colours in sRGB, from 0 to 1 and unclipped, of OKLab."""
+    linear = ((np.asarray(lab) @ np.linalg.inv(_TO_LAB).T) ** 3) @ np.linalg.inv(_TO_LMS).T
+    low = linear <= 0.0031308
+    curved: Floats = np.where(
+        low, 12.92 * linear, 1.055 * np.maximum(linear, 1e-9) ** (1 / 2.4) - 0.055
+    )
+    return curved
+
+
+def srgb_to_lab(rgb: ArrayLike) -> Floats:
+    """OKLab of sRGB colours from 0 to 1."""
+    lab: Floats = np.cbrt(_linear(rgb) @ _TO_LMS.T) @ _TO_LAB.T
+    return lab
+
+
+def as_bytes(rgb: ArrayLike) -> Bytes:
+    """Colours from 0 to 1 as bytes, clipped."""
+    found: Bytes = np.round(np.clip(np.asarray(rgb), 0, 1) * 255).astype(np.uint8)
+    return found
+
+
+def hex_of(rgb: ArrayLike) -> str:
+    """A colour of three bytes as #rrggbb."""
+    red, green, blue = (int(channel) for channel in np.asarray(rgb))
+    return f"#{red:02x}{green:02x}{blue:02x}"
+
+
+def contrast(one: ArrayLike, other: ArrayLike) -> float:
+    """Contrast of two colours of three bytes, from 1 to 21, as WCAG 2 defines it."""
+    weights = (0.2126, 0.7152, 0.0722)
+    lights = [float(_linear(np.asarray(c) / 255) @ weights) + 0.05 for c in (one, other)]
+    return max(lights) / min(lights)
+
+
+def _linear(rgb: ArrayLike) -> Floats:
+    rgb = np.asarray(rgb, dtype=np.float64)
+    return np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)

@@ -1,0 +1,154 @@
+"""Showing an explanation where the user is: in a notebook or on a terminal."""
+
+from __future__ import annotations
+
+import sys
+from html import escape
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image
+
+from whence.errors import WhenceError
+from whence.render.colors import Colormap, Floats, get_colormap
+from whence.render.drawing import png_address
+from whence.render.facts import explained_classes
+from whence.render.figure import figure
+from whence.render.overlay import as_rgb, blended, is_signed, relative, upsampled
+from whence.render.text import notebook_html, terminal_heading, terminal_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+    from whence.explanation import Explanation
+
+# A notebook shows this many samples; more would drown what is around it.
+_MOST_SAMPLES = 16
+# The longer side of a heatmap, in pixels in a notebook and in half blocks on a terminal.
+_PIXELS, _BLOCKS = 224, 36
+# Without colours, strength is told by shade, and evidence against by other signs.
+_FOR, _AGAINST = " ░▒▓█", " .:-="
+
+
+def show(
+    explanation: Explanation, image: Image.Image | None = None, console: Console | None = None
+) -> None:
+    """Display in a running notebook, else print to a terminal.
+
+    Args:
+        explanation: What to show.
+        image: The photo of the first sample, to lay its heatmaps over.
+        console: Where to print; the standard output if left out.
+
+    Raises:
+        WhenceError: An image was given for an explanation of texts.
+    """
+    if image is not None and explanation.grid is None:
+        raise WhenceError("This explanation is of tokens; it cannot be laid over an image.")
+    display = _notebook_display() if console is None else None
+    if display is not None:
+        display(figure(image, explanation) if image is not None else explanation)
+        return
+    from rich.console import Console
+
+    console = console or Console()
+    # A photo belongs to one sample.
+    samples = 1 if image is not None else len(explanation.scores)
+    for sample in range(samples):
+        for target in range(len(explained_classes(explanation, sample))):
+            console.print(terminal_heading(explanation, sample, target))
+            if explanation.grid is None:
+                console.print(terminal_text(explanation, sample, target))
+            else:
+                colored = console.color_system is not None
+                console.print(_blocks(explanation, sample, target, image, colored))
+            console.print()
+
+
+def html(explanation: Explanation) -> str:
+    """The explanation for a notebook: coloured words, or heatmaps."""
+    total = len(explanation.scores)
+    samples = range(min(total, _MOST_SAMPLES))
+    content = (
+        notebook_html(explanation, samples)
+        if explanation.grid is None
+        else "".join(_pictures(explanation, sample) for sample in samples)
+    )
+    left = total - len(samples)
+    return content + (f"<p>and {left} more</p>" if left else "")
+
+
+def _notebook_display() -> Any:
+    """The function that shows an object in the running notebook; None outside of one."""
+    # A notebook has imported IPython; a terminal must not pay for it.
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    if getattr(shell, "kernel", None) is None:
+        return None
+    return import_module("IPython.display").display
+
+
+def _pictures(explanation: Explanation, sample: int) -> str:
+    """One heatmap for each class, side by side."""
+    parts = []
+    for one in explained_classes(explanation, sample):
+        scores, colors = _map(explanation, one.scores)
+        width, height = _size(explanation, _PIXELS)
+        picture = Image.fromarray(colors(upsampled(scores, (width, height))))
+        name, percent = escape(one.name), escape(one.percent)
+        parts.append(
+            f'<figure style="display:inline-block;margin:4px 12px 4px 0;max-width:{_PIXELS}px">'
+            f'<figcaption><bdi dir="auto">{name}</bdi> {percent}</figcaption>'
+            f'<img width="{width}" height="{height}" alt="Heatmap for {name}" '
+            f'src="{png_address(picture)}"></figure>'
+        )
+    return f"<div>{''.join(parts)}</div>"
+
+
+def _blocks(
+    explanation: Explanation, sample: int, target: int, image: Image.Image | None, colored: bool
+) -> Text:
+    """A heatmap in half blocks, two pixels to a character; in shades where there is no colour."""
+    from rich.color import Color
+    from rich.style import Style
+    from rich.text import Text
+
+    scores, colors = _map(explanation, explained_classes(explanation, sample)[target].scores)
+    width, height = _size(explanation, _BLOCKS)
+    height += height % 2
+    values = upsampled(scores, (width, height))
+    if not colored:
+        return Text("\n".join("".join(map(_sign, row)) for row in (values[::2] + values[1::2]) / 2))
+    if image is None:
+        pixels = colors(values)
+    else:
+        photo = as_rgb(image).resize((width, height), Image.Resampling.LANCZOS)
+        pixels = np.asarray(blended(photo, scores, colors, 0.6))
+    text = Text(no_wrap=True)
+    for upper, lower in zip(pixels[::2], pixels[1::2], strict=True):
+        for one, other in zip(upper, lower, strict=True):
+            style = Style(color=Color.from_rgb(*map(int, one)), bgcolor=Color.from_rgb(*other))
+            text.append("▀", style)
+        text.append("\n")
+    text.rstrip()
+    return text
+
+
+def _sign(value: float) -> str:
+    signs = _FOR if value >= 0 else _AGAINST
+    return signs[round(abs(value) * (len(signs) - 1))]
+
+
+def _map(explanation: Explanation, scores: Floats) -> tuple[Floats, Colormap]:
+    """Relative scores on the grid, and the colours that suit their sign."""
+    assert explanation.grid is not None
+    return relative(scores).reshape(explanation.grid), get_colormap("auto", is_signed(scores))
+
+
+def _size(explanation: Explanation, longest: int) -> tuple[int, int]:
+    """Width and height of a heatmap in the shape of the image that the model saw."""
+    height, width = explanation.image_size or explanation.grid or (1, 1)
+    scale = longest / max(height, width)
+    return max(1, round(width * scale)), max(1, round(height * scale))

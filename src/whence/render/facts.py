@@ -1,0 +1,99 @@
+"""What a picture or a page says about an explanation: classes, probabilities, how it was made."""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from whence.errors import WhenceError
+from whence.render.colors import Floats
+from whence.render.overlay import as_scores
+
+if TYPE_CHECKING:
+    from whence.explanation import Explanation
+
+
+@dataclass(frozen=True)
+class ExplainedClass:
+    """One class that a sample's scores were asked for.
+
+    Attributes:
+        name: Its name, or "class 281".
+        probability: By softmax of the logits; None where a single logit gives none.
+        scores: (units,), finite.
+    """
+
+    name: str
+    probability: float | None
+    scores: Floats
+
+    @property
+    def percent(self) -> str:
+        """The probability as people read it, never rounded to certainty."""
+        if self.probability is None:
+            return ""
+        share = 100 * self.probability
+        if share < 0.1:
+            return "<0.1%"
+        return ">99.9%" if share > 99.9 else f"{share:.1f}%"
+
+
+def explained_classes(explanation: Explanation, sample: int = 0) -> list[ExplainedClass]:
+    """The classes explained for a sample, in the order they were asked for.
+
+    Raises:
+        WhenceError: There is no such sample, or its scores are not finite.
+    """
+    batch = explanation.scores.shape[0]
+    if not 0 <= sample < batch:
+        raise WhenceError(f"There is no sample {sample}; the samples are 0 to {batch - 1}.")
+    units = explanation.scores.shape[-1]
+    scores = as_scores(explanation.scores[sample]).reshape(-1, units)
+    targets = explanation.target[sample].reshape(-1).tolist()
+    names = explanation.target_names[sample] if explanation.target_names else None
+    if names is None:
+        names = [f"class {index}" for index in targets]
+    elif not isinstance(names, list):
+        names = [names]
+    logits = explanation.logits[sample].detach().double().reshape(-1)
+    chances = torch.softmax(logits, 0).tolist() if len(logits) > 1 else None
+    return [
+        ExplainedClass(printable(str(name)), chances[index] if chances else None, row)
+        for name, index, row in zip(names, targets, scores, strict=True)
+    ]
+
+
+def explained_class(explanation: Explanation, sample: int, target: int) -> ExplainedClass:
+    """One of the classes explained for a sample, counted from 0.
+
+    Raises:
+        WhenceError: There is no such sample or class, or its scores are not finite.
+    """
+    classes = explained_classes(explanation, sample)
+    if not 0 <= target < len(classes):
+        raise WhenceError(
+            f"There is no explained class {target}; they are counted from 0 to {len(classes) - 1}."
+        )
+    return classes[target]
+
+
+def made_by(explanation: Explanation) -> list[tuple[str, str]]:
+    """How the explanation was made, as names and values."""
+    facts = [("method", explanation.method), *explanation.settings.items()]
+    facts.append(("whence", explanation.version))
+    return [(printable(str(k)), printable(str(v))) for k, v in facts if v not in ("", None)]
+
+
+def printable(text: str) -> str:
+    """Text without control characters, which could command a terminal or break a file."""
+    return "".join(
+        " " if character.isspace() else "\ufffd" if _is_control(character) else character
+        for character in text
+    )
+
+
+def _is_control(character: str) -> bool:
+    return unicodedata.category(character) in ("Cc", "Cs") or character in "\ufffe\uffff"

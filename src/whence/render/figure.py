@@ -1,0 +1,207 @@
+"""The original beside one panel for each explained class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from math import ceil, sqrt
+from typing import TYPE_CHECKING
+
+import numpy as np
+from PIL import Image
+
+from whence.errors import WhenceError
+from whence.render.colors import Colormap, Floats, get_colormap
+from whence.render.drawing import Box, Figure, Picture, Words, shortened, text_width
+from whence.render.facts import explained_classes, made_by, printable
+from whence.render.overlay import as_rgb, blended, check_opacity, is_signed, relative
+from whence.render.themes import Theme, get_theme
+
+if TYPE_CHECKING:
+    from whence.explanation import Explanation
+
+_MARGIN, _GAP = 24.0, 20.0
+_CAPTION, _LEGEND = 34.0, 44.0
+_TITLE, _LARGE, _SMALL = 22.0, 15.0, 12.0
+# A picture has about the area of this square, whatever its shape.
+_SIDE, _WIDEST, _TALLEST = 320.0, 640.0, 480.0
+_NARROWEST_CELL, _WIDEST_PAGE = 200.0, 1400.0
+# A photo is kept at most this large, so that a huge one does not fill the memory.
+_MOST_PIXELS = 2560
+
+
+def figure(
+    image: Image.Image,
+    explanation: Explanation,
+    sample: int = 0,
+    *,
+    theme: str = "light",
+    colormap: str = "auto",
+    opacity: float = 0.6,
+    title: str | None = None,
+) -> Figure:
+    """The original beside one panel for each explained class, with a legend.
+
+    Each panel shows the scores relative to the largest absolute one of that class.
+
+    Args:
+        image: The photo, as the model saw it: with the same crop, at any resolution.
+        explanation: Of images.
+        sample: Which sample of the batch the photo is.
+        theme: "light" or "dark".
+        colormap: Any of `colormaps()`; "auto" suits the sign of the scores.
+        opacity: Of the strongest colour, from 0 to 1.
+        title: A line above.
+
+    Raises:
+        WhenceError: The explanation is not of images, or a setting is out of range.
+    """
+    if explanation.grid is None:
+        raise WhenceError("This explanation is of tokens; a figure needs one of an image.")
+    look, opacity = get_theme(theme), check_opacity(opacity)
+    classes = explained_classes(explanation, sample)
+    colors = get_colormap(colormap, any(is_signed(one.scores) for one in classes))
+    photo = _bounded(image)
+    width, height = _picture_size(photo)
+    panels = [_Panel("Original", "", None, Picture(0, 0, width, height, partial(_resized, photo)))]
+    for one in classes:
+        scores = relative(one.scores).reshape(explanation.grid)
+        picture = Picture(0, 0, width, height, partial(_heated, photo, scores, colors, opacity))
+        panels.append(_Panel(one.name, one.percent, one.probability, picture))
+    return _page(panels, look, _Legend(colors, _made_line(explanation)), title)
+
+
+@dataclass(frozen=True)
+class _Panel:
+    name: str
+    percent: str
+    probability: float | None
+    picture: Picture
+
+
+@dataclass(frozen=True)
+class _Legend:
+    colors: Colormap
+    made: str
+
+
+def _page(panels: list[_Panel], look: Theme, legend: _Legend, title: str | None) -> Figure:
+    picture = panels[0].picture
+    cell = max(picture.width, _NARROWEST_CELL)
+    columns = _columns(len(panels), cell)
+    rows = ceil(len(panels) / columns)
+    width = 2 * _MARGIN + columns * (cell + _GAP) - _GAP
+    top = _MARGIN + (_TITLE + _GAP if title else 0)
+    height = top + rows * (_CAPTION + picture.height + _GAP) + _LEGEND
+    page = Figure(width, height, look.background)
+    if title:
+        room = width - 2 * _MARGIN
+        line = shortened(printable(title), _TITLE, room)
+        baseline = _MARGIN + 0.8 * _TITLE
+        page.parts.append(Words(_MARGIN, baseline, line, _TITLE, look.ink, room=room))
+    for number, panel in enumerate(panels):
+        row, column = divmod(number, columns)
+        x = _MARGIN + column * (cell + _GAP)
+        y = top + row * (_CAPTION + picture.height + _GAP)
+        page.parts += _panel_parts(panel, x, y, cell, look)
+    page.parts += _legend_parts(legend, height - _LEGEND, width, look)
+    return page
+
+
+def _panel_parts(
+    panel: _Panel, x: float, y: float, cell: float, look: Theme
+) -> list[Box | Words | Picture]:
+    """Name and probability, a bar as long as the probability, and the picture in the middle."""
+    baseline, bar = y + 16, y + _CAPTION - 10
+    room = cell - (text_width(panel.percent, _LARGE) + 12 if panel.percent else 0)
+    name = shortened(panel.name, _LARGE, room)
+    parts: list[Box | Words | Picture] = [Words(x, baseline, name, _LARGE, look.ink, room=room)]
+    if panel.probability is not None:
+        right = x + cell
+        parts += [
+            Words(right, baseline, panel.percent, _LARGE, look.muted, right=True),
+            Box(x, bar, cell, 3, look.track),
+            Box(x, bar, cell * panel.probability, 3, look.bar),
+        ]
+    # A hairline keeps a white photo apart from a white page.
+    picture = replace(
+        panel.picture,
+        x=x + (cell - panel.picture.width) / 2,
+        y=y + _CAPTION,
+        about=panel.name,
+    )
+    frame = (picture.x - 1, picture.y - 1, picture.width + 2, picture.height + 2)
+    return [*parts, Box(*frame, look.track), picture]
+
+
+def _legend_parts(
+    legend: _Legend, y: float, width: float, look: Theme
+) -> list[Box | Words | Picture]:
+    """A colour bar with its ends named, and how the explanation was made."""
+    diverging = legend.colors.diverging
+    low, high = ("- against", "+ for") if diverging else ("low", "high")
+    baseline, bar = y + 14, _SIDE / 2
+    left = _MARGIN + text_width(low, _SMALL) + 8
+    right = left + bar + 8
+    ramp = np.linspace(-1 if diverging else 0, 1, 256)[None]
+    parts: list[Box | Words | Picture] = [
+        Words(_MARGIN, baseline, low, _SMALL, look.muted),
+        Picture(left, y + 4, bar, 12, partial(_ramp, ramp, legend.colors), f"{low} to {high}"),
+        Words(right, baseline, high, _SMALL, look.muted),
+    ]
+    if diverging:
+        zero = left + bar / 2 - text_width("0", _SMALL - 2) / 2
+        parts.append(Words(zero, baseline + 14, "0", _SMALL - 2, look.muted))
+    room = width - _MARGIN - right - text_width(high, _SMALL) - _GAP
+    if text_width(legend.made, _SMALL) <= room:
+        parts.append(Words(width - _MARGIN, baseline, legend.made, _SMALL, look.muted, right=True))
+    return parts
+
+
+def _columns(panels: int, cell: float) -> int:
+    """As many columns as the page is wide, evened out over the rows."""
+    most = max(2, int((_WIDEST_PAGE + _GAP) / (cell + _GAP)))
+    return ceil(panels / ceil(panels / most))
+
+
+def _picture_size(photo: Image.Image) -> tuple[float, float]:
+    """Width and height on the page: the photo's shape, and much the same area for every shape."""
+    shape = photo.width / photo.height
+    width = min(_SIDE * sqrt(shape), _WIDEST, _TALLEST * shape)
+    return max(1.0, float(round(width))), max(1.0, float(round(width / shape)))
+
+
+def _bounded(image: Image.Image) -> Image.Image:
+    """The photo as RGB, shrunk before anything else if it is huge."""
+    if isinstance(image, Image.Image) and image.mode in ("L", "RGB") and 0 not in image.size:
+        image = _shrunk(image)
+    return _shrunk(as_rgb(image))
+
+
+def _shrunk(image: Image.Image) -> Image.Image:
+    if max(image.size) <= _MOST_PIXELS:
+        return image
+    scale = _MOST_PIXELS / max(image.size)
+    size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
+    return image.resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
+
+
+def _resized(photo: Image.Image, size: tuple[int, int]) -> Image.Image:
+    return photo.resize(size, Image.Resampling.LANCZOS)
+
+
+def _heated(
+    photo: Image.Image, scores: Floats, colors: Colormap, opacity: float, size: tuple[int, int]
+) -> Image.Image:
+    return blended(_resized(photo, size), scores, colors, opacity)
+
+
+def _ramp(ramp: Floats, colors: Colormap, size: tuple[int, int]) -> Image.Image:
+    # On grey, the bar fades as the heatmap does, but keeps its colours clear.
+    return blended(Image.new("RGB", size, "#c8c8c8"), ramp, colors, 1.0)
+
+
+def _made_line(explanation: Explanation) -> str:
+    facts = dict(made_by(explanation))
+    parts = [facts.get("method", ""), "whence " + facts["whence"] if "whence" in facts else ""]
+    return " · ".join(part for part in parts if part)

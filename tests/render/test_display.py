@@ -1,0 +1,126 @@
+import base64
+import io
+import subprocess
+import sys
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from rich.console import Console
+
+from tests.render.samples import of_image, of_text
+from whence import WhenceError
+from whence.render import Figure
+from whence.render.colors import get_colormap
+from whence.render.display import show
+
+
+def shown(explanation, image=None, **options) -> str:
+    console = Console(file=io.StringIO(), width=80, **options)
+    show(explanation, image, console)
+    return console.file.getvalue()
+
+
+@pytest.fixture
+def notebook(monkeypatch):
+    """A running kernel, as far as whence looks at it; gives what was displayed."""
+    displayed = []
+    ipython, display = ModuleType("IPython"), ModuleType("IPython.display")
+    ipython.get_ipython = lambda: SimpleNamespace(kernel=object())
+    display.display = displayed.append
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    return displayed
+
+
+def test_importing_whence_stays_light():
+    code = (
+        "import sys, whence; "
+        "assert not [m for m in ('PIL', 'rich', 'whence.render') if m in sys.modules]"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_text_on_a_terminal(capsys):
+    of_text(["good", "film"], [[1.0, 0.5], [0.2, 0.1]], ["yes", "no"]).show()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["yes  66.5%", "good film", "", "no  24.5%", "good film", ""]
+
+
+def test_heatmap_in_half_blocks():
+    found = shown(of_image([[0.0, 0.0], [1.0, 1.0]]), force_terminal=True, color_system="truecolor")
+    heading, *rows = found.rstrip("\n").split("\n")
+    assert "class 0" in heading
+    assert len(rows) == 18
+    assert {row.count("▀") for row in rows} == {36}
+    colors = get_colormap("heat", signed=False)
+    zero, one = (";".join(map(str, colors(value))) for value in (0.0, 1.0))
+    assert rows[0].startswith(f"\x1b[38;2;{zero};48;2;{zero}m▀")
+    assert rows[-1].removesuffix("\x1b[0m").endswith(f"\x1b[38;2;{one};48;2;{one}m▀")
+
+
+def test_heatmap_over_a_photo_on_a_terminal():
+    photo = Image.new("RGB", (300, 300), (0, 90, 200))
+    zeros = of_image(np.zeros((2, 2)))
+    found = shown(zeros, photo, force_terminal=True, color_system="truecolor")
+    red, green, blue = 0, 90, 200
+    grey = photo.convert("L").getpixel((0, 0))
+    expected = [round(0.4 * channel + 0.6 * grey) for channel in (red, green, blue)]
+    first = found.split("▀")[0].split("38;2;")[-1].split(";48")[0].split(";")
+    assert np.abs(np.array(first, int) - expected).max() <= 1
+
+
+def test_heatmap_without_colors():
+    lines = shown(of_image([[0.0, 1.0], [-1.0, 0.0]]), color_system=None).splitlines()
+    assert lines[1][-1] == "█"
+    assert lines[18][0] == "="
+    assert lines[1][0] == " "
+
+
+def test_text_cannot_be_laid_over_a_photo():
+    with pytest.raises(WhenceError, match="cannot be laid over an image"):
+        of_text(["a"], [1.0]).show(Image.new("RGB", (2, 2)))
+
+
+def test_notebook_displays_the_explanation_or_its_figure(notebook):
+    explanation = of_image(np.eye(2))
+    explanation.show()
+    explanation.show(image=Image.new("RGB", (20, 20)))
+    assert notebook[0] is explanation
+    assert isinstance(notebook[1], Figure)
+
+
+def test_ipython_without_a_kernel_is_a_terminal(notebook, monkeypatch, capsys):
+    monkeypatch.setattr(sys.modules["IPython"], "get_ipython", lambda: None)
+    of_text(["good"], [1.0]).show()
+    assert not notebook
+    assert "good" in capsys.readouterr().out
+
+
+def test_html_of_heatmaps_is_the_map_alone():
+    explanation = of_image(torch.rand(2, 4, 8), ["<cat>", "dog"])
+    explanation.image_size = (32, 64)
+    html = explanation._repr_html_()
+    assert html.count("<img ") == 2
+    assert "&lt;cat&gt;" in html
+    content = html.split("base64,")[1].split('"')[0]
+    picture = Image.open(io.BytesIO(base64.b64decode(content)))
+    assert picture.size == (224, 112)
+
+
+def test_html_of_text_has_all_classes():
+    html = of_text(["good"], [[1.0], [-1.0]], ["yes", "no"])._repr_html_()
+    assert html.count("<h3>") == 2
+    assert html.count("good</span>") == 2
+
+
+def test_html_of_many_samples_is_cut():
+    explanation = of_image(np.eye(2))
+    explanation.scores = explanation.scores.repeat(20, 1)
+    explanation.target = explanation.target.repeat(20)
+    explanation.logits = explanation.logits.repeat(20, 1)
+    html = explanation._repr_html_()
+    assert html.count("<img ") == 16
+    assert "and 4 more" in html

@@ -1,0 +1,107 @@
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from whence import WhenceError
+from whence.render import overlay
+from whence.render.colors import get_colormap
+from whence.render.overlay import as_rgb, relative, upsampled
+
+GREY = Image.new("RGB", (32, 32), (100, 100, 100))
+
+
+def pixels(image):
+    return np.asarray(image).astype(int)
+
+
+def test_each_pixel_mixes_photo_and_color_by_its_score():
+    scores = np.array([[0.0, 0.25], [0.5, 1.0]])
+    photo = GREY.resize((2, 2))
+    found = pixels(overlay(photo, scores, opacity=0.6))
+    alpha = 0.6 * scores[..., None] ** 0.8
+    expected = alpha * get_colormap("heat", signed=False)(scores) + (1 - alpha) * 100
+    assert np.abs(found - expected).max() <= 2
+
+
+def test_signed_pixels():
+    scores = np.array([[-1.0, 0.0, 0.5]])
+    found = pixels(overlay(GREY.resize((3, 1)), scores, opacity=1.0))
+    alpha = np.sqrt(np.abs(scores))[..., None]
+    expected = alpha * get_colormap("balance", signed=True)(scores) + (1 - alpha) * 100
+    assert np.abs(found - expected).max() <= 3
+
+
+def test_where_there_is_no_score_the_photo_stays_but_pales():
+    photo = Image.new("RGB", (8, 8), (200, 50, 50))
+    assert (pixels(overlay(photo, np.zeros((2, 2)), opacity=0.0)) == [200, 50, 50]).all()
+    grey = pixels(photo.convert("L"))[0, 0]
+    expected = 0.5 * np.array([200, 50, 50]) + 0.5 * grey
+    found = pixels(overlay(photo, np.zeros((2, 2)), opacity=0.5))
+    assert np.abs(found - expected).max() <= 1
+
+
+def test_the_largest_score_sets_the_scale():
+    scores = np.random.default_rng(0).random((4, 4))
+    for factor in (1e-9, 1e6):
+        assert (pixels(overlay(GREY, scores)) == pixels(overlay(GREY, factor * scores))).all()
+    assert (pixels(overlay(GREY, np.full((3, 3), 5.0))) == pixels(overlay(GREY, [[1.0]]))).all()
+    assert relative(np.array([-4.0, 2.0])).tolist() == [-1, 0.5]
+
+
+def test_signed_unless_told():
+    scores = np.array([[1.0, -1.0]])
+    both = pixels(overlay(GREY, scores))
+    positive = pixels(overlay(GREY, scores, signed=False))
+    assert (both[0, -1] != 100).any()
+    assert (positive[0, -1] == 100).all()
+    rounding = np.array([[1.0, -1e-9]])
+    assert (pixels(overlay(GREY, rounding)) == pixels(overlay(GREY, [[1.0, 0.0]]))).all()
+    told = pixels(overlay(GREY, [[1.0, 0.0]], signed=True))
+    assert (told == pixels(overlay(GREY, [[1.0, 0.0]], colormap="balance"))).all()
+
+
+def test_upsampling_is_smooth_and_stays_in_range():
+    scores = np.zeros((8, 8))
+    scores[3, 4] = 1
+    large = upsampled(scores, (320, 320))
+    assert large.min() == 0
+    assert large.max() <= 1
+    # Patches are 40 pixels wide; a blocky map would jump by 1 at their edges.
+    assert np.abs(np.diff(large, axis=0)).max() < 0.05
+    row, column = np.unravel_index(large.argmax(), large.shape)
+    assert (row // 40, column // 40) == (3, 4)
+
+
+def test_tensors_of_any_kind():
+    scores = torch.tensor([[0.0, 1.0]], dtype=torch.bfloat16, requires_grad=True)
+    assert (pixels(overlay(GREY, scores)) == pixels(overlay(GREY, [[0.0, 1.0]]))).all()
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 500), (700, 2)])
+def test_odd_sizes(size):
+    assert overlay(GREY.resize(size), np.eye(14)).size == size
+
+
+def test_odd_pictures_become_rgb():
+    deep = Image.fromarray(np.full((4, 4), 0x8040, np.uint16))
+    assert pixels(as_rgb(deep)).tolist() == [[[0x80] * 3] * 4] * 4
+    clear = Image.new("RGBA", (2, 2), (0, 0, 0, 0))
+    assert (pixels(as_rgb(clear)) == 255).all()
+    for mode in ("1", "L", "LA", "P", "CMYK", "YCbCr", "I", "F"):
+        assert overlay(Image.new(mode, (5, 5)), [[1.0]]).mode == "RGB"
+
+
+def test_what_cannot_be_drawn_says_so():
+    for bad in (float("nan"), float("inf")):
+        with pytest.raises(WhenceError, match="NaN or infinite"):
+            overlay(GREY, [[1.0, bad]])
+    for shape in ((3,), (1, 2, 2), (0, 4)):
+        with pytest.raises(WhenceError, match="rows and columns"):
+            overlay(GREY, np.zeros(shape))
+    with pytest.raises(WhenceError, match="opacity lies between 0 and 1; it is"):
+        overlay(GREY, [[1.0]], opacity=1.5)
+    with pytest.raises(WhenceError, match="PIL image is needed, not str"):
+        overlay("cat.jpg", [[1.0]])
+    with pytest.raises(WhenceError, match="image is empty"):
+        overlay(Image.new("RGB", (0, 5)), [[1.0]])
