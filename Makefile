@@ -30,7 +30,7 @@ $(TEST)/.installed: pyproject.toml constraints.txt
 
 $(RUN)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(RUN)
-	$(RUN)/bin/python $(PIP) --editable '.[transformers]'
+	$(RUN)/bin/python $(PIP) --editable .
 	touch $@
 
 clean:

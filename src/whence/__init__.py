@@ -1,12 +1,29 @@
 """whence: from which parts of its input did a Transformer's decision come?"""
 
-from whence import methods
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from whence.errors import NoRuleError, WhenceError
-from whence.explainer import Explainer
-from whence.explanation import Explanation
-from whence.layout import Layout
-from whence.tracing import register_operation, rules
 from whence.version import __version__
+
+if TYPE_CHECKING:
+    from whence import methods, models
+    from whence.explainer import Explainer
+    from whence.explanation import Explanation
+    from whence.layout import Layout
+    from whence.oneliner import explain
+    from whence.tracing import register_operation, rules
+
+# What needs torch is imported when first asked for, so that `whence --help` answers at once.
+_HOMES = {
+    "Explainer": "whence.explainer",
+    "Explanation": "whence.explanation",
+    "Layout": "whence.layout",
+    "explain": "whence.oneliner",
+    "register_operation": "whence.tracing",
+    "rules": "whence.tracing",
+}
+_PACKAGES = ("methods", "models")
 
 __all__ = [
     "Explainer",
@@ -15,7 +32,21 @@ __all__ = [
     "NoRuleError",
     "WhenceError",
     "__version__",
+    "explain",
     "methods",
+    "models",
     "register_operation",
     "rules",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return importlib.import_module(f"whence.{name}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'whence' has no attribute '{name}'")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

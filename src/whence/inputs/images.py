@@ -1,0 +1,104 @@
+"""Photos as RGB images, whatever they were stored as."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from whence.errors import WhenceError
+
+# Models look at a few hundred pixels. A longer side than this costs memory and shows nothing more.
+MAX_SIDE = 4096
+
+
+def read_image(path: str | Path) -> Image.Image:
+    """An image file as RGB: upright, opaque, 8 bits, and no larger than `MAX_SIDE`.
+
+    Raises:
+        WhenceError: There is no such file, or it is not an image, or it is damaged or too large.
+    """
+    path = Path(path)
+    if not path.is_file():
+        what = "a folder, not an image" if path.is_dir() else "not there"
+        raise WhenceError(f"'{path}' is {what}.")
+    try:
+        with warnings.catch_warnings():
+            # Pillow warns of images that are large but that it opens all the same.
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(path) as image:
+                if max(image.size) > MAX_SIDE:
+                    # A JPEG is then decoded at a half, a quarter or an eighth of its size.
+                    image.draft("RGB", (MAX_SIDE, MAX_SIDE))
+                return to_rgb(image)
+    except Image.DecompressionBombError:
+        raise WhenceError(
+            f"'{path}' has more pixels than whence opens; make it smaller first."
+        ) from None
+    except UnidentifiedImageError:
+        raise WhenceError(f"'{path}' is not an image that Pillow knows.") from None
+    except PermissionError:
+        raise WhenceError(f"'{path}' may not be read.") from None
+    except Exception as error:  # decoders of damaged files raise nearly anything
+        raise WhenceError(f"'{path}' is damaged: {_short(error)}.") from error
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """An image upright, in RGB, at most `MAX_SIDE` wide and high; transparency becomes white."""
+    image.load()
+    if max(image.size) > MAX_SIDE:
+        image = image.copy()
+        image.thumbnail((MAX_SIDE, MAX_SIDE))
+    # Dropping the exif first would lose the rotation; transposing a small image is cheap.
+    image = ImageOps.exif_transpose(image)
+    if image.mode.startswith(("I", "F")):
+        return _scaled(np.asarray(image))
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        white = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(white, image)
+    return image.convert("RGB")
+
+
+def image_from_array(array: np.ndarray[Any, Any]) -> Image.Image:
+    """An image from (H, W), (H, W, 3) or (H, W, 4) numbers: 0 to 255, or floats from 0 to 1.
+
+    Raises:
+        WhenceError: The shape, the type or the values are those of no image.
+    """
+    if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3, 4)):
+        hint = " Put the channels last." if array.ndim == 3 and array.shape[0] in (1, 3, 4) else ""
+        raise WhenceError(
+            f"An image array is (height, width, 3), not {tuple(array.shape)}.{hint} For a tensor "
+            f"that is prepared for the model, use Explainer(model)."
+        )
+    if 0 in array.shape:
+        raise WhenceError(f"The image array is empty: its shape is {tuple(array.shape)}.")
+    if array.dtype.kind == "f":
+        if not np.isfinite(array).all() or array.min() < 0 or array.max() > 1:
+            raise WhenceError("A float image array holds values from 0 to 1, and no NaN.")
+        array = np.round(array * 255).astype(np.uint8)
+    elif array.dtype != np.uint8:
+        raise WhenceError(f"An image array is of uint8 or floats from 0 to 1, not {array.dtype}.")
+    if array.ndim == 3 and array.shape[2] == 1:
+        array = array[..., 0]
+    return to_rgb(Image.fromarray(np.ascontiguousarray(array)))
+
+
+def _scaled(values: np.ndarray[Any, Any]) -> Image.Image:
+    """Grey values of more than 8 bits, as 8 bits: scaled, where Pillow would clip."""
+    values = np.nan_to_num(values.astype(np.float32))
+    if np.abs(values).max(initial=0) > 65535 or values.min(initial=0) < 0:
+        values = values - values.min()
+        values = values / max(float(values.max()), 1e-20)
+    elif values.max(initial=0) > 1:
+        values = values / 65535
+    return Image.fromarray(np.round(values * 255).astype(np.uint8)).convert("RGB")
+
+
+def _short(error: Exception) -> str:
+    text = str(error).split("\n")[0].strip().rstrip(".")
+    return text or type(error).__name__

@@ -1,0 +1,139 @@
+"""What the words on a command line name: files, folders, globs, or text itself."""
+
+from __future__ import annotations
+
+import glob
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from whence.errors import WhenceError
+from whence.inputs.texts import checked_text, decoded_text, read_text
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+Kind = Literal["image", "text"]
+
+IMAGES = frozenset(
+    ".avif .bmp .gif .jfif .jpeg .jpg .jpe .png .pgm .pnm .ppm .tga .tif .tiff .webp".split()
+)
+TEXTS = frozenset(".md .text .txt".split())
+
+
+@dataclass(frozen=True)
+class Source:
+    """One input, not read yet.
+
+    Attributes:
+        kind: Whether it is a photo or a text, as far as its name tells.
+        path: The file; None for text given directly or on standard input.
+        text: The text given directly.
+    """
+
+    kind: Kind
+    path: Path | None = None
+    text: str | None = None
+
+    @property
+    def title(self) -> str:
+        """What to call it in messages."""
+        if self.path is not None:
+            return str(self.path)
+        if self.text is None:
+            return "standard input"
+        words = " ".join(self.text.split())
+        return words if len(words) <= 60 else words[:59].rstrip() + "…"
+
+    def read(self) -> Image.Image | str:
+        """The photo or the text.
+
+        Raises:
+            WhenceError: It cannot be read.
+        """
+        if self.kind == "image":
+            from whence.inputs.images import read_image
+
+            assert self.path is not None
+            try:
+                return read_image(self.path)
+            except WhenceError as error:
+                if self.path.is_file() and kind_by_name(self.path) is None:
+                    raise WhenceError(f"{error} A text file's name ends in .txt.") from None
+                raise
+        if self.path is not None:
+            return read_text(self.path)
+        if self.text is None:
+            return decoded_text(sys.stdin.buffer.read(), "Standard input")
+        return checked_text(self.text)
+
+
+def expand(arguments: Iterable[str]) -> list[Source]:
+    """The inputs that arguments name, in order; those of a folder or a glob are sorted.
+
+    An argument that names no file, and does not look as though it should, is text.
+
+    Raises:
+        WhenceError: Nothing was named, or a folder or glob holds nothing that can be explained.
+    """
+    sources: list[Source] = []
+    for argument in arguments:
+        sources += _expand_one(argument)
+    if sum(source.path is None and source.text is None for source in sources) > 1:
+        raise WhenceError("Standard input (-) can be read only once.")
+    if not sources:
+        raise WhenceError("Nothing to explain: name photos, folders, text files, or give text.")
+    return sources
+
+
+def _expand_one(argument: str) -> Sequence[Source]:
+    if argument == "-":
+        return [Source("text")]
+    path = Path(argument).expanduser() if argument.startswith("~") else Path(argument)
+    if _exists(path):
+        return _in_folder(path) if path.is_dir() else [Source(kind_by_name(path) or "image", path)]
+    if glob.has_magic(argument):
+        found = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]
+        usable = [Source(kind, file) for file in found if (kind := kind_by_name(file))]
+        if usable:
+            return usable
+        if found or looks_like_path(argument):
+            raise WhenceError(f"No photo or text file matches '{argument}'.")
+    if looks_like_path(argument):
+        return [Source(kind_by_name(path) or "image", path)]
+    return [Source("text", text=argument)]
+
+
+def _in_folder(folder: Path) -> list[Source]:
+    try:
+        files = sorted(f for f in folder.iterdir() if f.is_file() and not f.name.startswith("."))
+    except OSError as error:
+        raise WhenceError(f"The folder '{folder}' cannot be read: {error.strerror}.") from error
+    sources = [Source(kind, file) for file in files if (kind := kind_by_name(file))]
+    if not sources:
+        raise WhenceError(f"The folder '{folder}' holds no photo and no text file.")
+    return sources
+
+
+def kind_by_name(path: Path) -> Kind | None:
+    """Whether a file is a photo or a text, as its suffix tells."""
+    suffix = path.suffix.lower()
+    return "image" if suffix in IMAGES else "text" if suffix in TEXTS else None
+
+
+def looks_like_path(argument: str) -> bool:
+    """Whether someone who wrote this meant a file: no spaces but slashes, or a known suffix."""
+    if "\n" in argument:
+        return False
+    separated = os.sep in argument and not any(map(str.isspace, argument))
+    return separated or kind_by_name(Path(argument)) is not None
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a long text is no file name
+        return False

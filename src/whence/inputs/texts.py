@@ -1,0 +1,54 @@
+"""Texts, from files or from bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from whence.errors import WhenceError
+
+# No classifier reads further than a few thousand words; a file may hold gigabytes.
+MAX_BYTES = 1_000_000
+
+
+def read_text(path: str | Path) -> str:
+    """The text of a file, of which no more is read than a model could use.
+
+    Raises:
+        WhenceError: There is no such file, or it is empty or not UTF-8.
+    """
+    path = Path(path)
+    if not path.is_file():
+        what = "a folder, not a text" if path.is_dir() else "not there"
+        raise WhenceError(f"'{path}' is {what}.")
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES)
+    except OSError as error:
+        raise WhenceError(f"'{path}' cannot be read: {error.strerror}.") from error
+    return decoded_text(content, f"'{path}'")
+
+
+def decoded_text(content: bytes, name: str) -> str:
+    """Text from UTF-8 bytes.
+
+    Raises:
+        WhenceError: The bytes are not UTF-8, or hold no text.
+    """
+    try:
+        return checked_text(content[:MAX_BYTES].decode("utf-8-sig"), name)
+    except UnicodeDecodeError as error:
+        if len(content) >= MAX_BYTES and error.start >= MAX_BYTES - 4:  # cut within a character
+            return checked_text(content[: error.start].decode("utf-8-sig"), name)
+        raise WhenceError(f"{name} is not text in UTF-8.") from None
+
+
+def checked_text(text: str, name: str = "The text") -> str:
+    """The text itself.
+
+    Raises:
+        WhenceError: It is empty.
+    """
+    if not text.strip():
+        raise WhenceError(f"{name} is empty.")
+    # Lone surrogates come from undecodable arguments, and no tokenizer takes them.
+    return text.encode("utf-8", "replace").decode()

@@ -1,0 +1,90 @@
+"""Finding and loading a model by name, with all that its inputs must go through."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from whence.errors import WhenceError
+from whence.inputs.sources import Kind
+from whence.models.loaded import LoadedModel, Prepared
+
+__all__ = ["EMBEDDED", "LoadedModel", "Prepared", "load"]
+
+_DEMO = Path(__file__).parents[1] / "demo"
+EMBEDDED: dict[Kind, Path] = {"image": _DEMO / "pets", "text": _DEMO / "sentiment"}
+
+
+def load(
+    name: str | Path | None = None,
+    kind: Kind | None = None,
+    weights: str | Path | None = None,
+    device: str | None = None,
+) -> LoadedModel:
+    """Load a model, its preparation of inputs and the names of its classes.
+
+    Args:
+        name: A folder that transformers saved to; a name on the hub; ``timm:NAME``;
+            ``torchvision:NAME``; or None for the embedded model that suits the kind of input.
+        kind: ``"image"`` or ``"text"``. Needed only to choose an embedded model; otherwise the
+            model tells, and must agree.
+        weights: A safetensors file, for models of timm and torchvision.
+        device: Where to run, such as ``"cpu"`` or ``"cuda"``; the best there is if left out.
+
+    Raises:
+        WhenceError: There is no such model, or it cannot be used.
+    """
+    place = find_device(device)
+    library, _, rest = str(name or "").partition(":")
+    if weights is not None and library not in ("timm", "torchvision"):
+        raise WhenceError("A weights file is for timm:NAME and torchvision:NAME only.")
+    if name is None:
+        loaded = _embedded(kind)
+    elif library == "timm":
+        from whence.models import timm_models
+
+        loaded = timm_models.load(rest, weights)
+    elif library == "torchvision":
+        from whence.models import torchvision_models
+
+        loaded = torchvision_models.load(rest, weights)
+    else:
+        from whence.models import transformers_models
+
+        loaded = transformers_models.load(name)
+    if kind is not None and kind != loaded.kind:
+        raise WhenceError(f"The model '{loaded.name}' explains {loaded.kind}s, not {kind}s.")
+    loaded.model.to(place).eval()
+    loaded.device = place
+    return loaded
+
+
+def _embedded(kind: Kind | None) -> LoadedModel:
+    from whence.models import transformers_models
+
+    if kind is None:
+        raise WhenceError("Name a model, or say for which kind of input: 'image' or 'text'.")
+    folder = EMBEDDED[kind]
+    if not folder.is_dir():
+        raise WhenceError(f"This installation carries no model for {kind}s; name one.")
+    return transformers_models.load(folder)
+
+
+def find_device(name: str | None) -> torch.device:
+    """A device by name.
+
+    Raises:
+        WhenceError: There is no such device here.
+    """
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).split("\n")[0].rstrip(".")
+        raise WhenceError(f"There is no device '{name}' here: {reason}.") from None
+    if device.type == "meta":
+        raise WhenceError("The device 'meta' computes nothing.")
+    return device

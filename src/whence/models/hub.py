@@ -1,0 +1,69 @@
+"""The model hub: asking it once and briefly, and saying in a sentence what went wrong."""
+
+from __future__ import annotations
+
+from whence.errors import WhenceError
+
+_SECONDS = 10
+
+
+def check_on_hub(name: str) -> None:
+    """Ask the hub for a model, so that a missing network or model is known in seconds.
+
+    The libraries that download retry for half a minute, and then blame the cache.
+
+    Raises:
+        WhenceError: The hub cannot be reached, or has no such model, or does not give it.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HFValidationError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+    )
+
+    try:
+        HfApi().model_info(name, timeout=_SECONDS)
+    except HFValidationError:
+        raise WhenceError(f"'{name}' is neither a folder nor a possible name of a model.") from None
+    except GatedRepoError:
+        raise WhenceError(
+            f"The hub gives '{name}' only to those who agreed to its terms; log in with `hf auth "
+            f"login`."
+        ) from None
+    except RepositoryNotFoundError:
+        raise WhenceError(f"'{name}' is neither a folder nor a public model on the hub.") from None
+    except OfflineModeIsEnabled:
+        raise WhenceError(_away(name, "the hub is switched off (HF_HUB_OFFLINE)")) from None
+    except Exception as error:  # every HTTP library has its own
+        raise WhenceError(_away(name, "the hub cannot be reached")) from error
+
+
+def fetch(name: str, filename: str) -> str:
+    """A file of a model on the hub, from the cache if it is there.
+
+    Raises:
+        WhenceError: It cannot be had.
+    """
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+    try:
+        return hf_hub_download(name, filename, local_files_only=True)
+    except (LocalEntryNotFoundError, OSError):
+        check_on_hub(name)
+    try:
+        return hf_hub_download(name, filename)
+    except EntryNotFoundError:
+        raise WhenceError(f"'{name}' on the hub has no {filename}.") from None
+    except Exception as error:  # every HTTP library has its own
+        raise WhenceError(f"{filename} of '{name}' could not be fetched: {error}.") from error
+
+
+def _away(name: str, why: str) -> str:
+    return (
+        f"'{name}' is not on this machine, neither as a folder nor in the hub's cache, and {why}. "
+        f"Without a network, name a folder that holds a model, or leave the model out to use the "
+        f"embedded one."
+    )

@@ -1,0 +1,139 @@
+"""A model that is ready to explain what people have: photos and texts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from whence.errors import WhenceError
+from whence.explainer import Explainer
+from whence.explanation import Explanation
+from whence.inputs.sources import Kind
+from whence.layout import Tokens
+from whence.targets import resolve
+
+
+@dataclass
+class Prepared:
+    """A batch as the model takes it.
+
+    Attributes:
+        inputs: What the model is called with.
+        shown: What of each input the model saw: the part of the photo that was not cropped, or the
+            text.
+        notes: For each input, what was done to it that its owner should know.
+    """
+
+    inputs: Tensor | Mapping[str, Any]
+    shown: list[Any]
+    notes: list[list[str]]
+
+
+@dataclass
+class LoadedModel:
+    """A model with all that stands between it and a photo or a text.
+
+    Attributes:
+        name: What the user called it.
+        model: The model itself.
+        kind: What it explains, ``"image"`` or ``"text"``.
+        class_names: Names of its classes, where they are known.
+        class_count: How many classes it tells apart.
+        preparation: Makes a batch of photos or texts into what the model takes.
+        tokenizer: For text.
+        device: Where the model lies.
+    """
+
+    name: str
+    model: nn.Module
+    kind: Kind
+    class_names: dict[int, str]
+    class_count: int
+    preparation: Callable[[Sequence[Any]], Prepared] = field(repr=False)
+    tokenizer: Any = field(default=None, repr=False)
+    device: torch.device | str = "cpu"
+
+    def prepare(self, inputs: Sequence[Any]) -> Prepared:
+        """Make photos (RGB) or texts into a batch that the model takes, on its device.
+
+        Raises:
+            WhenceError: An input holds nothing that the model could read, or sizes differ.
+        """
+        prepared = self.preparation(inputs)
+        prepared.inputs = prepared.inputs.to(self.device)  # type: ignore[union-attr]
+        return prepared
+
+    def check(self, target: Any = None, classes: Any = None) -> None:
+        """Refuse classes that the model does not have, before any work.
+
+        Raises:
+            WhenceError: There is no such class.
+        """
+        resolve(torch.zeros(1, self.class_count), self.class_names, target, classes)
+
+    def explain(self, prepared: Prepared, **request: Any) -> Explanation:
+        """Explain a prepared batch; the request is that of `Explainer.explain`."""
+        explainer = Explainer(self.model, class_names=self.class_names, tokenizer=self.tokenizer)
+        explanation = explainer.explain(prepared.inputs, **request)
+        if explanation.tokens is not None:
+            strings = _as_written(explanation.tokens, prepared, self.tokenizer)
+            explanation.tokens = Tokens(strings, explanation.tokens.words)
+        return explanation
+
+
+def _as_written(tokens: Tokens, prepared: Prepared, tokenizer: Any) -> list[list[str]]:
+    """The tokens, with what the tokenizer does not know as it stands in the text."""
+    encodings = getattr(prepared.inputs, "encodings", None)
+    if not encodings:
+        return tokens.strings
+    return [
+        [
+            text[slice(*place)] or token if token == tokenizer.unk_token else token
+            for token, place in zip(strings, encoding.offsets, strict=True)
+        ]
+        for strings, encoding, text in zip(tokens.strings, encodings, prepared.shown, strict=True)
+    ]
+
+
+def stacked(pixels: Sequence[Tensor], shown: list[Any]) -> Prepared:
+    """A batch of prepared photos.
+
+    Raises:
+        WhenceError: Their sizes differ.
+    """
+    if len({tuple(one.shape) for one in pixels}) > 1:
+        raise WhenceError(
+            "The photos have different sizes even when prepared for the model; explain them one by "
+            "one."
+        )
+    return Prepared(torch.stack(list(pixels)), shown, [[] for _ in pixels])
+
+
+def one_sample(explanation: Explanation, sample: int, prepared: Prepared) -> Explanation:
+    """The explanation of one input of a batch, without the padding that the batch needed."""
+    chosen = slice(sample, sample + 1)
+    scores, tokens = explanation.scores[chosen], explanation.tokens
+    if tokens is not None:
+        strings, words = tokens.strings[sample], tokens.words[sample]
+        mask = prepared.inputs.get("attention_mask")  # type: ignore[union-attr]
+        if mask is not None:
+            real = mask[sample].bool()
+            scores = scores[..., real]
+            strings = [s for s, keep in zip(strings, real.tolist(), strict=True) if keep]
+            words = [w for w, keep in zip(words, real.tolist(), strict=True) if keep]
+        tokens = Tokens([strings], [words])
+    names = explanation.target_names
+    return dataclasses.replace(
+        explanation,
+        scores=scores,
+        target=explanation.target[chosen],
+        logits=explanation.logits[chosen],
+        tokens=tokens,
+        target_names=None if names is None else names[chosen],
+        evidence=None,
+    )

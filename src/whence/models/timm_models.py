@@ -1,0 +1,68 @@
+"""Models of timm, by name."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+from whence.errors import WhenceError
+from whence.models.geometry import timm_geometry
+from whence.models.hub import fetch
+from whence.models.loaded import LoadedModel
+from whence.models.weights import class_count_in, put_weights, read_weights
+from whence.targets import class_names_of
+
+
+def load(name: str, weights: str | Path | None) -> LoadedModel:
+    """Load a model of timm, with its own weights from the hub or those of a file.
+
+    Raises:
+        WhenceError: timm or the model is missing, or the weights are of another model.
+    """
+    try:
+        timm: Any = importlib.import_module("timm")
+    except ImportError as error:
+        raise WhenceError(
+            f"'timm:{name}' needs timm: pip install 'whence[timm]' ({error})."
+        ) from error
+    if not timm.is_model(name):
+        near = ", ".join(timm.list_models(f"*{name}*")[:3])
+        hint = f" Did you mean one of {near}?" if near and name else ""
+        raise WhenceError(f"timm has no model '{name}'.{hint}")
+    model = _with_weights(timm, name, weights)
+    config = timm.data.resolve_data_config(model=model)
+    return LoadedModel(
+        name=f"timm:{name}",
+        model=model.float(),
+        kind="image",
+        class_names=class_names_of(model) or _imagenet_names(timm, model),
+        class_count=model.num_classes,
+        preparation=timm_geometry(config),
+    )
+
+
+def _with_weights(timm: Any, name: str, weights: str | Path | None) -> Any:
+    config = timm.get_pretrained_cfg(name)
+    if weights is None:
+        if config is None or not config.hf_hub_id:
+            raise WhenceError(f"The hub has no weights of 'timm:{name}'; give a weights file.")
+        # timm's own loading falls back to pickles, so the file is fetched here.
+        tag = f".{config.tag}" if config.tag else ""
+        weights = fetch(f"timm/{config.architecture}{tag}", "model.safetensors")
+    tensors = read_weights(weights)
+    classifier = config.classifier if config else None
+    first = classifier[0] if isinstance(classifier, tuple | list) else classifier
+    count = class_count_in(tensors, first or "head", 1000)
+    model = timm.create_model(name, pretrained=False, num_classes=count)
+    put_weights(model, tensors, weights)
+    return model
+
+
+def _imagenet_names(timm: Any, model: Any) -> dict[int, str]:
+    """Names of ImageNet's classes, for models that were trained on it."""
+    subset = timm.data.infer_imagenet_subset(model)
+    if not subset:
+        return {}
+    info = timm.data.ImageNetInfo(subset)
+    return {i: info.index_to_description(i) for i in range(model.num_classes)}

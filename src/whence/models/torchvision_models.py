@@ -1,0 +1,62 @@
+"""Models of torchvision, by name, with weights from a file."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from torch import nn
+
+from whence.errors import WhenceError
+from whence.models.geometry import Geometry
+from whence.models.loaded import LoadedModel
+from whence.models.weights import class_count_in, put_weights, read_weights
+
+_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def load(name: str, weights: str | Path | None) -> LoadedModel:
+    """Load a model of torchvision.
+
+    Raises:
+        WhenceError: torchvision or the model is missing, or the weights are missing or of another
+            model.
+    """
+    try:
+        models: Any = importlib.import_module("torchvision.models")
+    except Exception as error:  # beside another build of torch its import fails in its own ways
+        raise WhenceError(
+            f"'torchvision:{name}' needs torchvision: pip install 'whence[torchvision]' ({error})."
+        ) from error
+    if name not in models.list_models(module=models):
+        raise WhenceError(f"torchvision has no model '{name}' that classifies images.")
+    if weights is None:
+        raise WhenceError(
+            f"'torchvision:{name}' needs a weights file in safetensors: torchvision's own are "
+            f"pickled, and pickles can run code when they are opened."
+        )
+    tensors = read_weights(weights)
+    model = models.get_model(name, weights=None)
+    classifier = [n for n, module in model.named_modules() if isinstance(module, nn.Linear)][-1]
+    count = class_count_in(tensors, classifier, 1000)
+    if count != 1000:
+        model = models.get_model(name, weights=None, num_classes=count)
+    put_weights(model, tensors, weights)
+    side = int(getattr(model, "image_size", 224))
+    return LoadedModel(
+        name=f"torchvision:{name}",
+        model=model,
+        kind="image",
+        class_names=_imagenet_names(models, name) if count == 1000 else {},
+        class_count=count,
+        preparation=Geometry(
+            (side, side), round(side * 256 / 224), _MEAN, _STD, Image.Resampling.BILINEAR
+        ),
+    )
+
+
+def _imagenet_names(models: Any, name: str) -> dict[int, str]:
+    names = models.get_model_weights(name).DEFAULT.meta.get("categories", ())
+    return dict(enumerate(names))

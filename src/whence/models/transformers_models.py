@@ -1,0 +1,194 @@
+"""Models of transformers, from a folder or the hub."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from whence.errors import WhenceError
+from whence.inputs.sources import Kind
+from whence.models.geometry import seen_image
+from whence.models.hub import check_on_hub
+from whence.models.loaded import LoadedModel, Prepared, stacked
+from whence.models.text import TextPreparation
+from whence.targets import class_names_of
+
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+
+
+def load(name: str | Path) -> LoadedModel:
+    """Load a classifier of images or texts.
+
+    Raises:
+        WhenceError: There is no such model, or it is not a classifier that whence can use.
+    """
+    place = _place(name)
+    local = isinstance(place, Path)
+    if isinstance(place, Path):
+        check_folder(place)
+    with _quiet_transformers():
+        if local:
+            return _from_pretrained(str(place), str(name), local_files_only=True)
+        try:
+            # What is in the cache is used without asking the hub.
+            return _from_pretrained(str(place), str(name), local_files_only=True)
+        except WhenceError as error:
+            if isinstance(error.__cause__, ValueError):  # it is there, and it is not usable
+                raise
+            check_on_hub(str(name))
+            return _from_pretrained(str(place), str(name), local_files_only=False)
+
+
+def _place(name: str | Path) -> Path | str:
+    """The folder, or the name on the hub.
+
+    Raises:
+        WhenceError: It can only be a folder, and there is none.
+    """
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return folder
+    if folder.is_file():
+        raise WhenceError(f"'{name}' is a file; name the folder that holds the model.")
+    looks_local = str(name).startswith((".", "/", "~")) or str(name).count("/") > 1
+    if isinstance(name, Path) or looks_local or not str(name).strip():
+        raise WhenceError(f"There is no folder '{name}'.")
+    return name
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a folder that lacks what a model needs, or that holds it only pickled.
+
+    Raises:
+        WhenceError: It says what is missing.
+    """
+    config = folder / "config.json"
+    if not config.is_file():
+        raise WhenceError(f"'{folder}' holds no model: there is no config.json in it.")
+    try:
+        json.loads(config.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise WhenceError(f"'{config}' is not valid JSON.") from None
+    if any(folder.glob("*.safetensors")):
+        return
+    pickled = sorted(file.name for pattern in _PICKLES for file in folder.glob(pattern))
+    if pickled:
+        raise WhenceError(
+            f"'{folder}' holds its weights only as a pickle ({pickled[0]}), which can run code "
+            f"when it is opened. If you trust it, load it yourself and save it again with "
+            f"model.save_pretrained(folder), which writes safetensors."
+        )
+    raise WhenceError(f"'{folder}' holds no weights: there is no model.safetensors in it.")
+
+
+def _from_pretrained(place: str, name: str, local_files_only: bool) -> LoadedModel:
+    library: Any = importlib.import_module("transformers")
+    # Code that comes with a model is never run.
+    common = {"local_files_only": local_files_only, "trust_remote_code": False}
+    try:
+        config = library.AutoConfig.from_pretrained(place, **common)
+        kind = kind_of(config)
+        task = "ImageClassification" if kind == "image" else "SequenceClassification"
+        model, info = getattr(library, f"AutoModelFor{task}").from_pretrained(
+            place, config=config, use_safetensors=True, output_loading_info=True, **common
+        )
+        if kind == "image":
+            # Pillow's way gives the same pixels with and without torchvision.
+            processor = library.AutoImageProcessor.from_pretrained(
+                place, backend="pil", use_fast=False, **common
+            )
+        else:
+            processor = library.AutoTokenizer.from_pretrained(place, **common)
+    except Exception as error:  # transformers raises many kinds, some from other libraries
+        raise _as_sentence(name, error) from error
+    _check_complete(name, info)
+    return _loaded(name, kind, model.float(), processor)
+
+
+def _loaded(name: str, kind: Kind, model: Any, processor: Any) -> LoadedModel:
+    preparation: Any
+    if kind == "image":
+        preparation = ImagePreparation(processor)
+    else:
+        preparation = TextPreparation(processor, model)
+    return LoadedModel(
+        name=name,
+        model=model,
+        kind=kind,
+        class_names=class_names_of(model),
+        class_count=model.config.num_labels,
+        preparation=preparation,
+        tokenizer=processor if kind == "text" else None,
+    )
+
+
+def kind_of(config: Any) -> Kind:
+    """Whether a model is for images or texts, told by its configuration."""
+    for architecture in getattr(config, "architectures", None) or ():
+        if "ForImageClassification" in architecture:
+            return "image"
+        if "ForSequenceClassification" in architecture:
+            return "text"
+    sees = any(hasattr(config, field) for field in ("image_size", "num_channels"))
+    return "image" if sees else "text"
+
+
+class ImagePreparation:
+    """Photos through an image processor of transformers."""
+
+    def __init__(self, processor: Any) -> None:
+        self.processor = processor
+
+    def __call__(self, images: Sequence[Image.Image]) -> Prepared:
+        """Prepare a batch of photos, one by one: some processors keep their proportions."""
+        pixels, shown = [], []
+        for image in images:
+            one = self.processor([image], return_tensors="pt")["pixel_values"][0]
+            pixels.append(one)
+            shown.append(seen_image(image, one, self.processor))
+        return stacked(pixels, shown)
+
+
+def _check_complete(name: str, info: Any) -> None:
+    """Refuse weights without a classifier: transformers would make one up at random."""
+    missing = sorted(info.get("missing_keys", ()))
+    if missing:
+        raise WhenceError(
+            f"'{name}' is not a trained classifier: its weights lack '{missing[0]}'"
+            + (f" and {len(missing) - 1} more." if len(missing) > 1 else ".")
+        )
+
+
+def _as_sentence(name: str, error: Exception) -> WhenceError:
+    said = str(error).split("\n")[0].strip().rstrip(".:")
+    if "trust_remote_code" in str(error):
+        return WhenceError(
+            f"'{name}' needs code of its own, which whence does not run; load it yourself and use "
+            f"Explainer(model)."
+        )
+    if "Unrecognized configuration class" in said:
+        return WhenceError(f"'{name}' is not a classifier of images or texts.")
+    if "safetensors" in said and "no file named" in said:
+        return WhenceError(f"'{name}' has no weights in safetensors, and whence opens no pickles.")
+    return WhenceError(f"'{name}' cannot be loaded: {said or type(error).__name__}.")
+
+
+@contextlib.contextmanager
+def _quiet_transformers() -> Iterator[None]:
+    """No progress bars and no warnings while loading: what matters is raised as an error."""
+    logging: Any = importlib.import_module("transformers.utils.logging")
+    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity(logging.CRITICAL)
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+        if bars:
+            logging.enable_progress_bar()
