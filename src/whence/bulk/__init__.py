@@ -1,0 +1,5 @@
+"""Many inputs explained in one go, in batches, with a file for each result."""
+
+from whence.bulk.run import Request, Result, run
+
+__all__ = ["Request", "Result", "run"]

@@ -1,0 +1,221 @@
+"""The command line: parses, calls, prints. Nothing here imports torch before it must."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from whence.errors import WhenceError
+from whence.inputs.sources import expand
+from whence.version import __version__
+
+if TYPE_CHECKING:
+    from whence.bulk import Result
+
+app = typer.Typer(
+    name="whence",
+    help="From which parts of its input did a Transformer's decision come?",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+# Below this many inputs a bar would be gone before it is read.
+_A_FEW = 4
+
+
+class Format(StrEnum):
+    """What figures are saved as."""
+
+    png = "png"
+    svg = "svg"
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"whence {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    _version_only: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    # A terminal that cannot show a letter shows a question mark, and the work goes on.
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+
+
+def _method_names(incomplete: str) -> list[str]:
+    from whence import methods
+
+    return [name for name in methods.available() if name.startswith(incomplete)]
+
+
+@app.command(
+    epilog="""[bold]Examples[/bold]
+
+    whence explain cat.jpg
+    whence explain "A wonderful film, and far too short."
+    whence explain photos/ --model ./my-vit --top 3
+    whence explain photos/*.jpg --model timm:vit_tiny_patch16_224 --weights vit.safetensors
+    cat review.txt | whence explain - --target negative --json"""
+)
+def explain(
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="INPUT...",
+            help="Photos, text files (.txt), folders of these, globs, text itself, or - for "
+            "standard input.",
+        ),
+    ],
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="A folder that transformers saved to, a name on the hub, timm:NAME or "
+            "torchvision:NAME. Without it, the embedded model that suits the input.",
+        ),
+    ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="A safetensors file, for timm:NAME and torchvision:NAME."),
+    ] = None,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(help="A class to explain, by name or index; may be repeated."),
+    ] = None,
+    top: Annotated[
+        int | None,
+        typer.Option(min=1, help="Explain the K most probable classes.", metavar="K"),
+    ] = None,
+    method: Annotated[
+        str, typer.Option(help="See `whence methods`.", autocompletion=_method_names)
+    ] = "tiba",
+    rules: Annotated[
+        str, typer.Option(help="How relevance passes operations: stable, reference or paper.")
+    ] = "stable",
+    start_layer: Annotated[
+        int | None, typer.Option(help="The first layer that takes part, counted from 0.")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Such as cpu or cuda; the best there is if left out.")
+    ] = None,
+    batch: Annotated[int, typer.Option(min=1, help="How many inputs go together.")] = 16,
+    out: Annotated[Path, typer.Option(help="The folder for results.")] = Path("whence-out"),
+    image_format: Annotated[Format, typer.Option("--format", help="Of figures.")] = Format.png,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the summary as JSON, and nothing else.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only what failed.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write over earlier results.")] = False,
+) -> None:
+    """Show where in a photo or a text a model's decision came from.
+
+    For each input, the folder of results gets a picture (or a page for text) and the explanation as
+    a safetensors file, and a summary.json tells of them all. The exit code is 0 if everything was
+    explained, 1 if some inputs failed, 2 if the request could not be met.
+    """
+    with _sentences():
+        sources = expand(inputs)
+        # Imported only now: torch takes a second, and wrong names are told without it.
+        from whence import bulk
+        from whence.bulk.summary import as_json as to_json
+
+        request = bulk.Request(
+            out=out,
+            model=model,
+            weights=weights,
+            device=device,
+            targets=tuple(target or ()),
+            top=top,
+            method=method,
+            rules=rules,
+            options={} if start_layer is None else {"start_layer": start_layer},
+            batch=batch,
+            image_format=image_format.value,
+            force=force,
+        )
+        console = Console(highlight=False, emoji=False, markup=False, soft_wrap=True)
+        silent = quiet or as_json
+        with _reporter(len(sources), quiet) as later:
+            summary = bulk.run(
+                request, sources, lambda r: later(lambda: _tell(r, console, silent, out))
+            )
+        if as_json:
+            typer.echo(to_json(summary))
+    if any(entry["error"] for entry in summary["inputs"]):
+        raise typer.Exit(1)
+
+
+@app.command()
+def methods() -> None:
+    """List the methods of explanation."""
+    from rich.table import Table
+
+    from whence import methods as registry
+
+    table = Table.grid(padding=(0, 3))
+    for name in registry.available():
+        table.add_row(name, (registry.get(name).__doc__ or "").strip().split("\n")[0])
+    Console(highlight=False, soft_wrap=True).print(table)
+
+
+@contextmanager
+def _sentences() -> Iterator[None]:
+    """What a user can put right is told in one sentence, with exit code 2."""
+    try:
+        yield
+    except WhenceError as error:
+        typer.echo(f"Error: {error}", err=True)
+        raise typer.Exit(2) from None
+
+
+@contextmanager
+def _reporter(count: int, quiet: bool) -> Iterator[Callable[[Callable[[], None]], None]]:
+    """Tells at once, or shows progress first and tells when all is done."""
+    if quiet or count < _A_FEW or not sys.stderr.isatty():
+        yield lambda tell: tell()
+        return
+    waiting: list[Callable[[], None]] = []
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("Explaining", total=count)
+
+        def later(tell: Callable[[], None]) -> None:
+            waiting.append(tell)
+            progress.advance(task)
+
+        yield later
+    for tell in waiting:
+        tell()
+
+
+def _tell(result: Result, console: Console, silent: bool, out: Path) -> None:
+    entry: dict[str, Any] = result.entry
+    if entry["error"]:
+        typer.echo(f"{entry['input']}: {entry['error']}", err=True)
+        return
+    if silent:
+        return
+    shown = out / (entry["files"].get("figure") or entry["files"]["page"])
+    if result.explanation is not None and entry["kind"] == "text":
+        from whence.render import terminal_text
+
+        console.print(terminal_text(result.explanation))
+        console.print(f"{entry['sentence']} → {shown}")
+    else:
+        console.print(f"{entry['input']}: {entry['sentence']} → {shown}")
+    for note in entry["notes"]:
+        console.print(f"  Note: {note}.")
