@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.saved import save_image_model, save_text_model
+
 
 def _let_torchvision_import() -> None:
     """Beside a CPU build of torch, torchvision's compiled operators are missing: declare two."""
@@ -31,3 +33,21 @@ def data() -> Path:
     if not folder:
         pytest.skip("WHENCE_DATA names no folder of real weights and photos")
     return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def image_model(tmp_path_factory) -> Path:
+    """A folder that holds a classifier of photos: cat, dog, crane."""
+    return save_image_model(tmp_path_factory.mktemp("photos"))
+
+
+@pytest.fixture(scope="session")
+def text_model(tmp_path_factory) -> Path:
+    """A folder that holds a classifier of texts: negative, positive."""
+    return save_text_model(tmp_path_factory.mktemp("texts"))
+
+
+@pytest.fixture
+def embedded(image_model, text_model, monkeypatch) -> None:
+    """Small models in the place of those that whence carries."""
+    monkeypatch.setattr("whence.models.EMBEDDED", {"image": image_model, "text": text_model})

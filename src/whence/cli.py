@@ -77,7 +77,7 @@ def explain(
     inputs: Annotated[
         list[str],
         typer.Argument(
-            metavar="INPUT...",
+            metavar="INPUT",
             help="Photos, text files (.txt), folders of these, globs, text itself, or - for "
             "standard input.",
         ),
@@ -183,10 +183,14 @@ def _sentences() -> Iterator[None]:
         raise typer.Exit(2) from None
 
 
+def _many_in_a_terminal(count: int) -> bool:
+    return count >= _A_FEW and sys.stderr.isatty()
+
+
 @contextmanager
 def _reporter(count: int, quiet: bool) -> Iterator[Callable[[Callable[[], None]], None]]:
     """Tells at once, or shows progress first and tells when all is done."""
-    if quiet or count < _A_FEW or not sys.stderr.isatty():
+    if quiet or not _many_in_a_terminal(count):
         yield lambda tell: tell()
         return
     waiting: list[Callable[[], None]] = []

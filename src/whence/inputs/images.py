@@ -50,9 +50,9 @@ def to_rgb(image: Image.Image) -> Image.Image:
     """An image upright, in RGB, at most `MAX_SIDE` wide and high; transparency becomes white."""
     image.load()
     if max(image.size) > MAX_SIDE:
-        image = image.copy()
-        image.thumbnail((MAX_SIDE, MAX_SIDE))
-    # Dropping the exif first would lose the rotation; transposing a small image is cheap.
+        scale = MAX_SIDE / max(image.size)
+        width, height = (max(1, round(side * scale)) for side in image.size)
+        image = image.resize((width, height))
     image = ImageOps.exif_transpose(image)
     if image.mode.startswith(("I", "F")):
         return _scaled(np.asarray(image))

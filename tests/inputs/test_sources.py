@@ -1,0 +1,118 @@
+import io
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from tests.saved import photo
+from whence import WhenceError
+from whence.inputs import Source, decoded_text, expand, read_text
+from whence.inputs.texts import MAX_BYTES
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Two photos, a text, and what is neither."""
+    for name in ("b.jpg", "a.PNG"):
+        photo().save(tmp_path / name)
+    (tmp_path / "c.txt").write_text("good")
+    (tmp_path / "notes.pdf").write_text("%PDF")
+    (tmp_path / ".hidden.jpg").write_text("")
+    (tmp_path / "deeper.png").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def names(*arguments: str) -> list[str]:
+    return [source.title for source in expand(arguments)]
+
+
+def refused(message: str, *arguments: str) -> None:
+    with pytest.raises(WhenceError, match=message):
+        expand(arguments)
+
+
+def test_files_folders_and_globs(folder):
+    assert names("b.jpg", "c.txt") == ["b.jpg", "c.txt"]
+    assert [source.path.name for source in expand([str(folder)])] == ["a.PNG", "b.jpg", "c.txt"]
+    assert names("*.jpg") == ["b.jpg"]
+    assert names("[ab].*") == ["a.PNG", "b.jpg"]
+    assert [source.kind for source in expand(["."])] == ["image", "image", "text"]
+
+
+def test_folders_and_globs_that_hold_nothing(folder):
+    (folder / "empty").mkdir()
+    refused("folder 'empty' holds no photo and no text file", "empty")
+    refused(r"No photo or text file matches '\*.gif'", "*.gif")
+    refused(r"No photo or text file matches '\*.pdf'", "*.pdf")
+    refused(r"No photo or text file matches 'none/\*'", "none/*")
+    refused("Nothing to explain")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["A film.", "good", "Was it good?", "🎉🎉", "סרט נפלא", "what? [sic] *", "x" * 5000, "a\0b"],
+)
+def test_what_names_no_file_is_text(text, folder):
+    (source,) = expand([text])
+    assert (source.kind, source.text) == ("text", text)
+
+
+@pytest.mark.parametrize(
+    "path", ["none.jpg", "my cat.jpg", "none.txt", "no/such/folder", "~/x.png"]
+)
+def test_what_looks_like_a_path_is_one(path, folder):
+    (source,) = expand([path])
+    with pytest.raises(WhenceError, match="is not there"):
+        source.read()
+
+
+def test_a_file_of_another_kind(folder):
+    (source,) = expand(["notes.pdf"])
+    with pytest.raises(WhenceError, match=r"notes.pdf' is not an image.*ends in .txt"):
+        source.read()
+
+
+def test_standard_input(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO("naïve 🎉".encode())))
+    (source,) = expand(["-"])
+    assert source.title == "standard input"
+    assert source.read() == "naïve 🎉"
+    with pytest.raises(WhenceError, match="Standard input is empty"):
+        source.read()
+    refused("only once", "-", "-")
+
+
+def test_titles_are_short():
+    assert Source("text", text="a  long\nstory " * 20).title.startswith("a long story a long")
+    assert len(Source("text", text="word " * 100).title) <= 60
+
+
+@pytest.mark.parametrize("content", ["", " \n\t "])
+def test_empty_text(content, tmp_path):
+    (tmp_path / "empty.txt").write_text(content)
+    with pytest.raises(WhenceError, match=r"empty.txt' is empty"):
+        read_text(tmp_path / "empty.txt")
+    with pytest.raises(WhenceError, match="The text is empty"):
+        Source("text", text=content).read()
+
+
+def test_text_files(tmp_path):
+    path = tmp_path / "t.txt"
+    path.write_bytes("\ufeffgood".encode())
+    assert read_text(path) == "good"
+    path.write_bytes(b"\xff\xfe\x00good")
+    with pytest.raises(WhenceError, match=r"t.txt' is not text in UTF-8"):
+        read_text(path)
+    with pytest.raises(WhenceError, match="is a folder, not a text"):
+        read_text(tmp_path)
+
+
+def test_huge_text_is_read_in_part_and_not_within_a_letter():
+    text = decoded_text(b"x" + "🎉".encode() * MAX_BYTES, "it")
+    assert len(text.encode()) > MAX_BYTES - 4
+    assert set(text) == {"x", "🎉"}
+
+
+def test_text_that_no_encoding_has():
+    assert Source("text", text="bad \udcff byte").read() == "bad ? byte"

@@ -1,0 +1,261 @@
+"""Every source of models, and a sentence for each way in which it can fail."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from tests.saved import photo, save_image_model
+from whence import WhenceError
+from whence.models import find_device, load
+from whence.models.transformers_models import kind_of
+
+
+def refused(message: str, *args, **options) -> None:
+    with pytest.raises(WhenceError, match=message):
+        load(*args, **options)
+
+
+@pytest.fixture
+def broken(image_model, tmp_path):
+    """A copy of a folder with a model, to be damaged."""
+    return shutil.copytree(image_model, tmp_path / "model")
+
+
+def test_a_folder_with_an_image_model(image_model):
+    loaded = load(str(image_model), device="cpu")
+    assert (loaded.kind, loaded.class_count) == ("image", 3)
+    assert loaded.class_names == {0: "cat", 1: "dog", 2: "crane"}
+    assert {p.dtype for p in loaded.model.parameters()} == {torch.float32}
+    assert not loaded.model.training
+
+
+def test_pixels_are_those_of_the_processor(image_model):
+    from transformers import AutoImageProcessor
+
+    images = [photo(), photo(20, 90, seed=1), photo(1, 1)]
+    expected = AutoImageProcessor.from_pretrained(image_model, backend="pil")
+    prepared = load(image_model).prepare(images)
+    assert torch.equal(prepared.inputs, expected(images, return_tensors="pt")["pixel_values"])
+    assert prepared.notes == [[], [], []]
+    assert [image.size for image in prepared.shown] == [image.size for image in images]
+
+
+def test_a_folder_with_a_text_model(text_model):
+    loaded = load(text_model)
+    assert loaded.kind == "text"
+    prepared = loaded.prepare(["a good film", "awful"])
+    assert prepared.inputs["input_ids"].shape == (2, 5)
+    assert prepared.notes == [[], []]
+
+
+def test_the_embedded_models(embedded):
+    assert load(None, "image").class_names[0] == "cat"
+    assert load(None, "text").class_names[0] == "negative"
+    refused("Name a model, or say for which kind of input")
+
+
+def test_an_installation_without_embedded_models(monkeypatch, tmp_path):
+    monkeypatch.setattr("whence.models.EMBEDDED", {"image": tmp_path / "none"})
+    refused("carries no model for images", None, "image")
+
+
+def test_a_model_of_the_other_kind(text_model):
+    refused("explains texts, not images", text_model, "image")
+
+
+def test_folders_that_lack_something(broken):
+    (broken / "model.safetensors").rename(broken / "kept")
+    refused("holds no weights: there is no model.safetensors", broken)
+    (broken / "pytorch_model.bin").write_bytes(b"pickle")
+    refused(r"only as a pickle \(pytorch_model.bin\).*save_pretrained", broken)
+    (broken / "kept").rename(broken / "model.safetensors")
+    (broken / "preprocessor_config.json").unlink()
+    refused("cannot be loaded: .*preprocessor", broken)
+    (broken / "config.json").write_text("{oh")
+    refused("config.json' is not valid JSON", broken)
+    (broken / "config.json").unlink()
+    refused("there is no config.json", broken)
+
+
+def test_damaged_weights(broken):
+    content = (broken / "model.safetensors").read_bytes()
+    (broken / "model.safetensors").write_bytes(content[:-100])
+    refused("cannot be loaded", broken)
+
+
+def test_weights_without_a_classifier(broken):
+    from transformers import ViTModel
+
+    ViTModel.from_pretrained(broken).save_pretrained(broken)
+    refused("is not a trained classifier: its weights lack 'classifier.bias' and 1 more", broken)
+
+
+def test_configurations_of_other_things(broken):
+    config = json.loads((broken / "config.json").read_text())
+    for change, message in (
+        ({"model_type": "nonsense"}, "cannot be loaded: .*nonsense"),
+        ({"model_type": "t5", "architectures": ["T5Model"]}, "cannot be loaded|not a"),
+        ({"model_type": "mine", "auto_map": {"AutoConfig": "m.C"}}, "needs code of its own"),
+    ):
+        (broken / "config.json").write_text(json.dumps({**config, **change}))
+        refused(message, broken)
+
+
+def test_names_that_can_only_be_folders(tmp_path):
+    (tmp_path / "file").write_text("")
+    refused("is a file; name the folder", tmp_path / "file")
+    for name in ("./none", "/none", "a/b/c", tmp_path / "none", " "):
+        refused("There is no folder", name)
+
+
+def _raises(error: Exception):
+    def model_info(*_, **__):
+        raise error
+
+    return model_info
+
+
+def test_the_hub(monkeypatch):
+    from huggingface_hub import errors
+
+    def answer(kind):
+        error = kind.__new__(kind)
+        Exception.__init__(error, "no")
+        return _raises(error)
+
+    for kind, message in (
+        (ConnectionError, "the hub cannot be reached. Without a network, name a folder"),
+        (errors.RepositoryNotFoundError, "neither a folder nor a public model on the hub"),
+        (errors.GatedRepoError, "only to those who agreed to its terms"),
+        (errors.OfflineModeIsEnabled, "switched off"),
+        (errors.HFValidationError, "nor a possible name of a model"),
+    ):
+        monkeypatch.setattr("huggingface_hub.HfApi.model_info", answer(kind))
+        refused(message, "whence-nobody/no-such-model")
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", answer(ConnectionError))
+    refused("the hub cannot be reached", "timm:vit_tiny_patch16_224")
+
+
+def test_kinds_are_told_by_the_configuration():
+    def config(**fields):
+        return type("Config", (), fields)()
+
+    assert kind_of(config(architectures=["DeiTForImageClassificationWithTeacher"])) == "image"
+    assert kind_of(config(architectures=["BertForSequenceClassification"])) == "text"
+    assert kind_of(config(architectures=None, image_size=224)) == "image"
+    assert kind_of(config()) == "text"
+
+
+def test_a_timm_model_with_a_weights_file(tmp_path):
+    timm = pytest.importorskip("timm")
+    torch.manual_seed(5)
+    model = timm.create_model("test_vit", num_classes=7).eval()
+    save_file(model.state_dict(), tmp_path / "w.safetensors")
+    loaded = load("timm:test_vit", weights=tmp_path / "w.safetensors")
+    assert (loaded.kind, loaded.class_count, loaded.class_names) == ("image", 7, {})
+    prepared = loaded.prepare([photo(300, 200)])
+    with torch.no_grad():
+        assert torch.equal(loaded.model(prepared.inputs), model(prepared.inputs))
+    refused(r"is not a safetensors file", "timm:test_vit", weights=__file__)
+    refused("There is no weights file", "timm:test_vit", weights=tmp_path / "none")
+    save_file({"x": torch.zeros(1)}, tmp_path / "foreign")
+    refused("of another model: it lacks", "timm:test_vit", weights=tmp_path / "foreign")
+    save_file({**model.state_dict(), "x": torch.zeros(1)}, tmp_path / "more")
+    refused("of another model: it has 'x'", "timm:test_vit", weights=tmp_path / "more")
+    save_file({**model.state_dict(), "cls_token": torch.zeros(1)}, tmp_path / "odd")
+    refused("it differs in 'cls_token'", "timm:test_vit", weights=tmp_path / "odd")
+
+
+def test_pickled_weights_are_refused(tmp_path):
+    torch.save({}, tmp_path / "w.pth")
+    refused("Pickled weights can run code", "timm:test_vit", weights=tmp_path / "w.pth")
+
+
+def test_timm_pixels_are_those_of_its_own_transform(tmp_path):
+    timm = pytest.importorskip("timm")
+    model = timm.create_model("vit_tiny_patch16_224", depth=1)
+    config = timm.data.resolve_data_config(model=model)
+    transform = timm.data.create_transform(**config)
+    from whence.models.geometry import timm_geometry
+
+    for image in (photo(400, 300), photo(231, 500), photo(30, 40), photo(248, 248)):
+        ours = timm_geometry(config)([image]).inputs[0]
+        assert torch.allclose(ours, transform(image), atol=1e-6)
+
+
+def test_timm_names(tmp_path):
+    pytest.importorskip("timm")
+    refused("timm has no model 'vit_tin'. Did you mean one of", "timm:vit_tin")
+    refused("timm has no model ''", "timm:")
+
+
+def test_timm_missing(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "timm", None)
+    refused(r"needs timm: pip install 'whence\[timm\]'", "timm:test_vit")
+
+
+def test_a_torchvision_model_with_a_weights_file(tmp_path, monkeypatch):
+    models = pytest.importorskip("torchvision.models")
+    refused("needs a weights file in safetensors: torchvision's own are", "torchvision:vit_b_16")
+    refused("torchvision has no model 'vit'", "torchvision:vit")
+
+    def small(name, weights=None, num_classes=1000):
+        return models.VisionTransformer(32, 8, 2, 4, 32, 48, num_classes=num_classes)
+
+    monkeypatch.setattr(models, "get_model", small)
+    for count in (5, 1000):
+        save_file(small("", num_classes=count).state_dict(), tmp_path / "w.safetensors")
+        loaded = load("torchvision:vit_b_16", weights=tmp_path / "w.safetensors")
+        assert loaded.class_count == count
+        assert loaded.prepare([photo()]).inputs.shape == (1, 3, 32, 32)
+    assert loaded.class_names[281] == "tabby"
+
+
+def test_torchvision_missing(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "torchvision.models", None)
+    refused(r"pip install 'whence\[torchvision\]'", "torchvision:vit_b_16")
+
+
+def test_weights_for_a_folder(image_model):
+    refused("is for timm:NAME and torchvision:NAME only", image_model, weights="w.safetensors")
+
+
+def test_devices():
+    assert find_device("cpu") == torch.device("cpu")
+    for name in ("nonsense", "cuda:99", "meta"):
+        with pytest.raises(WhenceError, match=r"There is no device|computes nothing"):
+            find_device(name)
+
+
+@pytest.mark.parametrize("image", [photo(90, 60), photo(40, 100, seed=3)])
+def test_the_part_that_a_cropping_processor_saw(image, tmp_path):
+    """What is shown, made as small as what the model sees, is what the model sees."""
+    pytest.importorskip("transformers")
+    from transformers import BitImageProcessor
+
+    folder = save_image_model(tmp_path)
+    BitImageProcessor(
+        size={"shortest_edge": 36}, crop_size={"height": 32, "width": 32}
+    ).save_pretrained(folder)
+    loaded = load(folder)
+    prepared = loaded.prepare([image])
+    (shown,) = prepared.shown
+    assert abs(shown.width - shown.height) <= 1
+    assert shown.width > 32
+    processor = loaded.preparation.processor
+    mean, std = (np.array(v)[:, None, None] for v in (processor.image_mean, processor.image_std))
+    seen = (prepared.inputs[0].numpy() * std + mean).transpose(1, 2, 0) * 255
+    assert np.abs(np.asarray(shown.resize((32, 32))) - seen).mean() < 4
+
+
+def test_pixels_are_shown_where_the_crop_is_unknown(image_model):
+    from whence.models.geometry import seen_image
+
+    processor = load(image_model).preparation.processor
+    corner = photo(90, 90).crop((0, 0, 32, 32))
+    pixels = processor([corner], return_tensors="pt")["pixel_values"][0]
+    assert np.array_equal(seen_image(photo(90, 90), pixels, processor), corner)

@@ -1,0 +1,64 @@
+"""Small random models as users have them: saved to a folder, with processor or tokenizer."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import nn
+
+WORDS = "a the film is was wonderful awful and very not good bad , . ! it".split()
+
+
+def _lively(model: nn.Module) -> nn.Module:
+    """Weights large enough that scores differ."""
+    generator = torch.Generator().manual_seed(4)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.1)
+    return model.eval()
+
+
+def save_image_model(folder: Path, half: bool = True, **processor: object) -> Path:
+    from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessor
+
+    config = ViTConfig(
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=48,
+        image_size=32,
+        patch_size=8,
+        id2label={0: "cat", 1: "dog", 2: "crane"},
+        label2id={"cat": 0, "dog": 1, "crane": 2},
+    )
+    model = _lively(ViTForImageClassification(config))
+    (model.half() if half else model).save_pretrained(folder)
+    ViTImageProcessor(size={"height": 32, "width": 32}, **processor).save_pretrained(folder)
+    return folder
+
+
+def save_text_model(folder: Path) -> Path:
+    from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
+
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, "##ly", "##s"]
+    tokenizer = BertTokenizer(vocab={word: n for n, word in enumerate(vocabulary)})
+    tokenizer.save_pretrained(folder)
+    config = BertConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=48,
+        max_position_embeddings=64,
+        id2label={0: "negative", 1: "positive"},
+        label2id={"negative": 0, "positive": 1},
+    )
+    _lively(BertForSequenceClassification(config)).half().save_pretrained(folder)
+    return folder
+
+
+def photo(width: int = 60, height: int = 40, seed: int = 0) -> Image.Image:
+    """A smooth picture whose corners differ."""
+    noise = np.random.default_rng(seed).integers(0, 256, (4, 5, 3), dtype=np.uint8)
+    return Image.fromarray(noise).resize((width, height), Image.Resampling.BICUBIC)

@@ -1,0 +1,306 @@
+"""The command line, on small models in the place of the embedded ones."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from typer.testing import CliRunner
+
+from tests.saved import photo
+from whence import Explanation, __version__
+from whence.cli import app
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch, embedded):
+    """A folder to work in, with two photos."""
+    monkeypatch.chdir(tmp_path)
+    photo().save("one.png")
+    photo(30, 50, seed=1).save("two.jpg")
+    return tmp_path
+
+
+def whence(*arguments: str, code: int = 0, stdin=None):
+    result = CliRunner().invoke(app, ["explain", *map(str, arguments)], input=stdin)
+    assert result.exit_code == code, result.output + repr(result.exception)
+    assert "Traceback" not in result.output
+    return result
+
+
+def summary(*arguments, **options):
+    """The inputs of a summary, which is all that --json prints."""
+    return json.loads(whence(*arguments, "--json", **options).stdout)["inputs"]
+
+
+def written(folder) -> list[str]:
+    return sorted(file.name for file in folder.iterdir())
+
+
+def test_a_photo(here):
+    result = whence("one.png")
+    assert written(here / "whence-out") == ["one.png", "one.safetensors", "summary.json"]
+    assert "one.png: " in result.stdout
+    assert "most of all because of the " in result.stdout
+    assert "whence-out/one.png" in result.stdout
+    explanation = Explanation.load(here / "whence-out" / "one.safetensors")
+    assert explanation.scores.shape == (1, 16)
+
+
+def test_a_text(here):
+    result = whence("a wonderful film")
+    assert written(here / "whence-out") == [
+        "a-wonderful-film.html",
+        "a-wonderful-film.safetensors",
+        "summary.json",
+    ]
+    assert "wonderful" in result.stdout
+    assert "%)" in result.stdout
+
+
+def test_the_summary(here):
+    photos = summary("one.png", "two.jpg", "--top", "2")
+    assert [entry["name"] for entry in photos] == ["one", "two"]
+    for entry in photos:
+        assert entry["kind"] == "image"
+        assert entry["files"]["figure"] == f"{entry['name']}.png"
+        assert len(entry["classes"]) == 2
+        one = entry["classes"][0]
+        assert one["name"] in ("cat", "dog", "crane")
+        assert 0 < one["probability"] < 1
+        assert {"row", "column", "score"} == set(one["top"][0])
+        assert entry["error"] is None
+    (text,) = summary("a good film", "--target", "positive")
+    assert text["classes"][0]["name"] == "positive"
+    assert {top["word"] for top in text["classes"][0]["top"]} == {"a", "good", "film"}
+    folder = json.loads((here / "whence-out" / "summary.json").read_text())
+    assert [entry["name"] for entry in folder["inputs"]] == ["one", "two", "a-good-film"]
+
+
+def test_photos_and_texts_together_each_with_its_model(here):
+    (here / "review.txt").write_text("good")
+    entries = summary(".", "--batch", "1")
+    assert [entry["name"] for entry in entries] == ["one", "review", "two"]
+    assert [entry["kind"] for entry in entries] == ["image", "text", "image"]
+
+
+def test_batches_give_the_same_as_one_by_one(here):
+    for number in range(5):
+        photo(40 + number, 50, seed=number).save(f"p{number}.png")
+    whence("p*.png", "--out", "together")
+    whence("p*.png", "--out", "alone", "--batch", "1")
+    for number in range(5):
+        both = [
+            Explanation.load(here / out / f"p{number}.safetensors") for out in ("together", "alone")
+        ]
+        assert torch.allclose(both[0].scores, both[1].scores, atol=1e-6)
+
+
+def test_targets(here):
+    (entry,) = summary("one.png", "--target", "dog", "--target", "0")
+    assert [one["name"] for one in entry["classes"]] == ["dog", "cat"]
+    assert Explanation.load(here / "whence-out" / "one.safetensors").scores.shape == (1, 2, 16)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--target", "kat"], "There is no class 'kat'. Nearest: 'cat'"),
+        (["--target", "7"], "Class 7 does not exist"),
+        (["--top", "9"], "the model has 3 classes"),
+        (["--top", "2", "--target", "cat"], "either --target or --top"),
+        (["--method", "tibba"], "no method 'tibba'. Did you mean 'tiba'"),
+        (["--rules", "lax"], "lax"),
+        (["--start-layer", "9"], "start_layer=9 does not exist"),
+        (["--model", "./none"], "There is no folder './none'"),
+        (["--weights", "w.safetensors"], "timm:NAME and torchvision:NAME only"),
+        (["--device", "toaster"], "There is no device 'toaster'"),
+        (["--out", "one.png"], "'one.png' cannot be written to"),
+        (["--out", "one.png/deeper"], "cannot be written to"),
+        (["--out", "/proc/nothing"], "'/proc/nothing' cannot be written to"),
+    ],
+)
+def test_requests_that_cannot_be_met(arguments, message, here):
+    result = whence("one.png", *arguments, code=2)
+    assert result.stdout == ""
+    assert result.stderr.startswith("Error: ")
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+    out = here / "whence-out"
+    assert not out.exists() or not written(out)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--batch", "0"], ["--top", "0"], ["--format", "bmp"], ["--no"]]
+)
+def test_usage(arguments, here):
+    whence("one.png", *arguments, code=2)
+
+
+def test_a_folder_that_turns_unwritable(here, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tempfile.mkdtemp", full)
+    assert "No space left on device" in whence("one.png", code=2).stderr
+
+
+def test_bad_inputs_are_named_and_the_rest_goes_on(here):
+    (here / "fake.jpg").write_text("not a photo")
+    content = (here / "two.jpg").read_bytes()
+    (here / "cut.jpg").write_bytes(content[: len(content) // 2])
+    (here / "empty.txt").write_text("")
+    result = whence("none.jpg", "fake.jpg", "one.png", "cut.jpg", "empty.txt", "good", code=1)
+    for name in ("none.jpg", "fake.jpg", "cut.jpg", "empty.txt"):
+        assert result.stderr.count(f"{name}: ") == 1
+    assert len(result.stderr.splitlines()) == 4
+    assert written(here / "whence-out") == [
+        *("good.html", "good.safetensors", "one.png", "one.safetensors", "summary.json")
+    ]
+    entries = json.loads((here / "whence-out" / "summary.json").read_text())["inputs"]
+    assert [bool(entry["error"]) for entry in entries] == [True, True, False, True, True, False]
+
+
+def test_inputs_of_the_other_kind(here, image_model):
+    result = whence("one.png", "good film", "--model", image_model, code=1)
+    assert "good film: The model" in result.stderr
+    assert "explains images, not texts" in result.stderr
+    assert "one.png" in written(here / "whence-out")
+
+
+def test_nothing_is_written_over_without_force(here):
+    whence("one.png")
+    before = (here / "whence-out" / "one.safetensors").stat().st_mtime_ns
+    result = whence("two.jpg", "one.png", "--target", "dog", code=2)
+    assert "one.png' and 1 more exist already. Give --force" in result.stderr
+    assert written(here / "whence-out") == ["one.png", "one.safetensors", "summary.json"]
+    assert (here / "whence-out" / "one.safetensors").stat().st_mtime_ns == before
+    (entry,) = summary("one.png", "--target", "dog", "--force")
+    assert entry["classes"][0]["name"] == "dog"
+    assert len(json.loads((here / "whence-out" / "summary.json").read_text())["inputs"]) == 1
+
+
+def test_a_summary_of_someone_else_is_not_written_over(here):
+    (here / "out").mkdir()
+    (here / "out" / "summary.json").write_text("[1]")
+    assert "is no summary of whence" in whence("one.png", "--out", "out", code=2).stderr
+    assert (here / "out" / "summary.json").read_text() == "[1]"
+    whence("one.png", "--out", "out", "--force")
+
+
+def test_inputs_of_the_same_name(here):
+    for folder in ("a", "b"):
+        (here / folder).mkdir()
+        photo().save(here / folder / "One.png")
+    (here / "one.txt").write_text("good")
+    entries = summary("one.png", "a", "b", "one.txt")
+    assert [entry["name"] for entry in entries] == ["one", "One-2", "One-3", "one-4"]
+
+
+def test_standard_input(here):
+    (entry,) = summary("-", stdin="a good film")
+    assert (entry["name"], entry["input"]) == ("stdin", "standard input")
+    assert "is empty" in whence("-", "--force", stdin=" \n", code=1).stderr
+
+
+def test_five_thousand_words_are_cut_and_it_is_said(here):
+    (here / "long.txt").write_text("good " * 5000)
+    assert "Note: cut at 64 of 5002 tokens" in whence("long.txt").stdout
+
+
+@pytest.mark.parametrize("text", ["🎉🎉", "film 🎉", "סרט נפלא", "فيلم رائع film", "🏳️‍🌈"])
+def test_emoji_and_right_to_left(text, here):
+    result = whence(text)
+    entry = json.loads((here / "whence-out" / "summary.json").read_text())["inputs"][0]
+    assert entry["input"] == text
+    assert entry["name"]
+    assert "[UNK]" not in result.stdout
+
+
+def test_odd_photos(here):
+    from PIL import Image
+
+    Image.new("I;16", (20, 20), 40_000).save("deep.png")
+    Image.new("CMYK", (20, 20)).save("print.jpg")
+    photo().convert("P").save("palette.png")
+    photo(1, 1).save("dot.png")
+    photo(12_000, 8).save("wide.png")
+    entries = summary("deep.png", "print.jpg", "palette.png", "dot.png", "wide.png")
+    assert not any(entry["error"] for entry in entries)
+
+
+def test_quiet_and_svg(here):
+    (here / "fake.jpg").write_text("")
+    result = whence("one.png", "fake.jpg", "--quiet", "--format", "svg", code=1)
+    assert result.stdout == ""
+    assert result.stderr.startswith("fake.jpg: ")
+    assert (here / "whence-out" / "one.svg").read_text().startswith(("<svg", "<?xml"))
+
+
+def test_a_timm_model_with_a_weights_file(here):
+    timm = pytest.importorskip("timm")
+    save_file(timm.create_model("test_vit").state_dict(), "w.safetensors")
+    (entry,) = summary("one.png", "--model", "timm:test_vit", "--weights", "w.safetensors")
+    assert entry["model"] == "timm:test_vit"
+    assert not entry["classes"][0]["name"].isdigit()
+
+
+def test_a_model_that_fails_now_and_then(here, monkeypatch):
+    from whence.models import LoadedModel
+
+    explain = LoadedModel.explain
+
+    def moody(self, prepared, **request):
+        if len(prepared.shown) > 1 or prepared.shown[0].size == (30, 50):
+            raise RuntimeError("out of\nluck")
+        return explain(self, prepared, **request)
+
+    monkeypatch.setattr(LoadedModel, "explain", moody)
+    result = whence("one.png", "two.jpg", code=1)
+    assert "two.jpg: The model failed: RuntimeError: out of." in result.stderr
+    assert "one.png: " in result.stdout
+    result = whence("two.jpg", "--out", "other", code=2)
+    assert result.stderr == "Error: The model failed: RuntimeError: out of.\n"
+
+
+def test_progress_is_shown_in_a_terminal_for_many(here, monkeypatch):
+    from whence import cli
+
+    monkeypatch.setattr(cli, "_many_in_a_terminal", lambda count: count > 1)
+    result = whence("one.png", "two.jpg")
+    assert result.stdout.index("one.png") < result.stdout.index("two.jpg")
+    assert "Explaining" not in result.stdout
+
+
+def test_methods_and_version():
+    result = CliRunner().invoke(app, ["methods"])
+    assert result.exit_code == 0
+    assert "tiba" in result.stdout
+    assert "Gradient-weighted relevance of every attention map" in result.stdout
+    assert CliRunner().invoke(app, ["--version"]).stdout == f"whence {__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["explain", "--help"], ["--version"]])
+def test_help_answers_without_torch(arguments):
+    script = (
+        "import sys\nfrom whence.cli import app\ntry:\n    app(sys.argv[1:])\nfinally:\n    "
+        "assert not {'torch', 'transformers', 'timm'} & set(sys.modules)"
+    )
+    command = [sys.executable, "-c", script, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+def test_shell_completion():
+    shown = CliRunner().invoke(app, ["--show-completion", "bash"], prog_name="whence")
+    assert shown.exit_code == 0
+    environment = {
+        "_WHENCE_COMPLETE": "complete_bash",
+        "COMP_WORDS": "whence explain --method ti",
+        "COMP_CWORD": "3",
+    }
+    done = CliRunner().invoke(app, [], env=environment, prog_name="whence")
+    assert "tiba" in done.stdout

@@ -1,0 +1,87 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from tests.saved import photo
+from whence import WhenceError, explain
+from whence.models import load
+
+pytestmark = pytest.mark.usefixtures("embedded")
+
+
+def test_photos_in_every_form(tmp_path):
+    image = photo()
+    image.save(tmp_path / "photo.png")
+    pixels = np.asarray(image)
+    forms = (image, tmp_path / "photo.png", str(tmp_path / "photo.png"), pixels, pixels / 255)
+    first, *others = [explain(form) for form in forms]
+    assert first.scores.shape == (1, 16)
+    assert first.grid == (4, 4)
+    for other in others:
+        assert torch.equal(other.scores, first.scores)
+    assert torch.allclose(explain(list(forms)).scores, first.scores.expand(5, -1), atol=1e-6)
+
+
+def test_texts_in_every_form(tmp_path):
+    (tmp_path / "review").write_text("good film")
+    (tmp_path / "review.txt").write_text("good film")
+    direct = explain("good film", target="positive")
+    assert [word for word, _ in direct.words()] == ["good", "film"]
+    assert direct.target_names == ["positive"]
+    assert torch.equal(explain(tmp_path / "review.txt", target=1).scores, direct.scores)
+    assert explain(("good film", "awful")).scores.shape == (2, 4)
+
+
+def test_the_request_is_passed_on():
+    result = explain(photo(), classes=["crane", "cat"], start_layer=1, rules="reference")
+    assert result.target_names == [["crane", "cat"]]
+    assert result.settings["start_layer"] == 1
+    assert result.settings["rules"] == "reference"
+    assert explain(photo(), keep_evidence=True).evidence is not None
+
+
+def test_models_by_name_and_loaded(image_model, text_model):
+    by_name, by_path = explain(photo(), str(image_model)), explain(photo(), image_model)
+    assert torch.equal(by_name.scores, by_path.scores)
+    loaded = load(image_model)
+    assert torch.equal(explain(photo(), loaded).scores, by_path.scores)
+    for model in (loaded, image_model):
+        with pytest.raises(WhenceError, match="explains images, not texts"):
+            explain("good", model)
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ([], "Nothing to explain: the list is empty"),
+        ("", "The text is empty"),
+        ("none.jpg", "'none.jpg' is not there"),
+        (torch.zeros(3, 32, 32), "not Tensor. For tensors.*Explainer"),
+        (None, "not NoneType"),
+        (["good", photo()], "Photos and texts need different models"),
+        (np.zeros((2, 2, 7)), r"not \(2, 2, 7\)"),
+    ],
+)
+def test_what_cannot_be_explained(what, message):
+    with pytest.raises(WhenceError, match=message):
+        explain(what)
+
+
+def test_whence_can_be_imported_without_transformers_and_torch():
+    script = (
+        "import sys; sys.modules['transformers'] = None; import whence; "
+        "assert 'torch' not in sys.modules; whence.Explainer, whence.rules, whence.methods; "
+        "assert set(whence.__all__) == set(dir(whence)); print('fine')"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout == "fine\n", done.stderr
+
+
+def test_there_is_nothing_else_in_whence():
+    import whence
+
+    with pytest.raises(AttributeError, match="no attribute 'explane'"):
+        _ = whence.explane
