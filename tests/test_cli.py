@@ -274,6 +274,29 @@ def test_progress_is_shown_in_a_terminal_for_many(here, monkeypatch):
     assert "Explaining" not in result.stdout
 
 
+def test_what_was_done_before_an_interruption_is_told(here, monkeypatch):
+    from whence.models import LoadedModel
+
+    explain = LoadedModel.explain
+
+    def interrupted(self, prepared, **request):
+        if prepared.shown[0].size == (30, 50):
+            raise KeyboardInterrupt
+        return explain(self, prepared, **request)
+
+    monkeypatch.setattr(LoadedModel, "explain", interrupted)
+    whence("one.png", "two.jpg", "--batch", "1", code=130)
+    assert written(here / "whence-out") == ["one.png", "one.safetensors", "summary.json"]
+    (entry,) = json.loads((here / "whence-out" / "summary.json").read_text())["inputs"]
+    assert entry["name"] == "one"
+
+
+def test_several_classes_of_a_text(here):
+    told = whence("good film", "--target", "negative", "--target", "positive").stdout
+    assert "For negative:" in told
+    assert "For positive:" in told
+
+
 def test_methods_and_version():
     result = CliRunner().invoke(app, ["methods"])
     assert result.exit_code == 0

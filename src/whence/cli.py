@@ -217,7 +217,10 @@ def _tell(result: Result, console: Console, silent: bool, out: Path) -> None:
     if result.explanation is not None and entry["kind"] == "text":
         from whence.render import terminal_text
 
-        console.print(terminal_text(result.explanation))
+        for at, one in enumerate(entry["classes"]):
+            if len(entry["classes"]) > 1:
+                console.print(f"For {one['name']}:")
+            console.print(terminal_text(result.explanation, target=at))
         console.print(f"{entry['sentence']} → {shown}")
     else:
         console.print(f"{entry['input']}: {entry['sentence']} → {shown}")

@@ -113,11 +113,14 @@ def run(
     with moved_when_whole(request.out):
         pass  # so that a folder that cannot be written to is known before the work
     entries: dict[str, dict[str, Any]] = {}
-    for result in _results(request, planned, models, classes):
-        entries[result.entry["name"]] = result.entry
-        report(result)
-    ordered = [entries[one.name] for one in planned]
-    summary.write(request.out, ordered, earlier)
+    try:
+        for result in _results(request, planned, models, classes):
+            entries[result.entry["name"]] = result.entry
+            report(result)
+    finally:  # also when interrupted: what is in the folder is told
+        ordered = [entries[one.name] for one in planned if one.name in entries]
+        if ordered:
+            summary.write(request.out, ordered, earlier)
     return summary.document(request.out, ordered)
 
 

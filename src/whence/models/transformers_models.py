@@ -166,7 +166,12 @@ def _check_complete(name: str, info: Any) -> None:
 
 
 def _as_sentence(name: str, error: Exception) -> WhenceError:
-    said = str(error).split("\n")[0].strip().rstrip(".:")
+    said = _first_line(error)
+    if "Could not import module" in said:  # the reason is further down
+        root: BaseException = error
+        while root.__cause__ is not None:
+            root = root.__cause__
+        said = f"transformers cannot be imported here ({_first_line(root)})"
     if "trust_remote_code" in str(error):
         return WhenceError(
             f"'{name}' needs code of its own, which whence does not run; load it yourself and use "
@@ -177,6 +182,10 @@ def _as_sentence(name: str, error: Exception) -> WhenceError:
     if "safetensors" in said and "no file named" in said:
         return WhenceError(f"'{name}' has no weights in safetensors, and whence opens no pickles.")
     return WhenceError(f"'{name}' cannot be loaded: {said or type(error).__name__}.")
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).split("\n")[0].strip().rstrip(".:")
 
 
 @contextlib.contextmanager
