@@ -4,7 +4,16 @@ TEST := .venv/test
 RUN := .venv/run
 PIP := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: test test-all lint types benchmark clean
+.PHONY: demo test test-all lint types benchmark pictures clean
+
+demo: $(RUN)/.installed
+	$(RUN)/bin/whence explain src/whence/demo/cat.jpg --top 2 --out out/demo --force
+	$(RUN)/bin/whence explain --out out/demo --force \
+		"The story is thin, but the acting is superb and the ending deeply moving." \
+		"An unwatchable mess, not worth a minute of your time." \
+		"Two hours of fine actors with nothing to say."
+	@echo
+	@echo "Pictures and pages are in $(CURDIR)/out/demo: open cat.png and the .html files."
 
 test: lint types
 	$(TEST)/bin/python -m pytest -n auto
@@ -18,6 +27,9 @@ lint: $(TEST)/.installed
 
 types: $(TEST)/.installed
 	$(TEST)/bin/mypy
+
+pictures: $(RUN)/.installed
+	$(RUN)/bin/python docs/pictures.py
 
 benchmark: $(RUN)/.installed
 	$(RUN)/bin/python benchmarks/engine.py
