@@ -1,15 +1,17 @@
 """The command line, on small models in the place of the embedded ones."""
 
 import json
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-from tests.saved import photo
+from tests.saved import photo, save_image_model
 from whence import Explanation, __version__
 from whence.cli import app
 
@@ -327,3 +329,83 @@ def test_shell_completion():
     }
     done = CliRunner().invoke(app, [], env=environment, prog_name="whence")
     assert "tiba" in done.stdout
+
+
+# Odd inputs among good ones ----------------------------------------------------------------------
+
+
+def test_empty_text_is_not_the_current_folder(here):
+    (entry,) = summary("", code=1)
+    assert entry["error"] == "The text is empty."
+
+
+def test_an_empty_folder_or_glob_does_not_stop_the_rest(here):
+    (here / "nothing").mkdir()
+    failed, missed, good = summary("nothing", "none*.jpg", "one.png", code=1)
+    assert "holds no photo" in failed["error"]
+    assert "No photo or text file matches" in missed["error"]
+    assert good["error"] is None
+
+
+def test_a_file_name_that_is_not_utf_8(here):
+    name = b"bad\xff.png"
+    try:
+        photo().save(name.decode("utf-8", "surrogateescape"), format="PNG")
+    except OSError:
+        pytest.skip("this file system takes only UTF-8 names")
+    (entry,) = summary(name.decode("utf-8", "surrogateescape"))
+    assert entry["input"] == "bad\ufffd.png"
+    assert json.loads((here / "whence-out" / "summary.json").read_text(encoding="utf-8"))
+
+
+def test_places_that_may_not_be_looked_at(here, monkeypatch):
+    ask = Path.stat
+
+    def stat(self, **options):
+        if "locked" in self.parts:
+            raise PermissionError(13, "Permission denied")
+        return ask(self, **options)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    hidden, good = summary("locked/in.jpg", "one.png", code=1)
+    assert "not there, or may not be read" in hidden["error"]
+    assert good["error"] is None
+    assert (
+        "There is no folder" in whence("one.png", "--model", "./locked/m", "--force", code=2).stderr
+    )
+
+
+def test_a_long_output_name_is_told_in_a_sentence(here):
+    assert "cannot be written to" in whence("one.png", "--out", "x" * 300, code=2).stderr
+
+
+def test_control_characters_do_not_reach_the_terminal(here):
+    photo().save("a\x1b[31mb.png")
+    assert "\x1b[31m" not in whence("a\x1b[31mb.png").stdout
+
+
+def test_words_are_shown_as_they_were_written(here):
+    (entry,) = summary("A WONDERFUL film", "--out", "other")
+    shown = {top["word"] for top in entry["classes"][0]["top"]}
+    assert shown <= {"A", "WONDERFUL", "film"}
+    assert "WONDERFUL" in shown
+
+
+def test_a_model_without_its_tokenizer_is_refused(here, text_model):
+    shutil.copytree(text_model, "bare")
+    for file in (here / "bare").glob("*tok*"):
+        file.unlink()
+    result = whence("a film", "--model", "./bare", code=2)
+    assert "tokenizer" in result.stderr
+
+
+def test_one_logit_has_no_probability(here, tmp_path_factory):
+    transformers = pytest.importorskip("transformers")
+    folder = save_image_model(tmp_path_factory.mktemp("regression"))
+    model = transformers.AutoModelForImageClassification.from_pretrained(folder)
+    model.classifier = torch.nn.Linear(model.classifier.in_features, 1)
+    model.config.num_labels = 1
+    model.float().save_pretrained(folder)
+    (entry,) = summary("one.png", "--model", folder)
+    assert entry["classes"][0]["probability"] is None
+    assert "%" not in entry["sentence"]

@@ -85,3 +85,17 @@ def test_there_is_nothing_else_in_whence():
 
     with pytest.raises(AttributeError, match="no attribute 'explane'"):
         _ = whence.explane
+
+
+def test_a_text_that_is_cut_says_so(embedded):
+    with pytest.warns(UserWarning, match="cut at"):
+        explain("good film " * 2500)
+
+
+def test_a_damaged_image_object(tmp_path, embedded):
+    from PIL import Image
+
+    photo(400, 300).save(tmp_path / "whole.jpg")
+    (tmp_path / "cut.jpg").write_bytes((tmp_path / "whole.jpg").read_bytes()[:900])
+    with pytest.raises(WhenceError, match="damaged"):
+        explain(Image.open(tmp_path / "cut.jpg"))

@@ -194,22 +194,30 @@ def _reporter(count: int, quiet: bool) -> Iterator[Callable[[Callable[[], None]]
         yield lambda tell: tell()
         return
     waiting: list[Callable[[], None]] = []
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("Explaining", total=count)
+    try:
+        with Progress(console=Console(stderr=True), transient=True) as progress:
+            task = progress.add_task("Explaining", total=count)
 
-        def later(tell: Callable[[], None]) -> None:
-            waiting.append(tell)
-            progress.advance(task)
+            def later(tell: Callable[[], None]) -> None:
+                waiting.append(tell)
+                progress.advance(task)
 
-        yield later
-    for tell in waiting:
-        tell()
+            yield later
+    finally:  # also when interrupted: what was done is told
+        for tell in waiting:
+            tell()
+
+
+def _printable(text: str) -> str:
+    from whence.render.facts import printable
+
+    return printable(text)
 
 
 def _tell(result: Result, console: Console, silent: bool, out: Path) -> None:
     entry: dict[str, Any] = result.entry
     if entry["error"]:
-        typer.echo(f"{entry['input']}: {entry['error']}", err=True)
+        typer.echo(_printable(f"{entry['input']}: {entry['error']}"), err=True)
         return
     if silent:
         return
@@ -221,8 +229,8 @@ def _tell(result: Result, console: Console, silent: bool, out: Path) -> None:
             if len(entry["classes"]) > 1:
                 console.print(f"For {one['name']}:")
             console.print(terminal_text(result.explanation, target=at))
-        console.print(f"{entry['sentence']} → {shown}")
+        console.print(_printable(f"{entry['sentence']} → {shown}"))
     else:
-        console.print(f"{entry['input']}: {entry['sentence']} → {shown}")
+        console.print(_printable(f"{entry['input']}: {entry['sentence']} → {shown}"))
     for note in entry["notes"]:
         console.print(f"  Note: {note}.")

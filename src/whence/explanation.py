@@ -91,7 +91,14 @@ class Explanation:
                 "the tokenizer: Explainer(model, tokenizer=tokenizer)."
             )
         scores = self.scores[sample] if self.scores.dim() == 2 else self.scores[sample, target]
-        return joined_words(self.tokens.strings[sample], self.tokens.words[sample], scores.tolist())
+        joined = joined_words(
+            self.tokens.strings[sample], self.tokens.words[sample], scores.tolist()
+        )
+        if not self.tokens.texts:
+            return joined
+        numbers = dict.fromkeys(n for n in self.tokens.words[sample] if n is not None)
+        texts = self.tokens.texts[sample]
+        return [(texts[n], score) for n, (_, score) in zip(numbers, joined, strict=True)]
 
     def show(self, image: Image | None = None) -> None:
         """Display in a notebook, or print to a terminal: coloured words, or heatmaps.

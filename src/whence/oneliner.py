@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +65,11 @@ def explain(
         model = load(model, kind, weights, device)  # type: ignore[arg-type]
     elif model.kind != kind:
         raise WhenceError(f"The model '{model.name}' explains {model.kind}s, not {kind}s.")
+    prepared = model.prepare(inputs)
+    for note in dict.fromkeys(note for notes in prepared.notes for note in notes):
+        warnings.warn(f"Note: {note}.", stacklevel=2)
     return model.explain(
-        model.prepare(inputs),
+        prepared,
         target=target,
         classes=classes,
         method=method,
@@ -81,7 +85,10 @@ def read(what: Any) -> Image.Image | str:
         WhenceError: It stands for neither, or cannot be read.
     """
     if isinstance(what, Image.Image):
-        return to_rgb(what)
+        try:
+            return to_rgb(what)
+        except OSError as error:  # Pillow reads the pixels only now
+            raise WhenceError(f"The image is damaged: {error}.") from error
     if isinstance(what, np.ndarray):
         return image_from_array(what)
     if isinstance(what, Path) or (isinstance(what, str) and _is_path(what)):

@@ -48,9 +48,9 @@ def resolve(
         else:
             indices = [[index_of(one, names, count)] for one in target]
     elif _is_one(classes) and not isinstance(classes, str):
-        if not isinstance(classes, int) or isinstance(classes, bool):
+        if isinstance(classes, bool) or not hasattr(classes, "__index__"):
             raise WhenceError(f"classes is a number or a list of classes, not {classes!r}.")
-        k = classes
+        k = operator.index(classes)
         if not 1 <= k <= count:
             raise WhenceError(
                 f"classes={k} asks for the top {k}, but the model has {count} classes."

@@ -176,3 +176,9 @@ def test_images_of_the_user_are_left_alone():
     wide = Image.new("RGB", (5000, 10))
     assert to_rgb(wide).size == (4096, 8)
     assert wide.size == (5000, 10)
+
+
+@pytest.mark.parametrize("mode", ["I", "F"])
+def test_plain_grey_values_in_a_wide_mode_are_not_black(mode):
+    grey = Image.new("L", (4, 4), 200)
+    assert to_rgb(grey.convert(mode)).getpixel((1, 1)) == (200, 200, 200)

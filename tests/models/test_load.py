@@ -108,8 +108,9 @@ def test_configurations_of_other_things(broken):
 def test_names_that_can_only_be_folders(tmp_path):
     (tmp_path / "file").write_text("")
     refused("is a file; name the folder", tmp_path / "file")
-    for name in ("./none", "/none", "a/b/c", tmp_path / "none", " "):
+    for name in ("./none", "/none", "a/b/c", tmp_path / "none"):
         refused("There is no folder", name)
+    refused("The model's name is empty", " ")
 
 
 def _raises(error: Exception):
@@ -246,6 +247,8 @@ def test_the_part_that_a_cropping_processor_saw(image, tmp_path):
     (shown,) = prepared.shown
     assert abs(shown.width - shown.height) <= 1
     assert shown.width > 32
+    ((note,),) = prepared.notes
+    assert "the model saw only the middle" in note
     processor = loaded.preparation.processor
     mean, std = (np.array(v)[:, None, None] for v in (processor.image_mean, processor.image_std))
     seen = (prepared.inputs[0].numpy() * std + mean).transpose(1, 2, 0) * 255

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from whence.errors import WhenceError
+from whence.files import exists
 from whence.inputs.sources import Source
 
 _LONGEST = 60
@@ -51,7 +52,7 @@ def check_free(planned: Sequence[Planned], out: Path) -> None:
     Raises:
         WhenceError: It names the first of them.
     """
-    there = [out / file for one in planned for file in one.files.values() if (out / file).exists()]
+    there = [out / file for one in planned for file in one.files.values() if exists(out / file)]
     if there:
         more = f" and {len(there) - 1} more exist" if len(there) > 1 else " exists"
         raise WhenceError(

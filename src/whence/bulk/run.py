@@ -104,14 +104,14 @@ def run(
     rule_sets.get(request.rules)
     classes = request.classes()
     planned = plan(sources, request.image_format)
+    with moved_when_whole(request.out):
+        pass  # so that a folder that cannot be written to is known before the work
     earlier = summary.earlier_entries(request.out, request.force)
     if not request.force:
         check_free(planned, request.out)
     models = _models(request, sources)
     for loaded in models.values():
         loaded.check(**classes)
-    with moved_when_whole(request.out):
-        pass  # so that a folder that cannot be written to is known before the work
     entries: dict[str, dict[str, Any]] = {}
     try:
         for result in _results(request, planned, models, classes):
@@ -174,6 +174,10 @@ class _Worker:
                 prepared = self.loaded.prepare([content])
             except WhenceError as error:
                 yield self._failed(one, error)
+                continue
+            except Exception as error:  # one odd input must not end the others
+                said = f"It cannot be prepared: {type(error).__name__}: {error}."
+                yield self._failed(one, WhenceError(said))
                 continue
             if isinstance(prepared.inputs, torch.Tensor):
                 groups.setdefault(prepared.inputs.shape, []).append((one, prepared))

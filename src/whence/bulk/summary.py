@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from whence.bulk.naming import Planned
 from whence.bulk.writing import moved_when_whole
 from whence.errors import WhenceError
 from whence.explanation import Explanation
+from whence.files import exists
+from whence.render.facts import explained_classes
 from whence.version import __version__
 
 _FORMAT = "whence summary 1"
@@ -57,18 +60,14 @@ def _asked(planned: Planned, model: str | None) -> dict[str, Any]:
 def _classes(explanation: Explanation) -> list[dict[str, Any]]:
     """Each explained class of the only sample: its name, probability and strongest parts."""
     indices = explanation.target[0].reshape(-1).tolist()
-    names = explanation.target_names
-    named = names[0] if names else None
-    spoken = named if isinstance(named, list) else [named]
-    probabilities = explanation.logits[0].double().softmax(0)
     return [
         {
             "index": index,
-            "name": spoken[at] if named else str(index),
-            "probability": round(float(probabilities[index]), 6),
+            "name": one.name if explanation.target_names else str(index),
+            "probability": None if one.probability is None else round(one.probability, 6),
             "top": _strongest(explanation, at),
         }
-        for at, index in enumerate(indices)
+        for at, (index, one) in enumerate(zip(indices, explained_classes(explanation), strict=True))
     ]
 
 
@@ -95,8 +94,8 @@ def _scores(explanation: Explanation, at: int) -> Tensor:
 def _sentence(explanation: Explanation, classes: Sequence[dict[str, Any]]) -> str:
     """The decision and its main ground, for each class."""
     parts = []
-    for at, one in enumerate(classes):
-        said = f"{one['name']} ({one['probability']:.1%})"
+    for at, (one, told) in enumerate(zip(classes, explained_classes(explanation), strict=True)):
+        said = one["name"] if told.probability is None else f"{one['name']} ({told.percent})"
         if explanation.grid is not None:
             ground = _place(_scores(explanation, at).reshape(1, *explanation.grid))
         else:
@@ -116,7 +115,7 @@ def document(out: Path, entries: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {
         "format": _FORMAT,
         "version": __version__,
-        "folder": str(out),
+        "folder": os.fsencode(out).decode("utf-8", "replace"),
         "inputs": list(entries),
     }
 
@@ -133,7 +132,7 @@ def earlier_entries(out: Path, force: bool) -> list[dict[str, Any]]:
         WhenceError: There is a file of that name that whence did not write.
     """
     path = out / _FILE
-    if not path.exists():
+    if not exists(path):
         return []
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

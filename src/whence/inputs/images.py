@@ -10,6 +10,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from whence.errors import WhenceError
+from whence.files import is_file, is_folder
 
 # Models look at a few hundred pixels. A longer side than this costs memory and shows nothing more.
 MAX_SIDE = 4096
@@ -22,8 +23,8 @@ def read_image(path: str | Path) -> Image.Image:
         WhenceError: There is no such file, or it is not an image, or it is damaged or too large.
     """
     path = Path(path)
-    if not path.is_file():
-        what = "a folder, not an image" if path.is_dir() else "not there"
+    if not is_file(path):
+        what = "a folder, not an image" if is_folder(path) else "not there, or may not be read"
         raise WhenceError(f"'{path}' is {what}.")
     try:
         with warnings.catch_warnings():
@@ -55,7 +56,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
         image = image.resize((width, height))
     image = ImageOps.exif_transpose(image)
     if image.mode.startswith(("I", "F")):
-        return _scaled(np.asarray(image))
+        return _scaled(np.asarray(image), wide=image.mode in ("I", "F"))
     if image.has_transparency_data:
         image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, "white")
@@ -88,14 +89,15 @@ def image_from_array(array: np.ndarray[Any, Any]) -> Image.Image:
     return to_rgb(Image.fromarray(np.ascontiguousarray(array)))
 
 
-def _scaled(values: np.ndarray[Any, Any]) -> Image.Image:
+def _scaled(values: np.ndarray[Any, Any], wide: bool) -> Image.Image:
     """Grey values of more than 8 bits, as 8 bits: scaled, where Pillow would clip."""
     values = np.nan_to_num(values.astype(np.float32))
     if np.abs(values).max(initial=0) > 65535 or values.min(initial=0) < 0:
         values = values - values.min()
         values = values / max(float(values.max()), 1e-20)
     elif values.max(initial=0) > 1:
-        values = values / 65535
+        # Modes of 32 bits are also used for plain 8-bit values.
+        values = values / (255 if wide and values.max() <= 255 else 65535)
     return Image.fromarray(np.round(values * 255).astype(np.uint8)).convert("RGB")
 
 

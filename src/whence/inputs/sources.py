@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from whence.errors import WhenceError
-from whence.inputs.texts import checked_text, decoded_text, read_text
+from whence.files import exists, is_file
+from whence.inputs.texts import MAX_BYTES, checked_text, decoded_text, read_text
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -32,17 +33,20 @@ class Source:
         kind: Whether it is a photo or a text, as far as its name tells.
         path: The file; None for text given directly or on standard input.
         text: The text given directly.
+        problem: Why it cannot be read, if that is known already.
     """
 
     kind: Kind
     path: Path | None = None
     text: str | None = None
+    problem: str | None = None
 
     @property
     def title(self) -> str:
         """What to call it in messages."""
         if self.path is not None:
-            return str(self.path)
+            # A name need not be UTF-8; what is written about it must be.
+            return os.fsencode(self.path).decode("utf-8", "replace")
         if self.text is None:
             return "standard input"
         words = " ".join(self.text.split())
@@ -54,6 +58,8 @@ class Source:
         Raises:
             WhenceError: It cannot be read.
         """
+        if self.problem is not None:
+            raise WhenceError(self.problem)
         if self.kind == "image":
             from whence.inputs.images import read_image
 
@@ -61,27 +67,36 @@ class Source:
             try:
                 return read_image(self.path)
             except WhenceError as error:
-                if self.path.is_file() and kind_by_name(self.path) is None:
+                if is_file(self.path) and kind_by_name(self.path) is None:
                     raise WhenceError(f"{error} A text file's name ends in .txt.") from None
                 raise
         if self.path is not None:
             return read_text(self.path)
         if self.text is None:
-            return decoded_text(sys.stdin.buffer.read(), "Standard input")
+            stdin = getattr(sys.stdin, "buffer", None)  # None if it was closed
+            return decoded_text(stdin.read(MAX_BYTES) if stdin else b"", "Standard input")
         return checked_text(self.text)
 
 
 def expand(arguments: Iterable[str]) -> list[Source]:
     """The inputs that arguments name, in order; those of a folder or a glob are sorted.
 
-    An argument that names no file, and does not look as though it should, is text.
+    An argument that names no file, and does not look as though it should, is text. A folder or glob
+    that holds nothing to explain is an input that cannot be read.
 
     Raises:
-        WhenceError: Nothing was named, or a folder or glob holds nothing that can be explained.
+        WhenceError: Nothing was named, or nothing that can be explained.
     """
     sources: list[Source] = []
+    problems: list[WhenceError] = []
     for argument in arguments:
-        sources += _expand_one(argument)
+        try:
+            sources += _expand_one(argument)
+        except WhenceError as problem:
+            problems.append(problem)
+            sources.append(Source("image", Path(argument), problem=str(problem)))
+    if problems and len(problems) == len(sources):
+        raise problems[0]
     if sum(source.path is None and source.text is None for source in sources) > 1:
         raise WhenceError("Standard input (-) can be read only once.")
     if not sources:
@@ -92,8 +107,10 @@ def expand(arguments: Iterable[str]) -> list[Source]:
 def _expand_one(argument: str) -> Sequence[Source]:
     if argument == "-":
         return [Source("text")]
+    if not argument.strip():
+        return [Source("text", text=argument)]  # as a path it would mean this folder
     path = Path(argument).expanduser() if argument.startswith("~") else Path(argument)
-    if _exists(path):
+    if exists(path):
         return _in_folder(path) if path.is_dir() else [Source(kind_by_name(path) or "image", path)]
     if glob.has_magic(argument):
         found = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]
@@ -130,10 +147,3 @@ def looks_like_path(argument: str) -> bool:
         return False
     separated = os.sep in argument and not any(map(str.isspace, argument))
     return separated or kind_by_name(Path(argument)) is not None
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):  # a long text is no file name
-        return False

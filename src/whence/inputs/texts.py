@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from whence.errors import WhenceError
+from whence.files import is_file, is_folder
 
 # No classifier reads further than a few thousand words; a file may hold gigabytes.
 MAX_BYTES = 1_000_000
@@ -17,8 +18,8 @@ def read_text(path: str | Path) -> str:
         WhenceError: There is no such file, or it is empty or not UTF-8.
     """
     path = Path(path)
-    if not path.is_file():
-        what = "a folder, not a text" if path.is_dir() else "not there"
+    if not is_file(path):
+        what = "a folder, not a text" if is_folder(path) else "not there, or may not be read"
         raise WhenceError(f"'{path}' is {what}.")
     try:
         with path.open("rb") as file:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -21,10 +21,12 @@ class Tokens:
         strings: Each sample's tokens.
         words: For each token, the number of the word it belongs to; None for special tokens and
             padding.
+        texts: Each sample's words as they stand in its text, by number; empty if not known.
     """
 
     strings: list[list[str]]
     words: list[list[int | None]]
+    texts: list[list[str]] = field(default_factory=list)
 
 
 def find_tokens(inputs: Mapping[str, Any], ids: Tensor, tokenizer: Any = None) -> Tokens | None:

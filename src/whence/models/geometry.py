@@ -18,6 +18,7 @@ Box = tuple[float, float, float, float]
 
 # A picture of the result is a few hundred pixels wide; what is kept of a photo need not be more.
 _SHOWN_SIDE = 1024
+_NEARLY_ALL = 0.75
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,9 @@ class Geometry:
         """Prepare a batch of photos."""
         boxes = [seen_box(image.size, self.resize, self.size) for image in images]
         pixels = [self._pixels(image) for image in images]
-        return stacked(pixels, [cut(i, box) for i, box in zip(images, boxes, strict=True)])
+        seen = list(zip(images, boxes, strict=True))
+        notes = [crop_notes(image.size, box) for image, box in seen]
+        return stacked(pixels, [cut(image, box) for image, box in seen], notes)
 
     def _pixels(self, image: Image.Image) -> Tensor:
         width, height = resized_size(image.size, self.resize)
@@ -68,9 +71,11 @@ def resized_size(size: tuple[int, int], resize: int | tuple[int, int]) -> tuple[
 def seen_box(size: tuple[int, int], resize: int | tuple[int, int], crop: tuple[int, int]) -> Box:
     """The part of a photo that is left after resizing and cropping: left, top, right, bottom."""
     resized = resized_size(size, resize)
-    fractions = [min(1.0, c / r) for c, r in zip(reversed(crop), resized, strict=True)]
-    margins = [side * (1 - f) / 2 for side, f in zip(size, fractions, strict=True)]
-    return margins[0], margins[1], size[0] - margins[0], size[1] - margins[1]
+    kept = [min(c, r) for c, r in zip(reversed(crop), resized, strict=True)]
+    scale = [side / r for side, r in zip(size, resized, strict=True)]
+    # Croppers round the margin down, in pixels of the resized photo.
+    left, top = ((r - k) // 2 * s for r, k, s in zip(resized, kept, scale, strict=True))
+    return left, top, left + kept[0] * scale[0], top + kept[1] * scale[1]
 
 
 def cut(image: Image.Image, box: Box) -> Image.Image:
@@ -80,6 +85,21 @@ def cut(image: Image.Image, box: Box) -> Image.Image:
     return image.resize((size[0], size[1]), Image.Resampling.BICUBIC, box)
 
 
+def processors_box(size: tuple[int, int], processor: Any) -> Box:
+    """The part of a photo that a processor of transformers should let through."""
+    resize, crop = (_lengths(getattr(processor, name, None)) for name in ("size", "crop_size"))
+    if resize is None or crop is None or not getattr(processor, "do_center_crop", False):
+        return (0, 0, *size)
+    return seen_box(size, resize, (crop, crop) if isinstance(crop, int) else crop)
+
+
+def crop_notes(size: tuple[int, int], box: Box) -> list[str]:
+    """A word on what the model did not see, if that is much."""
+    share = (box[2] - box[0]) * (box[3] - box[1]) / (size[0] * size[1])
+    cropped = share < _NEARLY_ALL
+    return [f"the model saw only the middle {share:.0%} of the photo"] if cropped else []
+
+
 def seen_image(image: Image.Image, pixels: Tensor, processor: Any) -> Image.Image:
     """The part of a photo that a processor of transformers let through.
 
@@ -87,13 +107,8 @@ def seen_image(image: Image.Image, pixels: Tensor, processor: Any) -> Image.Imag
     like the pixels is believed; if none does, the pixels themselves are shown.
     """
     seen = _denormalized(pixels, processor)
-    candidates: list[Box] = [(0, 0, *image.size)]
-    resize, crop = (_lengths(getattr(processor, name, None)) for name in ("size", "crop_size"))
-    if resize is not None and crop is not None and getattr(processor, "do_center_crop", False):
-        crop = (crop, crop) if isinstance(crop, int) else crop
-        candidates.insert(0, seen_box(image.size, resize, crop))
     size = (seen.shape[1], seen.shape[0])
-    for box in candidates:
+    for box in (processors_box(image.size, processor), (0, 0, *image.size)):
         alike = np.asarray(image.resize(size, Image.Resampling.BILINEAR, box), dtype=np.float32)
         if np.abs(alike - seen).mean() < _ALIKE:
             return cut(image, box)

@@ -80,27 +80,25 @@ class LoadedModel:
         """Explain a prepared batch; the request is that of `Explainer.explain`."""
         explainer = Explainer(self.model, class_names=self.class_names, tokenizer=self.tokenizer)
         explanation = explainer.explain(prepared.inputs, **request)
-        if explanation.tokens is not None:
-            strings = _as_written(explanation.tokens, prepared, self.tokenizer)
-            explanation.tokens = Tokens(strings, explanation.tokens.words)
+        encodings = getattr(prepared.inputs, "encodings", None)
+        if explanation.tokens is not None and encodings:
+            texts = [_as_written(e, t) for e, t in zip(encodings, prepared.shown, strict=True)]
+            explanation.tokens = dataclasses.replace(explanation.tokens, texts=texts)
         return explanation
 
 
-def _as_written(tokens: Tokens, prepared: Prepared, tokenizer: Any) -> list[list[str]]:
-    """The tokens, with what the tokenizer does not know as it stands in the text."""
-    encodings = getattr(prepared.inputs, "encodings", None)
-    if not encodings:
-        return tokens.strings
-    return [
-        [
-            text[slice(*place)] or token if token == tokenizer.unk_token else token
-            for token, place in zip(strings, encoding.offsets, strict=True)
-        ]
-        for strings, encoding, text in zip(tokens.strings, encodings, prepared.shown, strict=True)
-    ]
+def _as_written(encoding: Any, text: str) -> list[str]:
+    """The words of a text as they stand in it, not as the tokenizer spells them."""
+    spans: dict[int, tuple[int, int]] = {}
+    for word, (start, end) in zip(encoding.word_ids, encoding.offsets, strict=True):
+        if word is not None:
+            first, last = spans.get(word, (start, end))
+            spans[word] = (min(first, start), max(last, end))
+    count = max(spans, default=-1) + 1
+    return [text[slice(*spans.get(n, (0, 0)))].strip() for n in range(count)]
 
 
-def stacked(pixels: Sequence[Tensor], shown: list[Any]) -> Prepared:
+def stacked(pixels: Sequence[Tensor], shown: list[Any], notes: list[list[str]]) -> Prepared:
     """A batch of prepared photos.
 
     Raises:
@@ -111,7 +109,7 @@ def stacked(pixels: Sequence[Tensor], shown: list[Any]) -> Prepared:
             "The photos have different sizes even when prepared for the model; explain them one by "
             "one."
         )
-    return Prepared(torch.stack(list(pixels)), shown, [[] for _ in pixels])
+    return Prepared(torch.stack(list(pixels)), shown, notes)
 
 
 def one_sample(explanation: Explanation, sample: int, prepared: Prepared) -> Explanation:
@@ -126,7 +124,7 @@ def one_sample(explanation: Explanation, sample: int, prepared: Prepared) -> Exp
             scores = scores[..., real]
             strings = [s for s, keep in zip(strings, real.tolist(), strict=True) if keep]
             words = [w for w, keep in zip(words, real.tolist(), strict=True) if keep]
-        tokens = Tokens([strings], [words])
+        tokens = Tokens([strings], [words], tokens.texts[sample : sample + 1])
     names = explanation.target_names
     return dataclasses.replace(
         explanation,

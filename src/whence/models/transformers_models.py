@@ -12,8 +12,9 @@ from typing import Any
 from PIL import Image
 
 from whence.errors import WhenceError
+from whence.files import is_file, is_folder
 from whence.inputs.sources import Kind
-from whence.models.geometry import seen_image
+from whence.models.geometry import crop_notes, processors_box, seen_image
 from whence.models.hub import check_on_hub
 from whence.models.loaded import LoadedModel, Prepared, stacked
 from whence.models.text import TextPreparation
@@ -51,14 +52,16 @@ def _place(name: str | Path) -> Path | str:
     Raises:
         WhenceError: It can only be a folder, and there is none.
     """
+    if not str(name).strip():
+        raise WhenceError("The model's name is empty.")
     folder = Path(name).expanduser()
-    if folder.is_dir():
+    if is_folder(folder):
         return folder
-    if folder.is_file():
+    if is_file(folder):
         raise WhenceError(f"'{name}' is a file; name the folder that holds the model.")
     looks_local = str(name).startswith((".", "/", "~")) or str(name).count("/") > 1
-    if isinstance(name, Path) or looks_local or not str(name).strip():
-        raise WhenceError(f"There is no folder '{name}'.")
+    if isinstance(name, Path) or looks_local:
+        raise WhenceError(f"There is no folder '{name}', or it may not be read.")
     return name
 
 
@@ -108,6 +111,8 @@ def _from_pretrained(place: str, name: str, local_files_only: bool) -> LoadedMod
     except Exception as error:  # transformers raises many kinds, some from other libraries
         raise _as_sentence(name, error) from error
     _check_complete(name, info)
+    if kind == "text":
+        _check_tokenizer(name, processor, config)
     return _loaded(name, kind, model.float(), processor)
 
 
@@ -152,7 +157,9 @@ class ImagePreparation:
             one = self.processor([image], return_tensors="pt")["pixel_values"][0]
             pixels.append(one)
             shown.append(seen_image(image, one, self.processor))
-        return stacked(pixels, shown)
+        boxes = [processors_box(image.size, self.processor) for image in images]
+        notes = [crop_notes(image.size, box) for image, box in zip(images, boxes, strict=True)]
+        return stacked(pixels, shown, notes)
 
 
 def _check_complete(name: str, info: Any) -> None:
@@ -162,6 +169,16 @@ def _check_complete(name: str, info: Any) -> None:
         raise WhenceError(
             f"'{name}' is not a trained classifier: its weights lack '{missing[0]}'"
             + (f" and {len(missing) - 1} more." if len(missing) > 1 else ".")
+        )
+
+
+def _check_tokenizer(name: str, tokenizer: Any, config: Any) -> None:
+    """Refuse a tokenizer that transformers made up because the model came without one."""
+    ordinary = len(tokenizer) - len(tokenizer.all_special_ids)
+    if ordinary < 0.1 * getattr(config, "vocab_size", 0):
+        raise WhenceError(
+            f"'{name}' came without its tokenizer: {ordinary} tokens are known, the model has "
+            f"{config.vocab_size}. Save it beside the model with tokenizer.save_pretrained(folder)."
         )
 
 

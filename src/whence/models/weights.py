@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from whence.errors import WhenceError
+from whence.files import is_file
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
@@ -18,7 +19,7 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
         WhenceError: There is no such file, or it is something else.
     """
     path = Path(path)
-    if not path.is_file():
+    if not is_file(path):
         raise WhenceError(f"There is no weights file '{path}'.")
     try:
         return load_file(path)
