@@ -409,3 +409,10 @@ def test_one_logit_has_no_probability(here, tmp_path_factory):
     (entry,) = summary("one.png", "--model", folder)
     assert entry["classes"][0]["probability"] is None
     assert "%" not in entry["sentence"]
+
+
+def test_a_failed_input_leaves_no_earlier_result_of_its_name(here):
+    whence("one.png")
+    (here / "one.png").write_text("no photo")
+    whence("one.png", "--force", code=1)
+    assert written(here / "whence-out") == ["summary.json"]

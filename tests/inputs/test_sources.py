@@ -34,10 +34,17 @@ def refused(message: str, *arguments: str) -> None:
 
 def test_files_folders_and_globs(folder):
     assert names("b.jpg", "c.txt") == ["b.jpg", "c.txt"]
-    assert [source.path.name for source in expand([str(folder)])] == ["a.PNG", "b.jpg", "c.txt"]
+    found = expand([str(folder)])
+    usable = [source.path.name for source in found if source.problem is None]
+    assert usable == ["a.PNG", "b.jpg", "c.txt"]
+    (odd,) = (source for source in found if source.problem is not None)
+    assert odd.path.name == "notes.pdf"
+    with pytest.raises(WhenceError, match="neither a photo nor a text file"):
+        odd.read()
     assert names("*.jpg") == ["b.jpg"]
     assert names("[ab].*") == ["a.PNG", "b.jpg"]
-    assert [source.kind for source in expand(["."])] == ["image", "image", "text"]
+    kinds = [source.kind for source in expand(["."]) if source.problem is None]
+    assert kinds == ["image", "image", "text"]
 
 
 def test_folders_and_globs_that_hold_nothing(folder):

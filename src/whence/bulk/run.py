@@ -245,4 +245,7 @@ class _Worker:
                 (folder / one.files["page"]).write_text(page, encoding="utf-8")
 
     def _failed(self, one: Planned, error: WhenceError) -> Result:
+        if self.request.force:  # an earlier result of that name is not this input's
+            for file in one.files.values():
+                (self.request.out / file).unlink(missing_ok=True)
         return Result(summary.failed(one, self.loaded.name, str(error)))

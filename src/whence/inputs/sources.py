@@ -114,9 +114,8 @@ def _expand_one(argument: str) -> Sequence[Source]:
         return _in_folder(path) if path.is_dir() else [Source(kind_by_name(path) or "image", path)]
     if glob.has_magic(argument):
         found = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]
-        usable = [Source(kind, file) for file in found if (kind := kind_by_name(file))]
-        if usable:
-            return usable
+        if any(map(kind_by_name, found)):
+            return [_of_file(file) for file in found if is_file(file)]
         if found or looks_like_path(argument):
             raise WhenceError(f"No photo or text file matches '{argument}'.")
     if looks_like_path(argument):
@@ -129,10 +128,17 @@ def _in_folder(folder: Path) -> list[Source]:
         files = sorted(f for f in folder.iterdir() if f.is_file() and not f.name.startswith("."))
     except OSError as error:
         raise WhenceError(f"The folder '{folder}' cannot be read: {error.strerror}.") from error
-    sources = [Source(kind, file) for file in files if (kind := kind_by_name(file))]
-    if not sources:
+    if not any(map(kind_by_name, files)):
         raise WhenceError(f"The folder '{folder}' holds no photo and no text file.")
-    return sources
+    return [_of_file(file) for file in files]
+
+
+def _of_file(file: Path) -> Source:
+    """A file that was found rather than named: what it is, only its suffix can tell."""
+    kind = kind_by_name(file)
+    if kind is not None:
+        return Source(kind, file)
+    return Source("image", file, problem="It is neither a photo nor a text file that whence reads.")
 
 
 def kind_by_name(path: Path) -> Kind | None:
