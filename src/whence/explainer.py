@@ -130,6 +130,7 @@ class Explainer:
             image_size=tuple(call.main.shape[-2:]) if layout.grid else None,  # type: ignore[arg-type]
             tokens=None if layout.grid else find_tokens(call.kwargs, call.main, self.tokenizer),
             target_names=self._names(indices[chosen].tolist()),
+            multi_label=_is_multi_label(self.model),
             method=method,
             settings={"rules": rule_set.name, **dataclasses.asdict(built)},  # type: ignore[call-overload]
             version=__version__,
@@ -155,6 +156,11 @@ class Explainer:
             names = [self._names(one) for one in index]
             return None if None in names else names
         return self.class_names.get(index, str(index)) if self.class_names else None
+
+
+def _is_multi_label(model: nn.Module) -> bool:
+    config = getattr(unwrapped(model), "config", None)
+    return getattr(config, "problem_type", None) == "multi_label_classification"
 
 
 class _Call:

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 _FORMAT = "whence explanation 1"
 _TENSORS = ("scores", "target", "logits")
-_FACTS = ("grid", "image_size", "tokens", "target_names", "method", "settings", "version")
+_FACTS = (
+    *("grid", "image_size", "tokens", "target_names", "multi_label"),
+    *("method", "settings", "version"),
+)
 
 
 @dataclass
@@ -38,6 +41,7 @@ class Explanation:
         image_size: Height and width of the image that the model saw; None for text.
         tokens: The tokens and the words they belong to, where a tokenizer told them.
         target_names: Names of the explained classes, where the model names them.
+        multi_label: Whether several classes can hold at once, each with a probability of its own.
         method: Name of the method.
         settings: Its options, and the rule set.
         version: The version of whence.
@@ -51,6 +55,7 @@ class Explanation:
     image_size: tuple[int, int] | None = None
     tokens: Tokens | None = None
     target_names: list[Any] | None = None
+    multi_label: bool = False
     method: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
     version: str = ""

@@ -262,3 +262,29 @@ def test_pixels_are_shown_where_the_crop_is_unknown(image_model):
     corner = photo(90, 90).crop((0, 0, 32, 32))
     pixels = processor([corner], return_tensors="pt")["pixel_values"][0]
     assert np.array_equal(seen_image(photo(90, 90), pixels, processor), corner)
+
+
+def test_a_strip_is_not_blown_up(tmp_path):
+    """A photo of 4096 x 3 pixels, resized by its shorter side, would be hundreds of megabytes."""
+    from transformers import BitImageProcessor
+
+    folder = save_image_model(tmp_path)
+    BitImageProcessor(
+        size={"shortest_edge": 36}, crop_size={"height": 32, "width": 32}
+    ).save_pretrained(folder)
+    loaded = load(folder)
+    sizes = []
+    process = loaded.preparation.processor
+
+    def watched(images, **options):
+        sizes.extend(image.size for image in images)
+        return process(images, **options)
+
+    strip = photo(96, 3).resize((4096, 3))
+    expected = process([strip], return_tensors="pt")["pixel_values"][0]
+    for name in ("do_center_crop", "size", "crop_size", "image_mean", "image_std", "do_normalize"):
+        setattr(watched, name, getattr(process, name))
+    loaded.preparation.processor = watched
+    prepared = loaded.prepare([strip])
+    assert sizes == [(48, 3)]
+    assert (prepared.inputs[0] - expected).abs().mean() < 0.05

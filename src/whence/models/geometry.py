@@ -19,6 +19,7 @@ Box = tuple[float, float, float, float]
 # A picture of the result is a few hundred pixels wide; what is kept of a photo need not be more.
 _SHOWN_SIDE = 1024
 _NEARLY_ALL = 0.75
+_LONGEST_PROPORTION = 16
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,8 @@ class Geometry:
         return stacked(pixels, [cut(image, box) for image, box in seen], notes)
 
     def _pixels(self, image: Image.Image) -> Tensor:
+        if isinstance(self.resize, int):
+            image = narrowed(image)
         width, height = resized_size(image.size, self.resize)
         rows, columns = self.size
         left, top = round((width - columns) / 2), round((height - rows) / 2)
@@ -76,6 +79,17 @@ def seen_box(size: tuple[int, int], resize: int | tuple[int, int], crop: tuple[i
     # Croppers round the margin down, in pixels of the resized photo.
     left, top = ((r - k) // 2 * s for r, k, s in zip(resized, kept, scale, strict=True))
     return left, top, left + kept[0] * scale[0], top + kept[1] * scale[1]
+
+
+def narrowed(image: Image.Image) -> Image.Image:
+    """The middle of a photo of extreme proportions, enough for a crop of the middle.
+
+    Resizing by the shorter side would make a strip of 4096 x 3 pixels a third of a million wide.
+    """
+    short = min(image.size)
+    width, height = (min(side, short * _LONGEST_PROPORTION) for side in image.size)
+    left, top = (image.width - width) // 2, (image.height - height) // 2
+    return image.crop((left, top, left + width, top + height))
 
 
 def cut(image: Image.Image, box: Box) -> Image.Image:

@@ -14,7 +14,7 @@ from PIL import Image
 from whence.errors import WhenceError
 from whence.files import is_file, is_folder
 from whence.inputs.sources import Kind
-from whence.models.geometry import crop_notes, processors_box, seen_image
+from whence.models.geometry import crop_notes, narrowed, processors_box, seen_image
 from whence.models.hub import check_on_hub
 from whence.models.loaded import LoadedModel, Prepared, stacked
 from whence.models.text import TextPreparation
@@ -154,7 +154,8 @@ class ImagePreparation:
         """Prepare a batch of photos, one by one: some processors keep their proportions."""
         pixels, shown = [], []
         for image in images:
-            one = self.processor([image], return_tensors="pt")["pixel_values"][0]
+            given = narrowed(image) if getattr(self.processor, "do_center_crop", False) else image
+            one = self.processor([given], return_tensors="pt")["pixel_values"][0]
             pixels.append(one)
             shown.append(seen_image(image, one, self.processor))
         boxes = [processors_box(image.size, self.processor) for image in images]

@@ -59,7 +59,11 @@ def explained_classes(explanation: Explanation, sample: int = 0) -> list[Explain
     elif not isinstance(names, list):
         names = [names]
     logits = explanation.logits[sample].detach().double().reshape(-1)
-    chances = torch.softmax(logits, 0).tolist() if len(logits) > 1 else None
+    chances: list[float] | None = None  # one logit alone is a quantity, not a probability
+    if explanation.multi_label:
+        chances = torch.sigmoid(logits).tolist()
+    elif len(logits) > 1:
+        chances = torch.softmax(logits, 0).tolist()
     return [
         ExplainedClass(printable(str(name)), chances[index] if chances else None, row)
         for name, index, row in zip(names, targets, scores, strict=True)
