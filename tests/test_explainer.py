@@ -165,3 +165,38 @@ def test_sequence_first_models_do_not_mix_samples():
         for i in range(3):
             alone = Explainer(model).explain(x[i : i + 1], target=0, rules=rule_set).scores[0]
             assert torch.allclose(together[i], alone, rtol=1e-6)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("family", ["GPT2", "Llama"])
+def test_decoders_that_classify_are_read_from_their_last_token(family, attention):
+    transformers = pytest.importorskip("transformers")
+    sizes = {
+        "GPT2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "bos_token_id": 1, "eos_token_id": 2},
+        "Llama": {
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "intermediate_size": 48,
+        },
+    }[family]
+    config = getattr(transformers, f"{family}Config")(
+        vocab_size=100, num_labels=3, pad_token_id=0, **sizes
+    )
+    model = (
+        getattr(transformers, f"{family}ForSequenceClassification")
+        ._from_config(config, attn_implementation=attention)
+        .eval()
+    )
+    inputs = texts()
+    inputs["input_ids"] = inputs["input_ids"] * inputs["attention_mask"]
+    result = Explainer(model).explain(inputs, keep_evidence=True)
+    with torch.no_grad():
+        assert torch.allclose(result.logits, model(**inputs).logits, atol=1e-5)
+    last = inputs["attention_mask"].sum(1) - 1
+    assert torch.equal(result.evidence.pooling.argmax(1), last)
+    for i, end in enumerate(last.tolist()):
+        assert (result.scores[i, : end + 1] >= 0).all()
+        assert result.scores[i].max() > 0
+        assert (result.scores[i, end + 1 :] == 0).all()
