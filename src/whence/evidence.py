@@ -2,70 +2,265 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, fields
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge
+from torch.nn import functional as F
 
+from whence.errors import WhenceError
+from whence.forwards import Forwards
 from whence.layout import Layout, pooling_weights
+from whence.tracing.blocks import Block, find_blocks
+from whence.tracing.gradients import Gradients, reading
 from whence.tracing.rules import RuleSet
 from whence.tracing.trace import Trace
 
-KINDS = ("attention", "gradient", "relevance")
+KINDS = {
+    "attention": "the attention maps",
+    "gradient": "the gradient of the class logit at them",
+    "relevance": "the relevance of the class at them",
+    "inputs": "the pixels or embeddings",
+    "input_gradient": "the gradient at the pixels or embeddings",
+    "input_relevance": "the relevance of the pixels or embeddings",
+    "hidden": "the hidden states: what enters each block, and what leaves the last",
+    "hidden_gradient": "the gradient at them",
+    "hidden_relevance": "the relevance of them",
+    "attended": "what the values of each attention are computed from",
+    "attended_gradient": "the gradient there",
+    "blocks": "the operations around each attention",
+    "forwards": "further forward passes",
+}
 
 
 @dataclass
 class Evidence:
-    """Readings at the attention maps, a list over layers, the one nearest the input first.
+    """What one trace says. Lists are over layers, the one nearest the input first.
 
-    Inside a method, gradient and relevance have the explained classes as first dimension:
-    (classes, batch, heads, queries, keys), attention being (batch, heads, queries, keys). What
-    ``keep_evidence=True`` returns has (batch, heads, queries, keys) for one target and
-    (batch, classes, heads, queries, keys) for several classes. Lists not asked for are empty.
+    Inside a method, readings that belong to a class (gradients, relevance, pooling) have the
+    explained classes as first dimension; values of the forward pass do not:
+
+    ==================== =========================================================================
+    attention            (batch, heads, queries, keys) for each layer
+    gradient, relevance  (classes, batch, heads, queries, keys) for each layer
+    inputs               (batch, channels, height, width) or (batch, tokens, width)
+    input_gradient, ...  (classes, ...) and the shape of the inputs
+    hidden, attended     (batch, tokens, width) for each layer; hidden has one more
+    hidden_gradient, ... (classes, batch, tokens, width) for each layer
+    ==================== =========================================================================
+
+    What ``keep_evidence=True`` returns has these without the classes for one target, and with the
+    classes behind the batch for several. What was not asked for is empty or None.
 
     Attributes:
         pooling: (classes, batch, tokens), weights of the rows that the classifier reads.
+        classes: (batch, classes), the explained class indices.
+        logits: (batch, all classes).
+        layout: Where tokens stand on the input.
         padding: (batch, tokens), true where a token is padding; None if there is none.
         attention: The maps.
-        gradient: Gradient of the class logit.
-        relevance: Relevance of the class.
+        gradient: Gradient of the class logit at the maps.
+        relevance: Relevance of the class at the maps.
+        inputs: Pixels, or embeddings of tokens.
+        input_gradient: Gradient of the class logit at the inputs.
+        input_relevance: Relevance of the class at the inputs.
+        hidden: The residual stream before each block and behind the last.
+        hidden_gradient: Gradient of the class logit there.
+        hidden_relevance: Relevance of the class there.
+        attended: What the values of each attention are computed from.
+        attended_gradient: Gradient of the class logit there.
+        blocks: The operations around each attention, and where they are in the trace.
+        forwards: Runs the model again at other inputs.
+        trace: The recorded forward pass.
     """
 
     pooling: Tensor
+    classes: Tensor
+    logits: Tensor
+    layout: Layout
     padding: Tensor | None = None
     attention: list[Tensor] = field(default_factory=list)
     gradient: list[Tensor] = field(default_factory=list)
     relevance: list[Tensor] = field(default_factory=list)
+    inputs: Tensor | None = None
+    input_gradient: Tensor | None = None
+    input_relevance: Tensor | None = None
+    hidden: list[Tensor] = field(default_factory=list)
+    hidden_gradient: list[Tensor] = field(default_factory=list)
+    hidden_relevance: list[Tensor] = field(default_factory=list)
+    attended: list[Tensor] = field(default_factory=list)
+    attended_gradient: list[Tensor] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
+    forwards: Forwards | None = None
+    trace: Trace | None = None
+
+    @property
+    def batch(self) -> int:
+        """The number of samples."""
+        return len(self.logits)
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens, prefix tokens and padding included."""
+        return self.pooling.shape[-1]
+
+    def real(self) -> Tensor:
+        """(batch, tokens), true where a token is no padding."""
+        if self.padding is None or self.padding.shape != (self.batch, self.tokens):
+            return torch.ones(self.batch, self.tokens, dtype=torch.bool, device=self.logits.device)
+        return ~self.padding
+
+    def chosen(self, logits: Tensor, samples: Tensor) -> Tensor:
+        """The logits of the explained classes, (classes, rows), of rows of these samples."""
+        return logits.gather(1, self.classes[samples]).T
+
+    def to_tokens(self, scores: Tensor) -> Tensor:
+        """Scores of pixels, (..., height, width), summed to those of tokens, (..., tokens).
+
+        Prefix tokens stand nowhere on the image and get 0.
+        """
+        grid = self.layout.grid
+        if grid is None:
+            raise WhenceError("Only scores of pixels can be summed to patches.")
+        height, width = scores.shape[-2:]
+        maps = scores.reshape(-1, 1, height, width)
+        patches = F.adaptive_avg_pool2d(maps, grid) * (height * width / (grid[0] * grid[1]))
+        patches = patches.reshape(*scores.shape[:-2], grid[0] * grid[1])
+        return F.pad(patches, (self.layout.prefix or 0, 0))
+
+    def to_inputs(self, weights: Tensor) -> Tensor:
+        """Weights of tokens, (rows, tokens), as factors of inputs, (rows, ...): one for each.
+
+        Those of patches cover their pixels; those of prefix tokens are left out.
+        """
+        assert self.inputs is not None
+        grid = self.layout.grid
+        if grid is None:
+            return weights.reshape(*weights.shape, *[1] * (self.inputs.dim() - 2))
+        patches = weights[:, self.layout.prefix or 0 :].reshape(-1, 1, *grid)
+        return F.interpolate(patches, size=self.inputs.shape[-2:], mode="nearest")
 
 
 def gather(
-    trace: Trace,
+    traced: Trace,
     kinds: Collection[str],
     classes: Tensor,
     rules: RuleSet,
     layout: Layout,
     padding: Tensor | None = None,
+    gradients: Gradients = "plain",
+    forwards: Callable[[], Forwards] | None = None,
 ) -> Evidence:
-    """Read the kinds of evidence asked for, with the fewest passes that give them.
+    """Read the kinds of evidence asked for: one pass for gradients, one for relevance.
 
     Args:
-        trace: The recorded forward pass.
+        traced: The recorded forward pass.
         kinds: Which of `KINDS`.
         classes: (batch, n) class indices.
         rules: The rules for relevance.
         layout: Where tokens stand.
         padding: Which tokens are padding.
+        gradients: Plain or balanced ones.
+        forwards: Makes what runs the model again.
     """
-    gradient = trace.gradient(classes) if "gradient" in kinds else []
-    last = gradient[-1] if gradient else trace.gradient(classes, trace.sites[-1:])[0]
+    around = {"hidden", "hidden_gradient", "hidden_relevance", "attended", "attended_gradient"}
+    blocks = find_blocks(traced) if around & set(kinds) or "blocks" in kinds else []
+    places = _Places(traced, blocks)
+    gradient = places.read("gradient", kinds, classes, reading(gradients))
+    last = gradient["gradient"][-1:] or traced.gradient(classes, traced.sites[-1:])
+    relevance = places.read("relevance", kinds, classes, rules)
     return Evidence(
-        pooling=pooling_weights(last.abs().sum((-3, -1)), layout),
+        pooling=pooling_weights(last[0].abs().sum((-3, -1)), layout),
+        classes=classes,
+        logits=traced.logits.detach(),
+        layout=layout,
         padding=padding,
-        attention=trace.attention() if "attention" in kinds else [],
-        gradient=gradient,
-        relevance=trace.relevance(classes, rules) if "relevance" in kinds else [],
+        attention=traced.attention() if "attention" in kinds else [],
+        gradient=gradient["gradient"],
+        relevance=relevance["relevance"],
+        inputs=places.input.detach() if {"inputs", "forwards"} & set(kinds) else None,
+        input_gradient=_only(gradient["input_gradient"]),
+        input_relevance=_only(relevance["input_relevance"]),
+        hidden=places.hidden_values() if "hidden" in kinds else [],
+        hidden_gradient=gradient["hidden_gradient"],
+        hidden_relevance=relevance["hidden_relevance"],
+        attended=places.attended_values() if "attended" in kinds else [],
+        attended_gradient=gradient["attended_gradient"],
+        blocks=blocks,
+        forwards=forwards() if forwards is not None and "forwards" in kinds else None,
+        trace=traced,
     )
+
+
+def _only(readings: list[Tensor]) -> Tensor | None:
+    return readings[0] if readings else None
+
+
+class _Places:
+    """The places of a trace where evidence is read."""
+
+    def __init__(self, traced: Trace, blocks: list[Block]) -> None:
+        self._traced = traced
+        self._blocks = blocks
+
+    @property
+    def input(self) -> Tensor:
+        if len(self._traced.inputs) != 1:
+            raise WhenceError(
+                f"The model reads its input in {len(self._traced.inputs)} places, so that it has "
+                f"no single gradient or relevance."
+            )
+        return self._traced.inputs[0]
+
+    def _hidden(self) -> list[tuple[Tensor, GradientEdge]]:
+        last = self._blocks[-1].leaving
+        entering = [(block.entering, block.entering_at) for block in self._blocks]
+        return [*entering, (last.output, self._traced.steps[last.index].output)]
+
+    def _attended(self) -> list[tuple[Tensor, GradientEdge]]:
+        return [(block.attended, block.attended_at) for block in self._blocks]
+
+    def hidden_values(self) -> list[Tensor]:
+        return [self._traced.by_token(value, at, value.shape) for value, at in self._hidden()]
+
+    def attended_values(self) -> list[Tensor]:
+        return [self._traced.by_token(value, at, value.shape) for value, at in self._attended()]
+
+    def read(
+        self, what: str, kinds: Collection[str], classes: Tensor, rules: RuleSet | None
+    ) -> dict[str, list[Tensor]]:
+        """Gradient or relevance wherever it is asked for, in one backward pass."""
+        names = (what, f"input_{what}", f"hidden_{what}", f"attended_{what}")
+        found: dict[str, list[Tensor]] = {name: [] for name in names}
+        places: dict[str, list[tuple[Tensor, Tensor | GradientEdge]]] = {}
+        if what in kinds:
+            places[what] = [(site.weights, site.weights) for site in self._traced.sites]
+        if f"input_{what}" in kinds:
+            places[f"input_{what}"] = [(self.input, self.input)]
+        if f"hidden_{what}" in kinds:
+            places[f"hidden_{what}"] = list(self._hidden())
+        if f"attended_{what}" in kinds:
+            places[f"attended_{what}"] = list(self._attended())
+        flat = [(name, value, at) for name, group in places.items() for value, at in group]
+        if not flat:
+            return found
+        readings = self._traced.read(classes, [at for _, _, at in flat], rules)
+        sites = iter(self._traced.sites)
+        for (name, value, at), read in zip(flat, readings, strict=True):
+            if name == what:
+                read = next(sites).by_head(read, self._traced.batch)
+            elif isinstance(at, GradientEdge):
+                read = self._traced.by_token(read, at, value.shape)
+            found[name].append(read)
+        return found
+
+
+_OF_CLASSES = (
+    *("gradient", "relevance", "input_gradient", "input_relevance", "hidden_gradient"),
+    *("hidden_relevance", "attended_gradient"),
+)
 
 
 def joined(parts: Sequence[Evidence], one_target: bool) -> Evidence:
@@ -75,10 +270,18 @@ def joined(parts: Sequence[Evidence], one_target: bool) -> Evidence:
         whole = torch.cat(list(readings)).movedim(0, 1)
         return whole[:, 0] if one_target else whole
 
-    return Evidence(
-        pooling=join([part.pooling for part in parts]),
-        padding=parts[0].padding,
-        attention=parts[0].attention,
-        gradient=[join(layer) for layer in zip(*(p.gradient for p in parts), strict=True)],
-        relevance=[join(layer) for layer in zip(*(p.relevance for p in parts), strict=True)],
-    )
+    def values(part: Evidence) -> Iterator[tuple[str, object]]:
+        return ((f.name, getattr(part, f.name)) for f in fields(part))
+
+    whole = dict(values(parts[0]))
+    for name in _OF_CLASSES:
+        readings = [getattr(part, name) for part in parts]
+        if isinstance(readings[0], list):
+            whole[name] = [join(layer) for layer in zip(*readings, strict=True)]
+        elif readings[0] is not None:
+            whole[name] = join(readings)
+    whole["pooling"] = join([part.pooling for part in parts])
+    whole["classes"] = torch.cat([part.classes for part in parts], 1)
+    # The graph, which is large, is not kept with the readings.
+    whole.update(blocks=[], forwards=None, trace=None)
+    return Evidence(**whole)  # type: ignore[arg-type]

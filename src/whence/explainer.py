@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from whence import methods
+from whence.call import Call
 from whence.errors import WhenceError
-from whence.evidence import KINDS, gather, joined
+from whence.evidence import gather, joined
 from whence.explanation import Explanation
+from whence.forwards import Forwards
 from whence.layout import Layout, find_layout, find_tokens
 from whence.targets import class_names_of, resolve
 from whence.tracing import rules as rule_sets
@@ -24,6 +26,8 @@ from whence.version import __version__
 
 # Classes are explained together, in groups that keep samples x classes to about this number.
 _MAPS_AT_ONCE = 64
+_KEPT = ("attention", "gradient", "relevance")
+_COARSE = (torch.float16, torch.bfloat16)
 
 
 class Explainer:
@@ -74,6 +78,7 @@ class Explainer:
         rules: str | RuleSet = "stable",
         *,
         keep_evidence: bool = False,
+        memory: float | None = None,
         **options: Any,
     ) -> Explanation:
         """Say from which parts of each input a decision came.
@@ -88,7 +93,10 @@ class Explainer:
             method: Any of ``methods.available()``.
             rules: How relevance passes operations: ``"stable"``, ``"reference"``, ``"paper"``,
                 or a rule set of your own.
-            keep_evidence: Whether to return the attention, gradient and relevance of each layer.
+            keep_evidence: Whether to return the attention, gradient and relevance of each layer,
+                and what else the method worked with.
+            memory: Gibibytes that methods of many forward passes may take for them; if left out,
+                half of a GPU's free memory, or 2 on a CPU.
             **options: Options of the method, such as ``start_layer``.
 
         Returns:
@@ -99,21 +107,29 @@ class Explainer:
         """
         built = methods.build(method, options)
         rule_set = rule_sets.get(rules)
-        call = _Call(inputs, self.model)
-        call.check(self.model)
+        call = Call.of(inputs, self.model)
         # Whatever surrounds the call, explanations are computed in the precision of the weights.
         with torch.autocast(call.main.device.type, enabled=False), torch.inference_mode(False):
             traced = self._trace(call)
             indices = resolve(traced.logits.detach(), self.class_names, target, classes)
             layout = find_layout(self.layout, traced.sites[0].tokens, call.main, traced.grids)
-            kinds = KINDS if keep_evidence else built.needs
+            kinds = {*built.needs, *(_KEPT if keep_evidence else ())}
             scores, evidence = [], []
-            for group in torch.split(indices, max(1, _MAPS_AT_ONCE // len(indices)), 1):
-                found = gather(traced, kinds, group, rule_set, layout, call.padding)
+            for group in torch.split(indices, _classes_at_once(kinds, indices), 1):
+                found = gather(
+                    traced,
+                    kinds,
+                    group,
+                    rule_set,
+                    layout,
+                    call.padding,
+                    getattr(built, "gradients", "plain"),
+                    lambda: Forwards(self.model, call, self.output, traced, memory),
+                )
                 scores.append(_units(built(found), layout, call.padding))
                 if keep_evidence:
                     evidence.append(found)
-        if "relevance" in built.needs and traced.logits.dtype in (torch.float16, torch.bfloat16):
+        if any("relevance" in kind for kind in built.needs) and traced.logits.dtype in _COARSE:
             warnings.warn(
                 f"Relevance in {traced.logits.dtype} is too coarse to be conserved; explain a "
                 f"float32 copy of the model.",
@@ -137,7 +153,7 @@ class Explainer:
             evidence=joined(evidence, one_target=not many) if keep_evidence else None,
         )
 
-    def _trace(self, call: _Call) -> Trace:
+    def _trace(self, call: Call) -> Trace:
         try:
             return trace(self.model, call.args, dict(call.kwargs), call.main_at, self.output)
         except WhenceError:
@@ -163,62 +179,11 @@ def _is_multi_label(model: nn.Module) -> bool:
     return getattr(config, "problem_type", None) == "multi_label_classification"
 
 
-class _Call:
-    """How the model is called, and which argument is explained."""
-
-    def __init__(self, inputs: Any, model: nn.Module) -> None:
-        self.args: tuple[Any, ...] = ()
-        self.kwargs: Mapping[str, Any] = {}
-        self.main_at: int | str = 0
-        if isinstance(inputs, Tensor):
-            self.args = (inputs,)
-            self.main = inputs
-            return
-        if not isinstance(inputs, Mapping):
-            raise WhenceError(
-                f"Inputs are a tensor, or a mapping of tensors as the model takes them, not "
-                f"{type(inputs).__name__}."
-            )
-        self.kwargs = inputs
-        self.main_at = self._main_of(inputs, model)
-        self.main = inputs[self.main_at]
-
-    @staticmethod
-    def _main_of(inputs: Mapping[str, Any], model: nn.Module) -> str:
-        tensors = [name for name, value in inputs.items() if isinstance(value, Tensor)]
-        usual = (getattr(model, "main_input_name", None), "inputs_embeds", "pixel_values")
-        for name in (*usual, "input_ids", "input_values", *tensors):
-            if name in tensors:
-                return str(name)
-        raise WhenceError(
-            'The inputs hold no tensor. With a tokenizer or processor, ask for return_tensors="pt".'
-        )
-
-    @property
-    def padding(self) -> Tensor | None:
-        """(batch, tokens), true where a token is padding."""
-        mask = self.kwargs.get("attention_mask")
-        return mask == 0 if isinstance(mask, Tensor) and mask.dim() == 2 else None
-
-    def check(self, model: nn.Module) -> None:
-        """Refuse what cannot be explained."""
-        tensors = [v for v in (*self.args, *self.kwargs.values()) if isinstance(v, Tensor)]
-        devices = {p.device for p in model.parameters()}
-        for tensor in tensors:
-            if len(devices) == 1 and tensor.device not in devices:
-                device = devices.pop()
-                raise WhenceError(
-                    f"The inputs are on {tensor.device} but the model is on {device}; move them "
-                    f"with inputs.to('{device}')."
-                )
-            if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-                raise WhenceError("The inputs hold NaN or infinite values.")
-        if self.main.dim() < 2:
-            raise WhenceError(
-                f"A batch is needed, but the input has shape {tuple(self.main.shape)}."
-            )
-        if 0 in self.main.shape:
-            raise WhenceError(f"The batch is empty: its shape is {tuple(self.main.shape)}.")
+def _classes_at_once(kinds: Collection[str], indices: Tensor) -> int:
+    """All of them, unless readings of each would fill the memory."""
+    batch, classes = indices.shape
+    of_classes = any("gradient" in kind or "relevance" in kind for kind in kinds)
+    return max(1, _MAPS_AT_ONCE // batch) if of_classes else classes
 
 
 def _units(scores: Tensor, layout: Layout, padding: Tensor | None) -> Tensor:

@@ -24,7 +24,7 @@ def test_methods_are_found_by_name_and_alias():
 def test_a_new_method_is_a_dataclass_that_says_what_it_needs():
     @methods.register("raw")
     @dataclass(frozen=True)
-    class Raw:
+    class Raw(methods.Method):
         needs: ClassVar = ("attention",)
         layer: int = -1
 
@@ -43,7 +43,7 @@ def test_a_new_method_is_a_dataclass_that_says_what_it_needs():
     [
         ({"method": "tiab"}, r"no method 'tiab'. Did you mean 'tiba'\? Available: .*tiba"),
         ({"method": 5}, "no method '5'. Available: .*tiba"),
-        ({"begin": 1}, r"'tiba' has no option 'begin'. Its options: start_layer, normalize_rows"),
+        ({"begin": 1}, r"'tiba' has no option 'begin'. Its options: start_layer, normalize_rows, gradients"),
         ({"start_layer": "1"}, r"'start_layer' of method 'tiba' must be int, not '1'"),
         ({"start_layer": True}, r"must be int, not True"),
         ({"normalize_rows": 1}, r"must be bool, not 1"),
@@ -60,6 +60,6 @@ def test_wrong_requests_say_what_there_is(options, message):
 def test_what_is_not_a_method_is_refused():
     with pytest.raises(TypeError, match="must be a dataclass"):
         methods.register("plain")(type("Plain", (), {"needs": ()}))
-    greedy = dataclass(type("Greedy", (), {"needs": ("everything",)}))
+    greedy = dataclass(type("Greedy", (methods.Method,), {"needs": ("everything",)}))
     with pytest.raises(TypeError, match=r"needs \['everything'\]"):
         methods.register("greedy")(greedy)

@@ -3,9 +3,27 @@
 import importlib
 import pkgutil
 
-from whence.methods.registry import Method, available, build, get, register
+from whence.methods.registry import (
+    Description,
+    Method,
+    available,
+    build,
+    describe,
+    get,
+    parse,
+    register,
+)
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
-__all__ = ["Method", "available", "build", "get", "register"]
+__all__ = [
+    "Description",
+    "Method",
+    "available",
+    "build",
+    "describe",
+    "get",
+    "parse",
+    "register",
+]

@@ -1,12 +1,14 @@
-"""Finding methods by name and building them from options."""
+"""Finding methods by name, describing them, and building them from options."""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import inspect
+import types
 import typing
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from torch import Tensor
 
@@ -14,22 +16,76 @@ from whence.errors import WhenceError
 from whence.evidence import KINDS, Evidence
 
 
-class Method(typing.Protocol):
-    """A method: a dataclass whose fields are its options, called with the evidence it needs.
+class Method:
+    """A method: a frozen dataclass whose fields are its options, called with its evidence.
+
+    The first line of its docstring says what it is in a sentence.
 
     Attributes:
-        needs: Kinds of evidence, of ``"attention"``, ``"gradient"``, ``"relevance"``.
+        needs: Kinds of evidence, of `whence.evidence.KINDS`.
+        citation: Authors, title, where and when it was published.
+        cost: How many forward passes' worth of work it is, as a number or a formula of its options.
+        class_specific: Whether different classes get different explanations.
+        signed: Whether scores below zero speak against the class.
+        inputs: What it explains: ``"image"``, ``"text"`` or both.
     """
 
-    needs: ClassVar[tuple[str, ...]]
+    needs: ClassVar[tuple[str, ...]] = ()
+    citation: ClassVar[str] = ""
+    cost: ClassVar[str] = ""
+    class_specific: ClassVar[bool] = True
+    signed: ClassVar[bool] = False
+    inputs: ClassVar[tuple[str, ...]] = ("image", "text")
 
     def __call__(self, evidence: Evidence) -> Tensor:
         """Score every token, prefix tokens included: (classes, batch, tokens)."""
-        ...
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class Description:
+    """What there is to know about a method before it is used.
+
+    Attributes:
+        name: Its name.
+        aliases: Other names.
+        summary: What it is, in a sentence.
+        citation: Where it was published.
+        needs: Kinds of evidence it works with.
+        cost: Its work, in forward passes.
+        class_specific: Whether different classes get different explanations.
+        signed: Whether scores below zero speak against the class.
+        inputs: ``("image",)``, ``("text",)`` or both.
+        options: Each option with its type and its default.
+    """
+
+    name: str
+    aliases: tuple[str, ...]
+    summary: str
+    citation: str
+    needs: tuple[str, ...]
+    cost: str
+    class_specific: bool
+    signed: bool
+    inputs: tuple[str, ...]
+    options: dict[str, tuple[str, Any]]
+
+    def __str__(self) -> str:
+        specific = "class-specific" if self.class_specific else "the same for every class"
+        signed = ", signed" if self.signed else ""
+        lines = [
+            f"{self.name}: {self.summary}",
+            f"  {self.citation}" if self.citation else "",
+            f"  explains {' and '.join(self.inputs)}; {specific}{signed}",
+            f"  needs {', '.join(KINDS[kind] for kind in self.needs)}" if self.needs else "",
+            f"  cost in forward passes: {self.cost}" if self.cost else "",
+            *(f"  {name}: {kind} = {default!r}" for name, (kind, default) in self.options.items()),
+        ]
+        return "\n".join(line for line in lines if line)
 
 
 M = TypeVar("M", bound=type)
-_methods: dict[str, type] = {}
+_methods: dict[str, type[Method]] = {}
 _aliases: dict[str, str] = {}
 
 
@@ -37,11 +93,14 @@ def register(name: str, *, aliases: tuple[str, ...] = ()) -> Callable[[M], M]:
     """Make a method available under a name. Use as a decorator on its dataclass."""
 
     def decorate(method: M) -> M:
-        if not dataclasses.is_dataclass(method):
-            raise TypeError(f"Method '{name}' must be a dataclass: its fields are its options.")
-        unknown = set(method.needs) - set(KINDS)  # type: ignore[attr-defined]
+        if not dataclasses.is_dataclass(method) or not issubclass(method, Method):
+            raise TypeError(
+                f"Method '{name}' must be a dataclass that inherits from whence.methods.Method: "
+                f"its fields are its options."
+            )
+        unknown = set(method.needs) - set(KINDS)
         if unknown:
-            raise TypeError(f"Method '{name}' needs {sorted(unknown)}; evidence is {KINDS}.")
+            raise TypeError(f"Method '{name}' needs {sorted(unknown)}; evidence is {list(KINDS)}.")
         _methods[name] = method
         _aliases.update(dict.fromkeys(aliases, name))
         return method
@@ -54,7 +113,7 @@ def available() -> list[str]:
     return sorted(_methods)
 
 
-def get(name: str) -> type:
+def get(name: str) -> type[Method]:
     """The class of a method.
 
     Raises:
@@ -70,6 +129,30 @@ def get(name: str) -> type:
     return method
 
 
+def describe(name: str) -> Description:
+    """What a method is, what it needs and costs, and its options.
+
+    Raises:
+        WhenceError: There is no such method.
+    """
+    method = get(name)
+    known = next(n for n, m in _methods.items() if m is method)
+    return Description(
+        name=known,
+        aliases=tuple(alias for alias, of in _aliases.items() if of == known),
+        summary=(inspect.getdoc(method) or "").split("\n\n")[0].replace("\n", " "),
+        citation=method.citation,
+        needs=method.needs,
+        cost=method.cost,
+        class_specific=method.class_specific,
+        signed=method.signed,
+        inputs=method.inputs,
+        options={
+            name: (_said(kind), default) for name, (kind, default) in _options(method).items()
+        },
+    )
+
+
 def build(name: str, options: dict[str, Any]) -> Method:
     """A method with its options set.
 
@@ -77,16 +160,86 @@ def build(name: str, options: dict[str, Any]) -> Method:
         WhenceError: The method has no such option, or the value is of the wrong type.
     """
     method = get(name)
-    types = typing.get_type_hints(method)
-    known = {field.name: types[field.name] for field in dataclasses.fields(method)}
+    known = _options(method)
     for option, value in options.items():
         if option not in known:
             listed = ", ".join(known) or "none"
             raise WhenceError(f"Method '{name}' has no option '{option}'. Its options: {listed}.")
-        wanted = known[option]
-        if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
+        kind = known[option][0]
+        if not _fits(value, kind):
             raise WhenceError(
-                f"Option '{option}' of method '{name}' must be {wanted.__name__}, not {value!r}."
+                f"Option '{option}' of method '{name}' must be {_said(kind)}, not {value!r}."
             )
-    built: Method = method(**options)
-    return built
+    try:
+        return method(**options)
+    except ValueError as error:
+        if isinstance(error, WhenceError):
+            raise
+        raise WhenceError(f"Method '{name}': {error}") from error
+
+
+def parse(name: str, option: str, text: str) -> Any:
+    """The value of an option from what a user typed.
+
+    Raises:
+        WhenceError: The method has no such option, or the text is no value of its type.
+    """
+    known = _options(get(name))
+    if option not in known:
+        listed = ", ".join(known) or "none"
+        raise WhenceError(f"Method '{name}' has no option '{option}'. Its options: {listed}.")
+    kind = known[option][0]
+    for value in _readings(text):
+        if _fits(value, kind):
+            return value
+    raise WhenceError(f"Option '{option}' of method '{name}' must be {_said(kind)}, not {text!r}.")
+
+
+def _readings(text: str) -> list[Any]:
+    """What a text may mean, likeliest first."""
+    words: dict[str, Any] = {"true": True, "false": False, "none": None}
+    meant: list[Any] = [words[text.lower()]] if text.lower() in words else []
+    for number in (int, float):
+        try:
+            meant.append(number(text))
+        except ValueError:
+            continue
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    numbers = [int(part) for part in parts if part.lstrip("-").isdigit()]
+    return [*meant, text, tuple(numbers) if len(numbers) == len(parts) else (), tuple(parts)]
+
+
+def _options(method: type[Method]) -> dict[str, tuple[Any, Any]]:
+    hints = typing.get_type_hints(method)
+    return {
+        field.name: (hints[field.name], field.default)
+        for field in dataclasses.fields(method)  # type: ignore[arg-type]
+    }
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a value is of a type: a class, a Literal, a union of these, or a tuple of one."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Literal:
+        return isinstance(value, str) and value in inner
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, one) for one in inner)
+    if origin is tuple:
+        return isinstance(value, tuple | list) and all(_fits(one, inner[0]) for one in value)
+    if isinstance(value, bool):
+        return kind is bool
+    if kind is float:
+        return isinstance(value, int | float)
+    return isinstance(value, kind)
+
+
+def _said(kind: Any) -> str:
+    """A type in words."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Literal:
+        return " or ".join(f"'{one}'" for one in inner)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(map(_said, inner))
+    if origin is tuple:
+        return f"several {_said(inner[0])}"
+    return "None" if kind is type(None) else str(kind.__name__)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from whence.errors import WhenceError
 from whence.evidence import Evidence
-from whence.methods.registry import register
+from whence.methods.registry import Method, register
+from whence.rows import carried, layers_from, lowest_at_pooled
+from whence.tracing.gradients import Gradients
 
 
 @register("tiba", aliases=("transformer_attribution",))
 @dataclass(frozen=True)
-class Tiba:
+class Tiba(Method):
     r"""Gradient-weighted relevance of every attention map, joined over layers.
 
     With :math:`\nabla A^{(b)}` the gradient of the class logit at the attention map of layer b and
@@ -35,65 +35,23 @@ class Tiba:
         start_layer: The first layer that takes part; earlier ones are left out.
         normalize_rows: Divide the rows of each :math:`\bar A` by their sum, as the authors do for
             BERT.
+        gradients: ``"plain"``, as the authors', or ``"balanced"``.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("gradient", "relevance")
+    citation: ClassVar[str] = (
+        "Chefer, Gur, Wolf: Transformer Interpretability Beyond Attention Visualization, CVPR 2021"
+    )
+    cost: ClassVar[str] = "5"
 
     start_layer: int = 0
     normalize_rows: bool = False
+    gradients: Gradients = "plain"
 
     def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
-        layers = len(evidence.gradient)
-        if not 0 <= self.start_layer < layers:
-            raise WhenceError(
-                f"start_layer={self.start_layer} does not exist: the model has {layers} attention "
-                f"layers, 0 to {layers - 1}."
-            )
         kept, moved = evidence.pooling, torch.zeros_like(evidence.pooling)
-        for layer in range(layers - 1, self.start_layer - 1, -1):
+        for layer in layers_from(self.start_layer, len(evidence.gradient)):
             weighted = evidence.gradient[layer] * evidence.relevance[layer]
             added = weighted.clamp_(min=0).mean(-3)
             kept, moved = carried(kept, moved, added, self.normalize_rows)
         return lowest_at_pooled(moved, evidence)
-
-
-def carried(
-    kept: Tensor, moved: Tensor, added: Tensor, normalize_rows: bool = False
-) -> tuple[Tensor, Tensor]:
-    """A row vector times (I + added), in two parts that add up to it.
-
-    The first part is what identities alone carry on: it says which tokens are read, not where in
-    the input their content came from. The other is small beside it, and precise when kept apart.
-
-    Args:
-        kept: (..., tokens), the part that only identities carried so far.
-        moved: (..., tokens), the rest.
-        added: (..., tokens, tokens). Where queries are not the keys, as in pooling by attention,
-            there is no skip connection, and no identity is added.
-        normalize_rows: Whether to divide the rows of (I + added) by their sum first.
-    """
-    queries, keys = added.shape[-2:]
-    if kept.shape[-1] != queries:
-        raise WhenceError(
-            f"The attention maps do not follow on each other: one has {queries} queries, the next "
-            f"reads {kept.shape[-1]} tokens. Models with windows, merged tokens or cross-attention "
-            f"cannot be explained by this method."
-        )
-    identity = 1 if queries == keys else 0
-    if normalize_rows:
-        sums = identity + added.sum(-1)
-        kept, moved = kept / sums, moved / sums
-    step = ((kept + moved)[..., None, :] @ added)[..., 0, :]
-    return (kept, moved + step) if identity else (torch.zeros_like(step), step)
-
-
-def lowest_at_pooled(scores: Tensor, evidence: Evidence) -> Tensor:
-    """Give the token that is read, if it is a single one, the lowest score among real tokens."""
-    if scores.shape != evidence.pooling.shape:
-        return scores
-    real = scores
-    if evidence.padding is not None and evidence.padding.shape == scores.shape[1:]:
-        real = scores.masked_fill(evidence.padding, math.inf)
-    pooled = evidence.pooling == 1
-    lowest = real.masked_fill(pooled, math.inf).amin(-1, keepdim=True)
-    return torch.where(pooled & lowest.isfinite(), lowest, scores)

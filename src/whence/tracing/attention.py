@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from whence.errors import WhenceError
-from whence.tracing.operations import Function, Operation
+from whence.tracing.operations import Function, MatMul, Operation
 
 if TYPE_CHECKING:
     from whence.tracing.recorder import Recorder
@@ -26,12 +26,14 @@ class AttentionSite:
 
     Attributes:
         weights: The factor of that product; part of the graph, so that readings can end here.
+        product: The operation that multiplies it with the values.
         where: The module it was computed in.
         keys_first: Whether the factor is the map transposed, as in V^T A^T.
         heads_first: Whether heads come before samples in its leading dimensions.
     """
 
     weights: Tensor
+    product: MatMul
     where: str
     keys_first: bool = False
     heads_first: bool = False
@@ -40,6 +42,14 @@ class AttentionSite:
     def tokens(self) -> int:
         """The number of keys."""
         return self.weights.shape[-2 if self.keys_first else -1]
+
+    def values(self, batch: int) -> Tensor:
+        """The values that the map weighs, as (batch, heads, keys, width of a head)."""
+        values = self.product.a.mT if self.keys_first else self.product.b
+        values = values.expand(*self.weights.shape[:-2], *values.shape[-2:])
+        leading = (-1, batch) if self.heads_first else (batch, -1)
+        values = values.reshape(*leading, *values.shape[-2:])
+        return values.transpose(0, 1) if self.heads_first else values
 
     def by_head(self, reading: Tensor, batch: int) -> Tensor:
         """The map, or a reading of it with leading dimensions, as (..., batch, heads, q, k)."""

@@ -29,21 +29,24 @@ class Tape:
     Attributes:
         rules: The rule set of a relevance reading; None while gradients are read.
         batch: Number of samples, the size of the leading dimension.
+        forward_only: Whether nothing will be read, so that operations let go of what they keep.
     """
 
     def __init__(self) -> None:
         self.rules: RuleSet | None = None
         self.batch = 0
+        self.forward_only = False
         self._operations: list[weakref.ref[Operation]] = []
 
     def add(self, operation: Operation) -> None:
         """Enter an operation, so that `preserve` can find what it keeps."""
         operation.tape = self
+        operation.index = len(self._operations)
         self._operations.append(weakref.ref(operation))
 
     def preserve(self, tensor: Tensor) -> None:
         """Copy what operations keep of this tensor's memory, which is about to be overwritten."""
-        for reference in self._operations:
+        for reference in () if self.forward_only else self._operations:
             operation = reference()
             if operation is not None:
                 operation.preserve(tensor)
@@ -59,12 +62,16 @@ class Operation:
         tape: The tape it is recorded on.
         output: The output; not part of the graph.
         uses: How many recorded operations read the output.
+        index: Its place among the operations of the forward pass.
+        attends: Whether it is the softmax of an attention, or the product of its map with values.
     """
 
     kind = ""
     tape: Tape
     output: Tensor
     uses = 0
+    index = 0
+    attends = False
 
     def __init__(self, name: str = "", where: str = "") -> None:
         self.name = name or type(self).__name__.lower()
@@ -78,11 +85,22 @@ class Operation:
         """Gradients of the inputs, given that of the output."""
         raise NotImplementedError
 
+    def release(self) -> None:
+        """Let go of all tensors, when nothing will be read backward."""
+        for name in [name for name, value in vars(self).items() if _holds_tensors(value)]:
+            delattr(self, name)
+
     def preserve(self, overwritten: Tensor) -> None:
         """Copy what is kept of a tensor's memory before the model overwrites it."""
         for name, value in vars(self).items():
             if isinstance(value, Tensor) and _same_memory(value, overwritten):
                 setattr(self, name, value.clone())
+
+
+def _holds_tensors(value: object) -> bool:
+    return isinstance(value, Tensor) or (
+        isinstance(value, tuple) and any(isinstance(part, Tensor) for part in value)
+    )
 
 
 def _same_memory(a: Tensor, b: Tensor) -> bool:

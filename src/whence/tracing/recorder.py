@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from types import MethodWrapperType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from whence.errors import WhenceError
 from whence.tracing import spelling
 from whence.tracing.attention import SOFTMAX, AttentionSite, softmax_behind, weighs_products
-from whence.tracing.operations import Function, Operation, Recorded, Tape
-from whence.tracing.rules import no_rule
+from whence.tracing.operations import Function, MatMul, Operation, Recorded, Tape
+from whence.tracing.rules import RuleSet, no_rule
 from whence.tracing.spelling import Call, is_traced
 
 # Kinds that every rule set has: no need to note where they were called.
@@ -25,23 +27,73 @@ _COMMON = frozenset(("linear", "matmul", "add", "sum", "pass"))
 _LOOKUPS = frozenset(("embedding", "__getitem__", "index_select"))
 
 
+class Step(NamedTuple):
+    """A recorded operation, and where its inputs and its output are in the graph."""
+
+    operation: Operation
+    inputs: tuple[GradientEdge, ...]
+    output: GradientEdge
+
+
+class Edit(NamedTuple):
+    """A change of one operation's inputs, or of its output, while a model runs."""
+
+    inputs: Callable[..., tuple[Tensor, ...]] | None = None
+    output: Callable[[Tensor], Tensor] | None = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run of the model does otherwise than the model's own forward pass.
+
+    Attributes:
+        inputs: Pixels or embeddings to be used in the place of the model's own.
+        edits: Changes, by the index of the operation.
+        rules: How gradients that others compute through this run are to be read.
+        forward_only: Whether nothing will be read backward, so that nothing need be kept.
+    """
+
+    inputs: Tensor | None = None
+    edits: Mapping[int, Edit] = field(default_factory=dict)
+    rules: RuleSet | None = None
+    forward_only: bool = False
+
+
+def _traced(value: Tensor) -> Tensor:
+    """A value that is followed from here on, whatever it was made of."""
+    return value if is_traced(value) else value.detach().requires_grad_().clone()
+
+
+def edge_of(tensor: Tensor) -> GradientEdge:
+    """Where in the graph a tensor is now; it may be overwritten later."""
+    return GradientEdge(tensor.grad_fn, tensor.output_nr)  # type: ignore[arg-type]
+
+
 class Recorder(TorchFunctionMode):
     """Sees every torch call of a forward pass and records those that depend on the input.
 
     Args:
         names: Paths of the model's modules, by id, for messages.
         ignore_no_grad: Whether to follow the input where the model itself switches gradients off.
+        run: What is done otherwise than in the model's own forward pass.
 
     Attributes:
         tape: What the recorded operations share.
+        steps: The recorded operations in their order.
         sites: The attention maps found, nearest the input first.
         grids: Spatial sizes of convolution outputs: one of them is the grid of patches.
         inputs: The leaves where the dependence on the input begins: pixels or embeddings.
     """
 
-    def __init__(self, names: Mapping[int, str], ignore_no_grad: bool = False) -> None:
+    def __init__(
+        self, names: Mapping[int, str], ignore_no_grad: bool = False, run: Run | None = None
+    ) -> None:
         super().__init__()
         self.tape = Tape()
+        self.run = Run() if run is None else run
+        self.tape.rules = self.run.rules
+        self.tape.forward_only = self.run.forward_only
+        self.steps: list[Step] = []
         self.sites: list[AttentionSite] = []
         self.grids: list[tuple[int, ...]] = []
         self.inputs: list[Tensor] = []
@@ -60,7 +112,8 @@ class Recorder(TorchFunctionMode):
         return self._follow(main)
 
     def _follow(self, value: Tensor) -> Tensor:
-        leaf = value.detach().requires_grad_()
+        given = self.run.inputs
+        leaf = value.detach().requires_grad_() if given is None else given
         self.inputs.append(leaf)
         copy = leaf.clone()  # because the model may write to it
         self._routed(copy, ())
@@ -83,8 +136,8 @@ class Recorder(TorchFunctionMode):
             if in_place and isinstance(args[0], Tensor):
                 self.tape.preserve(args[0])
             result = func(*args, **kwargs)
-            found = self._ids is not None and name in _LOOKUPS
-            return self._looked_up(result, _flat(args, kwargs)) if found else result
+            found = is_lookup(name, _flat(args, kwargs), result, self._ids)
+            return self._follow(result) if found else result
         if isinstance(func, MethodWrapperType) and name not in spelling.ROUTING:
             return func(*args, **kwargs)  # an attribute, such as shape
         if in_place:
@@ -93,18 +146,6 @@ class Recorder(TorchFunctionMode):
             kwargs["inplace"] = False
             return self._overwrite(args[0], spelling.spell(self, Call(name, func, args, kwargs)))
         return spelling.spell(self, Call(name, func, args, kwargs))
-
-    def _looked_up(self, result: Any, args: Iterator[Any]) -> Any:
-        ids = self._ids
-        assert ids is not None
-        if not isinstance(result, Tensor) or not result.is_floating_point():
-            return result
-        for indices in args:
-            if isinstance(indices, Tensor) and not indices.is_floating_point():
-                same = indices.untyped_storage().data_ptr() == ids.untyped_storage().data_ptr()
-                copied = indices.shape == ids.shape and torch.equal(indices, ids)
-                return self._follow(result) if same or copied else result
-        return result
 
     def _in_place(self, call: Call) -> Any:
         """Compute out of place, then write the result: what was kept before must stay as it was."""
@@ -133,6 +174,9 @@ class Recorder(TorchFunctionMode):
             if read is not None:
                 read.uses += 1
         self.tape.add(operation)
+        edit = self.run.edits.get(operation.index)
+        if edit is not None and edit.inputs is not None:
+            inputs = edit.inputs(*inputs)
         device = inputs[0].device.type
         if torch.is_autocast_enabled(device):
             with torch.autocast(device, enabled=False):
@@ -142,7 +186,11 @@ class Recorder(TorchFunctionMode):
         if operation.name == SOFTMAX:
             operation.where = self.where()
             self._softmaxes[operation] = output
-        return output
+        if self.run.forward_only:
+            operation.release()
+        else:
+            self.steps.append(Step(operation, tuple(map(edge_of, inputs)), edge_of(output)))
+        return output if edit is None or edit.output is None else _traced(edit.output(output))
 
     def apply_module(self, kind: str, module: nn.Module, path: str) -> Callable[..., Any]:
         """A forward that runs a module as one operation of the given kind."""
@@ -158,13 +206,15 @@ class Recorder(TorchFunctionMode):
 
         return whole
 
-    def notice_attention(self, a: Tensor, b: Tensor) -> None:
+    def notice_attention(self, product: MatMul, a: Tensor, b: Tensor) -> None:
         """Note an attention site if a factor of the product a b came out of a softmax."""
         for factor in (a, b):
             softmax = softmax_behind(factor)
             if softmax is not None:
                 self._softmaxes.pop(softmax, None)
-                self.sites.append(AttentionSite(factor, self.where(), keys_first=factor is b))
+                softmax.attends = product.attends = True
+                site = AttentionSite(factor, product, self.where(), keys_first=factor is b)
+                self.sites.append(site)
                 return
 
     def route(self, call: Call) -> Any:
@@ -225,7 +275,7 @@ class Recorder(TorchFunctionMode):
         """Let go of the graph."""
         self._softmaxes.clear()
         self._routes.clear()
-        self.sites, self.inputs = [], []
+        self.sites, self.inputs, self.steps = [], [], []
 
     def where(self, kind: str = "") -> str:
         """The module whose forward is running, for messages."""
@@ -239,6 +289,19 @@ class Recorder(TorchFunctionMode):
                 return f"module '{path}' ({of})" if path else f"{of}.forward"
             frame = frame.f_back  # type: ignore[assignment]
         return "the model's forward"
+
+
+def is_lookup(name: str, args: Iterable[Any], result: Any, ids: Tensor | None) -> bool:
+    """Whether a call looked up embeddings of these token ids."""
+    if ids is None or name not in _LOOKUPS or not isinstance(result, Tensor):
+        return False
+    if not result.is_floating_point():
+        return False
+    for indices in args:
+        if isinstance(indices, Tensor) and not indices.is_floating_point():
+            same = indices.untyped_storage().data_ptr() == ids.untyped_storage().data_ptr()
+            return same or (indices.shape == ids.shape and torch.equal(indices, ids))
+    return False
 
 
 def refuse_relevance(node: Any, tape: Tape, name: str, where: str) -> None:

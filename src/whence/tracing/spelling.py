@@ -248,8 +248,9 @@ def _matmul(record: Recorder, call: Call) -> Any:
     if min(a.dim(), b.dim()) < 2:
         return record.refuse(call.run(), call.name)
     if is_traced(a) and is_traced(b):
-        output = record.apply(MatMul(), a, b)
-        record.notice_attention(a, b)
+        product = MatMul()
+        output = record.apply(product, a, b)
+        record.notice_attention(product, a, b)
         return output
     if is_traced(a):
         return record.apply(ConstantMatMul(b, weight_first=False), a)

@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge
 
 from whence.errors import WhenceError
 from whence.tracing.attention import AttentionSite, arrange
 from whence.tracing.operations import Tape
-from whence.tracing.recorder import Recorder
+from whence.tracing.recorder import Recorder, Run, Step
 from whence.tracing.replica import replicate, unwrapped
 from whence.tracing.rules import RuleSet
 from whence.tracing.spelling import kind_of_module
@@ -27,14 +28,21 @@ class Trace:
         sites: The attention maps, nearest the input first.
         grids: Spatial sizes of convolution outputs.
         inputs: The pixels or embeddings from which everything was followed.
-        tape: What the recorded operations share.
+        steps: The recorded operations in their order.
+        tape: What they share.
     """
 
     logits: Tensor
     sites: list[AttentionSite]
     grids: list[tuple[int, ...]]
     inputs: list[Tensor]
+    steps: list[Step]
     tape: Tape
+
+    @property
+    def batch(self) -> int:
+        """The number of samples."""
+        return self.tape.batch
 
     def attention(self) -> list[Tensor]:
         """Each attention map, as (batch, heads, queries, keys)."""
@@ -69,39 +77,71 @@ class Trace:
         ]
 
     def read(
-        self, classes: Tensor, tensors: Sequence[Tensor], rules: RuleSet | None = None
+        self,
+        classes: Tensor,
+        places: Sequence[Tensor | GradientEdge],
+        rules: RuleSet | None = None,
     ) -> list[Tensor]:
-        """Gradient, or relevance under rules, of classes at any tensors of the graph.
+        """Gradient, or what rules make of it, of classes at any places of the graph.
 
         Both start from a one-hot vector at the logits, and go down only as far as is asked for. All
         classes go down together.
 
         Returns:
-            For each tensor, a tensor of its shape with the classes as a new first dimension.
+            For each place, a tensor of its shape with the classes as a new first dimension.
         """
         seeds = self.logits.new_zeros(classes.shape[1], *self.logits.shape)
         seeds.scatter_(2, classes.T[..., None], 1)
         several = len(seeds) > 1
         self.tape.rules = rules
         try:
-            readings = self._backward(tensors, seeds if several else seeds[0], several)
+            readings = self._backward(places, seeds if several else seeds[0], several)
         finally:
             self.tape.rules = None
         return [reading if several else reading[None] for reading in readings]
 
-    def first_sample(self, site: AttentionSite) -> Tensor:
-        """Gradient of all that the model says of the first sample, at an attention map."""
+    def first_sample(self, place: Tensor | GradientEdge) -> Tensor:
+        """Gradient of all that the model says of the first sample, somewhere in the graph."""
         seed = torch.zeros_like(self.logits)
         seed[0] = 1
-        return self._backward([site.weights], seed)[0]
+        return self._backward([place], seed)[0]
+
+    def by_token(self, reading: Tensor, place: GradientEdge, shape: torch.Size) -> Tensor:
+        """A reading at a place whose values have rows of tokens, as (..., batch, tokens, rest).
+
+        Sequences may come before samples, and both may be folded into one dimension.
+
+        Raises:
+            WhenceError: The values are not laid out as samples and tokens.
+        """
+        batch, tokens = self.batch, self.sites[0].tokens
+        extra = reading.shape[: reading.dim() - len(shape)]
+        samples_first = shape[:2] == (batch, tokens)
+        tokens_first = shape[:2] == (tokens, batch)
+        if len(shape) == 2 and shape[0] == batch * tokens:
+            samples_first = tokens_first = True
+            shape = torch.Size((batch, tokens, shape[1]))
+        if not samples_first and not tokens_first:
+            raise WhenceError(
+                f"Values of shape {tuple(shape)} are not laid out as {batch} sample(s) of {tokens} "
+                f"tokens, as this method needs them."
+            )
+        if samples_first and tokens_first and batch > 1:
+            # The first sample says nothing about the rows of others.
+            touched = self.first_sample(place).reshape(batch, tokens, -1)
+            samples_first = not touched[1:].any()
+        if samples_first:
+            return reading.reshape(*extra, batch, tokens, *shape[2:])
+        reading = reading.reshape(*extra, tokens, batch, *shape[2:])
+        return reading.transpose(len(extra), len(extra) + 1)
 
     def _backward(
-        self, tensors: Sequence[Tensor], seed: Tensor, several: bool = False
+        self, places: Sequence[Tensor | GradientEdge], seed: Tensor, several: bool = False
     ) -> tuple[Tensor, ...]:
         with torch.inference_mode(False):
             return torch.autograd.grad(
                 self.logits,
-                list(tensors),
+                list(places),  # type: ignore[arg-type]
                 seed,
                 retain_graph=True,
                 is_grads_batched=several,
@@ -115,6 +155,7 @@ def trace(
     kwargs: dict[str, Any],
     main: str | int,
     output: Callable[[Any], Tensor] | None = None,
+    run: Run | None = None,
 ) -> Trace:
     """Run a model once and record it.
 
@@ -127,12 +168,13 @@ def trace(
         kwargs: Keyword arguments of its forward.
         main: Which argument is the input to explain, by position or name.
         output: Gets the logits from what the model returns, if it is not obvious.
+        run: What is done otherwise than in the model's own forward pass.
 
     Raises:
         WhenceError: The model has no attention, or no logits that whence can follow.
     """
     for ignore_no_grad in (False, True):
-        recorded = _record(model, args, kwargs, main, output, ignore_no_grad)
+        recorded = _record(model, args, kwargs, main, output, ignore_no_grad, run)
         if recorded is not None:
             return recorded
     raise WhenceError(
@@ -148,12 +190,13 @@ def _record(
     main: str | int,
     output: Callable[[Any], Tensor] | None,
     ignore_no_grad: bool,
+    run: Run | None,
 ) -> Trace | None:
     """Record a forward pass; None if the logits do not depend on the input."""
     with torch.inference_mode(False), torch.enable_grad():
         stand_in = replicate(model)
         names = {id(module): name for name, module in stand_in.named_modules()}
-        recorder = Recorder(names, ignore_no_grad)
+        recorder = Recorder(names, ignore_no_grad, run)
         whole = [m for m in stand_in.modules() if kind_of_module(m) is not None]
         for module in whole:
             kind = kind_of_module(module)
@@ -172,9 +215,17 @@ def _record(
                 return None
             if not recorder.sites:
                 raise WhenceError(_NO_ATTENTION.format(type(unwrapped(model)).__name__))
-            recorder.finish(logits)
-            recorded = Trace(logits, recorder.sites, recorder.grids, recorder.inputs, recorder.tape)
-            arrange(recorded.sites, recorder.tape.batch, recorded.first_sample)
+            recorded = Trace(
+                logits,
+                recorder.sites,
+                recorder.grids,
+                recorder.inputs,
+                recorder.steps,
+                recorder.tape,
+            )
+            if run is None:
+                recorder.finish(logits)
+                arrange(recorded.sites, recorded.batch, lambda s: recorded.first_sample(s.weights))
             return recorded
         finally:
             recorder.forget()
