@@ -42,7 +42,7 @@ $(TEST)/.installed: pyproject.toml constraints.txt
 
 $(RUN)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(RUN)
-	$(RUN)/bin/python $(PIP) --editable .
+	$(RUN)/bin/python $(PIP) --editable '.[methods]'
 	touch $@
 
 clean:

@@ -43,7 +43,10 @@ def test_a_new_method_is_a_dataclass_that_says_what_it_needs():
     [
         ({"method": "tiab"}, r"no method 'tiab'. Did you mean 'tiba'\? Available: .*tiba"),
         ({"method": 5}, "no method '5'. Available: .*tiba"),
-        ({"begin": 1}, r"'tiba' has no option 'begin'. Its options: start_layer, normalize_rows, gradients"),
+        (
+            {"begin": 1},
+            r"'tiba' has no option 'begin'. Its options: start_layer, normalize_rows, gradients",
+        ),
         ({"start_layer": "1"}, r"'start_layer' of method 'tiba' must be int, not '1'"),
         ({"start_layer": True}, r"must be int, not True"),
         ({"normalize_rows": 1}, r"must be bool, not 1"),

@@ -69,6 +69,7 @@ class _Links:
 
     def __init__(self, trace: Trace) -> None:
         self.steps = trace.steps
+        self._copies = trace.copies
         self._behind: dict[Any, frozenset[int]] = {}
         self.readers: dict[int, list[int]] = defaultdict(list)
         for step in trace.steps:
@@ -86,8 +87,8 @@ class _Links:
             elif operation is not None:
                 self._behind[at] = frozenset((operation.index,))
             else:
-                # What a copy overwrites has no part in it.
-                sources = at.next_functions[at.name().endswith("CopyBackwards") :]
+                # What was overwritten as a whole comes first, and has no part in the result.
+                sources = at.next_functions[at in self._copies :]
                 nodes = [n for n, _ in sources if n is not None]
                 unknown = [n for n in nodes if n not in self._behind]
                 if unknown:

@@ -80,6 +80,7 @@ class Recorder(TorchFunctionMode):
     Attributes:
         tape: What the recorded operations share.
         steps: The recorded operations in their order.
+        copies: Nodes of the graph that overwrite the whole of a tensor.
         sites: The attention maps found, nearest the input first.
         grids: Spatial sizes of convolution outputs: one of them is the grid of patches.
         inputs: The leaves where the dependence on the input begins: pixels or embeddings.
@@ -94,6 +95,7 @@ class Recorder(TorchFunctionMode):
         self.tape.rules = self.run.rules
         self.tape.forward_only = self.run.forward_only
         self.steps: list[Step] = []
+        self.copies: set[Any] = set()
         self.sites: list[AttentionSite] = []
         self.grids: list[tuple[int, ...]] = []
         self.inputs: list[Tensor] = []
@@ -165,6 +167,9 @@ class Recorder(TorchFunctionMode):
             self.tape.preserve(tensor)
             before = (tensor.grad_fn, value.grad_fn)
             self._routed(tensor.copy_(value), before)
+            base = tensor._base if tensor._is_view() else tensor
+            if base is not None and base.numel() == tensor.numel():
+                self.copies.add(base.grad_fn)
         return tensor
 
     def apply(self, operation: Operation, *inputs: Tensor) -> Tensor:
@@ -275,7 +280,7 @@ class Recorder(TorchFunctionMode):
         """Let go of the graph."""
         self._softmaxes.clear()
         self._routes.clear()
-        self.sites, self.inputs, self.steps = [], [], []
+        self.sites, self.inputs, self.steps, self.copies = [], [], [], set()
 
     def where(self, kind: str = "") -> str:
         """The module whose forward is running, for messages."""

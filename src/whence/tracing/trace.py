@@ -29,7 +29,8 @@ class Trace:
         grids: Spatial sizes of convolution outputs.
         inputs: The pixels or embeddings from which everything was followed.
         steps: The recorded operations in their order.
-        tape: What they share.
+        copies: Nodes of the graph that overwrite the whole of a tensor.
+        tape: What the operations share.
     """
 
     logits: Tensor
@@ -37,6 +38,7 @@ class Trace:
     grids: list[tuple[int, ...]]
     inputs: list[Tensor]
     steps: list[Step]
+    copies: set[Any]
     tape: Tape
 
     @property
@@ -221,6 +223,7 @@ def _record(
                 recorder.grids,
                 recorder.inputs,
                 recorder.steps,
+                recorder.copies,
                 recorder.tape,
             )
             if run is None:
