@@ -14,7 +14,7 @@ from whence.errors import WhenceError
 from whence.forwards import Forwards
 from whence.layout import Layout, pooling_weights
 from whence.tracing.blocks import Block, find_blocks
-from whence.tracing.gradients import Gradients, reading
+from whence.tracing.gradients import Reading, reading
 from whence.tracing.rules import RuleSet
 from whence.tracing.trace import Trace
 
@@ -52,7 +52,8 @@ class Evidence:
     ==================== =========================================================================
 
     What ``keep_evidence=True`` returns has these without the classes for one target, and with the
-    classes behind the batch for several. What was not asked for is empty or None.
+    classes behind the batch for several. What was not asked for is empty or None, and so are
+    readings at maps below the method's first layer.
 
     Attributes:
         pooling: (classes, batch, tokens), weights of the rows that the classifier reads.
@@ -130,6 +131,12 @@ class Evidence:
         patches = patches.reshape(*scores.shape[:-2], grid[0] * grid[1])
         return F.pad(patches, (self.layout.prefix or 0, 0))
 
+    def summed(self, readings: Tensor) -> Tensor:
+        """Readings at the inputs, (classes, batch, ...), summed to those of tokens."""
+        if self.layout.grid is None:
+            return readings.flatten(3).sum(-1)
+        return self.to_tokens(readings.sum(2))
+
     def to_inputs(self, weights: Tensor) -> Tensor:
         """Weights of tokens, (rows, tokens), as factors of inputs, (rows, ...): one for each.
 
@@ -150,7 +157,8 @@ def gather(
     rules: RuleSet,
     layout: Layout,
     padding: Tensor | None = None,
-    gradients: Gradients = "plain",
+    gradients: Reading = "plain",
+    first_layer: int = 0,
     forwards: Callable[[], Forwards] | None = None,
 ) -> Evidence:
     """Read the kinds of evidence asked for: one pass for gradients, one for relevance.
@@ -162,12 +170,13 @@ def gather(
         rules: The rules for relevance.
         layout: Where tokens stand.
         padding: Which tokens are padding.
-        gradients: Plain or balanced ones.
+        gradients: Plain or balanced ones, or those of AttnLRP.
+        first_layer: Below this layer, attention maps are not read; negative counts from the end.
         forwards: Makes what runs the model again.
     """
     around = {"hidden", "hidden_gradient", "hidden_relevance", "attended", "attended_gradient"}
     blocks = find_blocks(traced) if around & set(kinds) or "blocks" in kinds else []
-    places = _Places(traced, blocks)
+    places = _Places(traced, blocks, first_layer)
     gradient = places.read("gradient", kinds, classes, reading(gradients))
     last = gradient["gradient"][-1:] or traced.gradient(classes, traced.sites[-1:])
     relevance = places.read("relevance", kinds, classes, rules)
@@ -201,9 +210,12 @@ def _only(readings: list[Tensor]) -> Tensor | None:
 class _Places:
     """The places of a trace where evidence is read."""
 
-    def __init__(self, traced: Trace, blocks: list[Block]) -> None:
+    def __init__(self, traced: Trace, blocks: list[Block], first_layer: int = 0) -> None:
         self._traced = traced
         self._blocks = blocks
+        # A layer that does not exist is for the method to refuse.
+        exists = abs(first_layer) <= len(traced.sites) - (first_layer >= 0)
+        self._sites = traced.sites[first_layer if exists else 0 :]
 
     @property
     def input(self) -> Tensor:
@@ -236,7 +248,7 @@ class _Places:
         found: dict[str, list[Tensor]] = {name: [] for name in names}
         places: dict[str, list[tuple[Tensor, Tensor | GradientEdge]]] = {}
         if what in kinds:
-            places[what] = [(site.weights, site.weights) for site in self._traced.sites]
+            places[what] = [(site.weights, site.weights) for site in self._sites]
         if f"input_{what}" in kinds:
             places[f"input_{what}"] = [(self.input, self.input)]
         if f"hidden_{what}" in kinds:
@@ -247,13 +259,16 @@ class _Places:
         if not flat:
             return found
         readings = self._traced.read(classes, [at for _, _, at in flat], rules)
-        sites = iter(self._traced.sites)
+        sites = iter(self._sites)
         for (name, value, at), read in zip(flat, readings, strict=True):
             if name == what:
                 read = next(sites).by_head(read, self._traced.batch)
             elif isinstance(at, GradientEdge):
                 read = self._traced.by_token(read, at, value.shape)
             found[name].append(read)
+        # Layers that were not read are empty, so that layers keep their numbers.
+        missing = len(self._traced.sites) - len(found[what]) if found[what] else 0
+        found[what] = [classes.new_zeros(0) for _ in range(missing)] + found[what]
         return found
 
 

@@ -124,6 +124,7 @@ class Explainer:
                     layout,
                     call.padding,
                     getattr(built, "gradients", "plain"),
+                    0 if keep_evidence else built.first_layer,
                     lambda: Forwards(self.model, call, self.output, traced, memory),
                 )
                 scores.append(_units(built(found), layout, call.padding))

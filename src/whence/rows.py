@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -23,6 +24,26 @@ def layers_from(start: int, layers: int, option: str = "start_layer") -> range:
             f"layers, 0 to {layers - 1}."
         )
     return range(layers - 1, start - 1, -1)
+
+
+def layer_of(layers: Sequence[Tensor], layer: int) -> Tensor:
+    """One of the layers; negative numbers count from the end.
+
+    Raises:
+        WhenceError: There is no such layer.
+    """
+    count = len(layers)
+    if not -count <= layer < count:
+        raise WhenceError(
+            f"layer={layer} does not exist: the model has {count} attention layers, 0 to "
+            f"{count - 1}, or -{count} to -1 counted from the end."
+        )
+    return layers[layer]
+
+
+def pooled_rows(maps: Tensor, evidence: Evidence) -> Tensor:
+    """The rows of a map, (..., queries, keys), that the classifier reads, as (..., keys)."""
+    return (evidence.pooling[..., None, :] @ maps)[..., 0, :]
 
 
 def carried(

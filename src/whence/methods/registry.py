@@ -37,6 +37,11 @@ class Method:
     signed: ClassVar[bool] = False
     inputs: ClassVar[tuple[str, ...]] = ("image", "text")
 
+    @property
+    def first_layer(self) -> int:
+        """The lowest layer whose attention map the method looks at; nothing is read below."""
+        return 0
+
     def __call__(self, evidence: Evidence) -> Tensor:
         """Score every token, prefix tokens included: (classes, batch, tokens)."""
         raise NotImplementedError

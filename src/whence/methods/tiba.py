@@ -48,6 +48,10 @@ class Tiba(Method):
     normalize_rows: bool = False
     gradients: Gradients = "plain"
 
+    @property
+    def first_layer(self) -> int:  # noqa: D102
+        return self.start_layer
+
     def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
         kept, moved = evidence.pooling, torch.zeros_like(evidence.pooling)
         for layer in layers_from(self.start_layer, len(evidence.gradient)):

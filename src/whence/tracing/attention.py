@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from whence.errors import WhenceError
-from whence.tracing.operations import Function, MatMul, Operation
+from whence.tracing.operations import Convolution, Function, MatMul, Operation
 
 if TYPE_CHECKING:
     from whence.tracing.recorder import Recorder
@@ -144,6 +144,12 @@ def softmax_behind(tensor: Tensor) -> Operation | None:
         if operation.name == SOFTMAX:
             return operation
     return None
+
+
+def made_of_patches(tensor: Tensor) -> bool:
+    """Whether a tensor came out of a convolution, and was only moved about since."""
+    behind = list(_operations_behind(tensor.grad_fn, ()))
+    return bool(behind) and all(isinstance(operation, Convolution) for operation in behind)
 
 
 def weighs_products(softmax: Any) -> bool:

@@ -19,6 +19,7 @@ from whence.tracing.rules import RuleSet
 from whence.tracing.spelling import name_of
 
 Gradients = Literal["plain", "balanced"]
+Reading = Literal["plain", "balanced", "attnlrp"]
 
 # Functions of one number through the origin, by the end of the name of the call or module.
 _ACTIVATIONS = ("gelu", "silu", "swish", "mish", "relu", "relu6", "elu", "selu", "celu", "tanh")
@@ -168,6 +169,7 @@ BALANCED = RuleSet(
         "product": _halves,
         "quotient": _to_numerator,
         "sum": _plain,
+        "shift": _plain,
         "pass": _passing(lambda op, _: (torch.zeros_like(op.inputs[0]),)),
     },
 )
@@ -176,6 +178,6 @@ ATTNLRP = BALANCED.extended(
 )
 
 
-def reading(gradients: Gradients) -> RuleSet | None:
-    """How a tape is read for plain (None) or balanced gradients."""
-    return BALANCED if gradients == "balanced" else None
+def reading(gradients: Reading) -> RuleSet | None:
+    """How a tape is read for gradients; None for plain ones."""
+    return {"plain": None, "balanced": BALANCED, "attnlrp": ATTNLRP}[gradients]

@@ -242,6 +242,30 @@ class Add(Operation):
         return self.to_shapes(output, output if self.scale == 1 else output * self.scale)
 
 
+class Shift(Operation):
+    """y = x + c with a constant c: the positions that are added to patches.
+
+    Attributes:
+        x: The input.
+        constant: The constant, c.
+    """
+
+    kind = "shift"
+    x: Tensor
+
+    def __init__(self, constant: Tensor, **at: str) -> None:
+        super().__init__(**at)
+        self.constant = constant
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]  # noqa: D102
+        self.x = x.detach()
+        self.output = x + self.constant
+        return self.output
+
+    def gradient(self, output: Tensor) -> tuple[Tensor, ...]:  # noqa: D102
+        return (output.sum_to_size(self.x.shape),)
+
+
 class Function(Operation):
     """Any function of one or more tensors, taken as a whole.
 

@@ -1,15 +1,17 @@
 """Relevance rules: how much of an operation's relevance each of its inputs gets.
 
 A rule is a function ``rule(operation, relevance) -> relevance of each input``; a `RuleSet` names
-one for each kind of operation. Three sets come with whence. ``reference`` is what the authors of
-the method published as code, ``paper`` what they wrote down as equations, and ``stable`` spreads
-relevance by absolute shares, so that nothing is divided by a difference that may vanish.
+one for each kind of operation. Four sets come with whence. ``reference`` is what the authors of
+the method published as code, ``paper`` what they wrote down as equations, ``authors_lrp`` what they
+ran as the LRP that they compare with, and ``stable`` spreads relevance by absolute shares, so that
+nothing is divided by a difference that may vanish.
 
 The kinds: ``linear`` (a constant weight), ``matmul``, ``add``, ``product`` and ``quotient`` (both
-operands depend on the input), ``sum`` (sums and means along a dimension) and ``pass`` (element-wise
-functions, normalisation, softmax, scaling). Where several operations read one tensor, their
-relevances are added, and a rule named ``shared`` may change the sum. To support an operation of
-your own, give it a kind with `whence.register_operation` and a rule with `RuleSet.extended`.
+operands depend on the input), ``sum`` (sums and means along a dimension), ``shift`` (positions
+added to patches; unchanged if a set has no rule for it) and ``pass`` (element-wise functions,
+normalisation, softmax, scaling). Where several operations read one tensor, their relevances are
+added, and a rule named ``shared`` may change the sum. To support an operation of your own, give it
+a kind with `whence.register_operation` and a rule with `RuleSet.extended`.
 """
 
 from __future__ import annotations
@@ -22,7 +24,15 @@ import torch
 from torch import Tensor
 
 from whence.errors import NoRuleError, WhenceError
-from whence.tracing.operations import Add, Function, Linear, MatMul, Operation
+from whence.tracing.operations import (
+    Add,
+    Convolution,
+    Function,
+    Linear,
+    MatMul,
+    Operation,
+    Shift,
+)
 
 Rule = Callable[[Any, Tensor], "Tensor | tuple[Tensor, ...]"]
 
@@ -45,6 +55,8 @@ class RuleSet:
             NoRuleError: The set has no rule for the operation.
         """
         rule = self.rules.get(operation.kind)
+        if rule is None and isinstance(operation, Shift):
+            rule = unchanged
         if rule is None:
             raise no_rule(self.name, operation.name, operation.where, operation.kind)
         if operation.uses > 1 and "shared" in self.rules:
@@ -201,6 +213,62 @@ def _paper_matmul(op: MatMul, relevance: Tensor) -> tuple[Tensor, Tensor]:
     return _rescaled(op, relevance, op.a * to_a, op.b * to_b)
 
 
+def _authors_positions(op: Shift, relevance: Tensor) -> Tensor:
+    """Positions are a term like the patches that they are added to, and keep their part."""
+    s = _authors_quotient(relevance, op.output)
+    to_x = op.x * s
+    return _rescaled(op, relevance, to_x.sum_to_size(op.x.shape), op.constant * s)[0]
+
+
+def _unscaled_positions(op: Shift, relevance: Tensor) -> Tensor:
+    return (op.x * _authors_quotient(relevance, op.output)).sum_to_size(op.x.shape)
+
+
+def pixels_or(rule: Rule) -> Rule:
+    r"""A rule for linear maps, and for a convolution of colours the rule for bounded inputs.
+
+    With l and h the lowest and highest value of the image (the :math:`z^B` rule of Deep Taylor
+    decomposition),
+
+    .. math::
+        R_j = \sum_i \frac{x_j w_{ji} - l w_{ji}^+ - h w_{ji}^-}
+            {\sum_{j'} x_{j'} w_{j'i} - l w_{j'i}^+ - h w_{j'i}^-} R_i
+    """
+
+    def bounded(op: Linear, relevance: Tensor) -> Tensor | tuple[Tensor, ...]:
+        if not (isinstance(op, Convolution) and op.x.dim() == 4 and op.x.shape[1] == 3):
+            return rule(op, relevance)
+        low, high = (op.x * 0 + bound((1, 2, 3), True) for bound in (op.x.amin, op.x.amax))
+        parts = (
+            (op.x, op.weight, 1),
+            (low, op.weight.clamp(min=0), -1),
+            (high, op.weight.clamp(max=0), -1),
+        )
+        total = sum(sign * op.map(x, weight) for x, weight, sign in parts)
+        s = relevance / (total + 1e-9)
+        return sum(sign * x * op.adjoint(s, weight) for x, weight, sign in parts)  # type: ignore[return-value]
+
+    return bounded
+
+
+def _doubled(op: Linear, relevance: Tensor) -> Tensor:
+    """Products of positive and of negative inputs, each divided by its own sum.
+
+    The relevance so grows by up to two at each layer, as it does in the baselines of the authors.
+    """
+    parts = []
+    for sign in (1, -1):
+        x, weight = (sign * (sign * t).clamp(min=0) for t in (op.x, op.weight))
+        s = _authors_quotient(relevance, op.map(x, weight))
+        parts.append(x * op.adjoint(s, weight))
+    return parts[0] + parts[1]
+
+
+def _unscaled_add(op: Add, relevance: Tensor) -> tuple[Tensor, Tensor]:
+    s = _authors_quotient(relevance, op.output)
+    return op.to_shapes(op.a * s, op.b * s)
+
+
 def _authors_sum(op: Function, relevance: Tensor) -> Tensor:
     x = op.inputs[0].detach()
     return x * op.vjp(_authors_quotient(relevance, op.output))[0]
@@ -209,9 +277,10 @@ def _authors_sum(op: Function, relevance: Tensor) -> Tensor:
 # every set ---------------------------------------------------------------------------------------
 
 
-def unchanged(op: Function, relevance: Tensor) -> Tensor:
+def unchanged(op: Function | Shift, relevance: Tensor) -> Tensor:
     """Relevance passes as it is; where the operation broadcast its input, it is summed back."""
-    return relevance.sum_to_size(op.inputs[0].shape)
+    x = op.x if isinstance(op, Shift) else op.inputs[0]
+    return relevance.sum_to_size(x.shape)
 
 
 _STABLE = RuleSet(
@@ -223,16 +292,18 @@ _STABLE = RuleSet(
         "product": _halves,
         "quotient": _to_numerator,
         "sum": _stable_sum,
+        "shift": unchanged,
         "pass": unchanged,
     },
 )
 _REFERENCE = RuleSet(
     "reference",
     {
-        "linear": positive_products(_authors_quotient),
+        "linear": pixels_or(positive_products(_authors_quotient)),
         "matmul": _reference_matmul,
         "add": _authors_add,
         "sum": _authors_sum,
+        "shift": _authors_positions,
         "pass": unchanged,
         "shared": _authors_shared,
     },
@@ -241,6 +312,9 @@ _SETS = {
     "stable": _STABLE,
     "reference": _REFERENCE,
     "paper": _REFERENCE.extended("paper", matmul=_paper_matmul),
+    "authors_lrp": _REFERENCE.extended(
+        "authors_lrp", linear=pixels_or(_doubled), add=_unscaled_add, shift=_unscaled_positions
+    ),
 }
 
 

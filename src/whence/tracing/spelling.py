@@ -19,8 +19,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from whence.errors import WhenceError
-from whence.tracing.attention import spelled_out_attention
-from whence.tracing.operations import Add, ConstantMatMul, Convolution, Function, Linear, MatMul
+from whence.tracing.attention import made_of_patches, spelled_out_attention
+from whence.tracing.operations import (
+    Add,
+    ConstantMatMul,
+    Convolution,
+    Function,
+    Linear,
+    MatMul,
+    Shift,
+)
 
 if TYPE_CHECKING:
     from whence.tracing.recorder import Recorder
@@ -339,6 +347,9 @@ def _add(record: Recorder, call: Call) -> Any:
         a, b = b, a
     if is_traced(a) and is_traced(b):
         return record.apply(Add(scale), a, b)
+    traced, constant = (a, b) if is_traced(a) else (b, a)
+    if scale == 1 and isinstance(constant, Tensor) and made_of_patches(traced):
+        return record.apply(Shift(constant), traced)
     if is_traced(a) or scale == 1:
         # A constant is added: the ordinary backward hands everything to the other term.
         return record.route(call)

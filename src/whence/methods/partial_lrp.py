@@ -1,0 +1,45 @@
+"""Relevance of the last attention alone (Voita et al., ACL 2019)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from whence.evidence import Evidence
+from whence.methods.registry import Method, register
+from whence.rows import layer_of, lowest_at_pooled, pooled_rows
+
+
+@register("partial_lrp")
+@dataclass(frozen=True)
+class PartialLrp(Method):
+    r"""Relevance of one attention map, the last by default, averaged over heads.
+
+    .. math:: s = p^\top \, \mathbb{E}_h \max(R^{(b)}, 0)
+
+    with p the weights of the rows that the classifier reads and :math:`R^{(b)}` the relevance of
+    the class at the map of layer b. With ``rules="authors_lrp"`` it is the baseline as the authors
+    of `tiba` ran it. A single token that is read gets the lowest score of the others.
+
+    Attributes:
+        layer: Which layer; negative counts from the end.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("relevance",)
+    citation: ClassVar[str] = (
+        "Voita et al.: Analyzing Multi-Head Self-Attention: Specialized Heads Do the Heavy "
+        "Lifting, the Rest Can Be Pruned, ACL 2019"
+    )
+    cost: ClassVar[str] = "1 for the last layer, up to 4 for the first"
+
+    layer: int = -1
+
+    @property
+    def first_layer(self) -> int:  # noqa: D102
+        return self.layer
+
+    def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
+        relevance = layer_of(evidence.relevance, self.layer).clamp(min=0).mean(-3)
+        return lowest_at_pooled(pooled_rows(relevance, evidence), evidence)
