@@ -2,9 +2,10 @@
 PYTHON ?= python3
 TEST := .venv/test
 RUN := .venv/run
+PEERS := .venv/peers
 PIP := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-all lint types benchmark pictures clean
+.PHONY: demo test test-all lint types benchmark peers pictures clean
 
 demo: $(RUN)/.installed
 	$(RUN)/bin/whence explain src/whence/demo/cat.jpg --top 2 --out out/demo --force
@@ -34,6 +35,13 @@ pictures: $(RUN)/.installed
 benchmark: $(RUN)/.installed
 	$(RUN)/bin/python benchmarks/engine.py
 
+# lxt patches classes of transformers 4, and asks for more than it needs to explain text.
+peers: $(PEERS)/.installed
+	for model in Llama Qwen2 Qwen3; do for attention in eager sdpa; do \
+		$(PEERS)/bin/python -W ignore benchmarks/attnlrp_beside_lxt.py $$model \
+			--attention $$attention || exit 1; \
+	done; done
+
 # Tests need timm and torchvision; a plain installation does not, and is kept apart from them.
 $(TEST)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(TEST)
@@ -43,6 +51,13 @@ $(TEST)/.installed: pyproject.toml constraints.txt
 $(RUN)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(RUN)
 	$(RUN)/bin/python $(PIP) --editable '.[methods]'
+	touch $@
+
+$(PEERS)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check \
+		torch==2.13.0 transformers==4.55.4 --editable .
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps lxt==2.1
 	touch $@
 
 clean:

@@ -1,6 +1,8 @@
 """The command line, on small models in the place of the embedded ones."""
 
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,8 +13,9 @@ import torch
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
+import whence as whence_package
 from tests.saved import photo, save_image_model
-from whence import Explanation, __version__
+from whence import Explanation, __version__, methods
 from whence.cli import app
 
 
@@ -299,11 +302,103 @@ def test_several_classes_of_a_text(here):
     assert "For positive:" in told
 
 
+def test_a_method_is_described():
+    told = CliRunner().invoke(app, ["methods", "tiba"]).stdout
+    assert "Chefer, Gur, Wolf" in told
+    assert "class-specific" in told
+    assert "cost in forward passes: 5" in told
+    assert "start_layer: int = 0" in told
+    assert "gradients: 'plain' or 'balanced' = 'plain'" in told
+    wrong = CliRunner().invoke(app, ["methods", "tibba"])
+    assert wrong.exit_code == 2
+    assert "Did you mean 'tiba'?" in wrong.output
+
+
+def test_options_of_the_method(here):
+    given = ("gradients=balanced", "start_layer=1", "normalize_rows=true")
+    (entry,) = summary("one.png", *(word for one in given for word in ("-o", one)))
+    assert entry["settings"] == {
+        "rules": "stable",
+        "start_layer": 1,
+        "normalize_rows": True,
+        "gradients": "balanced",
+    }
+    assert entry["class_specific"] is True
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("gradients", "given as NAME=VALUE, not 'gradients'"),
+        ("gradient=plain", "'tiba' has no option 'gradient'. Its options: start_layer,"),
+        ("gradients=odd", "'gradients' of method 'tiba' must be 'plain' or 'balanced', not 'odd'"),
+        ("start_layer=one", "'start_layer' of method 'tiba' must be int, not 'one'"),
+        ("start_layer=9", "start_layer=9 does not exist"),
+    ],
+)
+def test_wrong_options_of_the_method(here, option, message):
+    assert message in whence("one.png", "-o", option, code=2).output
+
+
+NEW_METHOD = '''
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from whence.evidence import Evidence
+from whence.methods.registry import Method, register
+
+
+@register("corner")
+@dataclass(frozen=True)
+class Corner(Method):
+    """Everything comes from one corner of the photo."""
+
+    class_specific: ClassVar[bool] = False
+
+    last: bool = False
+
+    def __call__(self, evidence: Evidence) -> Tensor:
+        scores = torch.zeros_like(evidence.pooling)
+        scores[..., -1 if self.last else evidence.layout.prefix] = 1
+        return scores
+'''
+
+
+def test_a_new_method_is_one_file(here):
+    """Put into the folder of methods, it is in the command line with its options and its label."""
+    package = Path(whence_package.__file__).parent
+    shutil.copytree(package, "src/whence", ignore=shutil.ignore_patterns("__pycache__"))
+    Path("src/whence/methods/corner.py").write_text(NEW_METHOD)
+
+    def run(*arguments: str) -> str:
+        command = [sys.executable, "-m", "whence", *arguments]
+        environment = {**os.environ, "PYTHONPATH": "src"}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert re.search(r"corner +no +Everything comes from one corner", run("methods"))
+    assert "last: bool = False" in run("methods", "corner")
+    told = run("explain", "one.png", "--method", "corner", "-o", "last=true", "--json")
+    (entry,) = json.loads(told)["inputs"]
+    assert entry["settings"] == {"last": True}
+    assert entry["notes"] == ["corner is the same for every class"]
+    columns = Explanation.load("whence-out/one.safetensors").grid[1]
+    assert entry["classes"][0]["top"][0]["column"] == columns - 1
+
+
 def test_methods_and_version():
     result = CliRunner().invoke(app, ["methods"])
     assert result.exit_code == 0
-    assert "tiba" in result.stdout
-    assert "Gradient-weighted relevance of every attention map" in result.stdout
+    lines = {line.split()[0]: line for line in result.stdout.splitlines() if line.split()}
+    assert set(methods.available()) <= set(lines)
+    assert re.search(r"tiba +yes +Gradient-weighted relevance of every attention", lines["tiba"])
+    for name in methods.available():
+        by_class = lines[name].split()[1]
+        assert by_class == ("yes" if methods.describe(name).class_specific else "no")
     assert CliRunner().invoke(app, ["--version"]).stdout == f"whence {__version__}\n"
 
 

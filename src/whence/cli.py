@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
 
 from whence.errors import WhenceError
 from whence.inputs.sources import expand
+from whence.progress import bar
 from whence.version import __version__
 
 if TYPE_CHECKING:
@@ -104,8 +104,20 @@ def explain(
     method: Annotated[
         str, typer.Option(help="See `whence methods`.", autocompletion=_method_names)
     ] = "tiba",
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option",
+            "-o",
+            metavar="NAME=VALUE",
+            help="An option of the method, see `whence methods NAME`; may be repeated.",
+        ),
+    ] = None,
     rules: Annotated[
-        str, typer.Option(help="How relevance passes operations: stable, reference or paper.")
+        str,
+        typer.Option(
+            help="How relevance passes operations: stable, reference, paper or authors_lrp."
+        ),
     ] = "stable",
     start_layer: Annotated[
         int | None, typer.Option(help="The first layer that takes part, counted from 0.")
@@ -143,7 +155,7 @@ def explain(
             top=top,
             method=method,
             rules=rules,
-            options={} if start_layer is None else {"start_layer": start_layer},
+            options=_options(method, option or [], start_layer),
             batch=batch,
             image_format=image_format.value,
             force=force,
@@ -160,17 +172,46 @@ def explain(
         raise typer.Exit(1)
 
 
+def _options(method: str, given: list[str], start_layer: int | None) -> dict[str, Any]:
+    from whence import methods as registry
+
+    options: dict[str, Any] = {} if start_layer is None else {"start_layer": start_layer}
+    for one in given:
+        name, equals, value = one.partition("=")
+        if not equals:
+            raise WhenceError(f"An option is given as NAME=VALUE, not '{one}'.")
+        options[name] = registry.parse(method, name, value)
+    return options
+
+
 @app.command()
-def methods() -> None:
-    """List the methods of explanation."""
+def methods(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="A method to describe.", autocompletion=_method_names),
+    ] = None,
+) -> None:
+    """List the methods of explanation, or describe one of them with its options."""
+    from rich import box
     from rich.table import Table
 
     from whence import methods as registry
 
-    table = Table.grid(padding=(0, 3))
-    for name in registry.available():
-        table.add_row(name, (registry.get(name).__doc__ or "").strip().split("\n")[0])
-    Console(highlight=False, soft_wrap=True).print(table)
+    with _sentences():
+        if name is not None:
+            typer.echo(str(registry.describe(name)))
+            return
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        table.add_column("method", no_wrap=True)
+        table.add_column("by class", no_wrap=True)
+        table.add_column("what it is")
+        for known in registry.available():
+            about = registry.describe(known)
+            only = "" if len(about.inputs) > 1 else f" For {about.inputs[0]}s only."
+            table.add_row(known, "yes" if about.class_specific else "no", about.summary + only)
+        console = Console(highlight=False, markup=False)
+        console.print(table, width=None if console.is_terminal else 200)
+        console.print("whence methods NAME tells of one: its paper, cost and options.")
 
 
 @contextmanager
@@ -195,12 +236,11 @@ def _reporter(count: int, quiet: bool) -> Iterator[Callable[[Callable[[], None]]
         return
     waiting: list[Callable[[], None]] = []
     try:
-        with Progress(console=Console(stderr=True), transient=True) as progress:
-            task = progress.add_task("Explaining", total=count)
+        with bar("Explaining", count) as advance:
 
             def later(tell: Callable[[], None]) -> None:
                 waiting.append(tell)
-                progress.advance(task)
+                advance(1)
 
             yield later
     finally:  # also when interrupted: what was done is told

@@ -17,6 +17,7 @@ from whence.evidence import gather, joined
 from whence.explanation import Explanation
 from whence.forwards import Forwards
 from whence.layout import Layout, find_layout, find_tokens
+from whence.methods import Method
 from whence.targets import class_names_of, resolve
 from whence.tracing import rules as rule_sets
 from whence.tracing.replica import unwrapped
@@ -113,6 +114,7 @@ class Explainer:
             traced = self._trace(call)
             indices = resolve(traced.logits.detach(), self.class_names, target, classes)
             layout = find_layout(self.layout, traced.sites[0].tokens, call.main, traced.grids)
+            _check_inputs(method, built, layout)
             kinds = {*built.needs, *(_KEPT if keep_evidence else ())}
             scores, evidence = [], []
             for group in torch.split(indices, _classes_at_once(kinds, indices), 1):
@@ -130,7 +132,8 @@ class Explainer:
                 scores.append(_units(built(found), layout, call.padding))
                 if keep_evidence:
                     evidence.append(found)
-        if any("relevance" in kind for kind in built.needs) and traced.logits.dtype in _COARSE:
+        propagates = any("relevance" in kind for kind in built.needs)
+        if propagates and traced.logits.dtype in _COARSE:
             warnings.warn(
                 f"Relevance in {traced.logits.dtype} is too coarse to be conserved; explain a "
                 f"float32 copy of the model.",
@@ -149,7 +152,8 @@ class Explainer:
             target_names=self._names(indices[chosen].tolist()),
             multi_label=_is_multi_label(self.model),
             method=method,
-            settings={"rules": rule_set.name, **dataclasses.asdict(built)},  # type: ignore[call-overload]
+            class_specific=built.class_specific,
+            settings=({"rules": rule_set.name} if propagates else {}) | dataclasses.asdict(built),  # type: ignore[call-overload]
             version=__version__,
             evidence=joined(evidence, one_target=not many) if keep_evidence else None,
         )
@@ -178,6 +182,15 @@ class Explainer:
 def _is_multi_label(model: nn.Module) -> bool:
     config = getattr(unwrapped(model), "config", None)
     return getattr(config, "problem_type", None) == "multi_label_classification"
+
+
+def _check_inputs(name: str, method: Method, layout: Layout) -> None:
+    kind = "text" if layout.grid is None else "image"
+    if kind not in method.inputs:
+        raise WhenceError(
+            f"Method '{name}' explains {' and '.join(method.inputs)}s only, and this input is "
+            f"{'a text' if kind == 'text' else 'an image'}."
+        )
 
 
 def _classes_at_once(kinds: Collection[str], indices: Tensor) -> int:

@@ -24,7 +24,7 @@ _FORMAT = "whence explanation 1"
 _TENSORS = ("scores", "target", "logits")
 _FACTS = (
     *("grid", "image_size", "tokens", "target_names", "multi_label"),
-    *("method", "settings", "version"),
+    *("method", "class_specific", "settings", "version"),
 )
 
 
@@ -43,7 +43,8 @@ class Explanation:
         target_names: Names of the explained classes, where the model names them.
         multi_label: Whether several classes can hold at once, each with a probability of its own.
         method: Name of the method.
-        settings: Its options, and the rule set.
+        class_specific: Whether another class could have got another explanation.
+        settings: Its options, and the rule set if it propagates relevance.
         version: The version of whence.
         evidence: The readings behind the scores, if they were kept. Not saved.
     """
@@ -57,6 +58,7 @@ class Explanation:
     target_names: list[Any] | None = None
     multi_label: bool = False
     method: str = ""
+    class_specific: bool = True
     settings: dict[str, Any] = field(default_factory=dict)
     version: str = ""
     evidence: Evidence | None = field(default=None, repr=False, compare=False)
@@ -145,7 +147,7 @@ class Explanation:
                 if header.get("format") != _FORMAT:
                     raise WhenceError(f"'{path}' is a safetensors file, but not an explanation.")
                 tensors = {name: file.get_tensor(name) for name in _TENSORS}
-            facts = json.loads(header["explanation"])
+            facts = {"class_specific": True, **json.loads(header["explanation"])}
             for pair in ("grid", "image_size"):
                 facts[pair] = None if facts[pair] is None else tuple(facts[pair])
             facts["tokens"] = None if facts["tokens"] is None else Tokens(**facts["tokens"])

@@ -34,7 +34,7 @@ def test_a_new_method_is_a_dataclass_that_says_what_it_needs():
 
     result = Explainer(HandWrittenViT()).explain(images(32, 32), method="raw", layer=0)
     kept = Explainer(HandWrittenViT()).explain(images(32, 32), method="raw", keep_evidence=True)
-    assert result.settings == {"rules": "stable", "layer": 0}
+    assert result.settings == {"layer": 0}
     assert torch.equal(kept.scores, kept.evidence.attention[-1].mean(1)[:, 0, 1:])
 
 

@@ -17,6 +17,7 @@ from whence.tracing.operations import (
     Linear,
     MatMul,
     Operation,
+    Shift,
     Tape,
 )
 from whence.tracing.rules import RuleSet
@@ -305,3 +306,74 @@ def test_a_registered_set_is_found_by_name(monkeypatch):
     mine = rules.register(rules.get("stable").extended("mine"))
     assert rules.get("mine") is mine
     assert "mine" in rules.available()
+
+
+# What the authors ran as their baselines ---------------------------------------------------------
+
+
+def test_products_of_each_sign_have_a_sum_of_their_own():
+    x, weight = double(2, 5), double(4, 5)
+    relevance, (ours,) = propagate("authors_lrp", Linear(weight, double(4)), x)
+    for b in range(2):
+        slow = torch.zeros(5, dtype=torch.float64)
+        for sign, i in itertools.product((1, -1), range(4)):
+            # Inputs of one sign meet weights of that sign.
+            products = [
+                float(x[b, j] * weight[i, j])
+                if sign * x[b, j] > 0 and sign * weight[i, j] > 0
+                else 0
+                for j in range(5)
+            ]
+            for j, product in enumerate(products):
+                slow[j] += guarded(product, sum(products)) * relevance[b, i]
+        assert torch.allclose(ours[b], slow, rtol=1e-7)
+
+
+def test_colours_are_bounded():
+    x, weight = double(2, 3, 4, 4), double(5, 3, 2, 2)
+    settings = ([2, 2], [0, 0], [1, 1], 1)
+    for rule_set in ("reference", "paper", "authors_lrp"):
+        relevance, (ours,) = propagate(rule_set, Convolution(weight, double(5), settings), x)
+        for b, row, column in itertools.product(range(2), range(2), range(2)):
+            low, high = x[b].min(), x[b].max()
+            patch = x[b, :, 2 * row : 2 * row + 2, 2 * column : 2 * column + 2]
+            slow = torch.zeros_like(patch)
+            for i in range(5):
+                parts = patch * weight[i] - low * weight[i].clamp(min=0)
+                parts = parts - high * weight[i].clamp(max=0)
+                slow += parts / (parts.sum() + 1e-9) * relevance[b, i, row, column]
+            got = ours[b, :, 2 * row : 2 * row + 2, 2 * column : 2 * column + 2]
+            assert torch.allclose(got, slow, rtol=1e-7)
+
+
+def test_an_addition_that_is_not_rescaled():
+    a, b = double(2, 3), double(2, 3)
+    relevance, (to_a, to_b) = propagate("authors_lrp", Add(), a, b)
+    for at in itertools.product(range(2), range(3)):
+        quotient = guarded(float(relevance[at]), float(a[at] + b[at]))
+        assert to_a[at].item() == pytest.approx(float(a[at]) * quotient, rel=1e-9)
+        assert to_b[at].item() == pytest.approx(float(b[at]) * quotient, rel=1e-9)
+
+
+def test_positions_keep_their_part():
+    """Under the authors' rules an added constant is a term; elsewhere relevance passes."""
+    x, constant = double(2, 4, 3), double(1, 4, 3)
+    relevance, (stable,) = propagate("stable", Shift(constant), x)
+    assert torch.equal(stable, relevance)
+    relevance, (ours,) = propagate("authors_lrp", Shift(constant), x)
+    assert torch.allclose(ours, x * relevance / (x + constant + 1e-9), rtol=1e-9)
+    relevance, (ours,) = propagate("reference", Shift(constant), x)
+    for b in range(2):
+        parts = [t * relevance[b] / (x[b] + constant[0] + 1e-9) for t in (x[b], constant[0])]
+        sums = [float(part.sum()) for part in parts]
+        share = abs(sums[0]) / (abs(sums[0]) + abs(sums[1])) * float(relevance[b].sum())
+        assert torch.allclose(ours[b], parts[0] * share / sums[0], rtol=1e-6)
+
+
+def test_a_set_without_a_rule_for_positions_lets_them_pass():
+    bare = RuleSet("bare", {})
+    operation = Shift(double(1, 3))
+    operation.tape = Tape()
+    operation.forward(double(2, 3))
+    relevance = torch.rand(2, 3)
+    assert torch.equal(bare.propagate(operation, relevance)[0], relevance)

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from whence.explanation import Explanation
 
 
+SAME_FOR_EVERY_CLASS = "the same for every class"
+
+
 @dataclass(frozen=True)
 class ExplainedClass:
     """One class that a sample's scores were asked for.
@@ -86,7 +89,10 @@ def explained_class(explanation: Explanation, sample: int, target: int) -> Expla
 
 def made_by(explanation: Explanation) -> list[tuple[str, str]]:
     """How the explanation was made, as names and values."""
-    facts = [("method", explanation.method), *explanation.settings.items()]
+    method = explanation.method
+    if method and not explanation.class_specific:
+        method += f" ({SAME_FOR_EVERY_CLASS})"
+    facts = [("method", method), *explanation.settings.items()]
     facts.append(("whence", explanation.version))
     return [(printable(str(k)), printable(str(v))) for k, v in facts if v not in ("", None)]
 

@@ -1,0 +1,189 @@
+"""What every method promises, whatever it computes."""
+
+import copy
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.zoo import CASES, built, sample
+from whence import Explainer, WhenceError, methods
+
+# Enough for what is tested here; accuracy is for the tests of each method.
+QUICK = {
+    "integrated_gradients": {"steps": 3},
+    "rise": {"masks": 20},
+    "search": {"budget": 4},
+    "smoothgrad": {"samples": 3},
+}
+KINDS = {
+    "class token": "ViTForImageClassification-sdpa",
+    "eager": "ViTForImageClassification-eager",
+    "average pooling": "timm-vit-average-fused",
+    "rectangle": "timm-vit-rectangle-fused",
+    "padded text": "Bert-sdpa",
+    "padded text, eager": "Bert-eager",
+}
+
+
+def as_double(inputs):
+    if isinstance(inputs, Tensor):
+        return inputs.double()
+    return {k: v.double() if v.is_floating_point() else v for k, v in inputs.items()}
+
+
+@pytest.fixture(params=methods.available())
+def method(request) -> str:
+    return request.param
+
+
+@pytest.fixture(params=KINDS)
+def case(request):
+    return CASES[KINDS[request.param]]
+
+
+def explains(method: str, case) -> bool:
+    return ("text" if case.grid is None else "image") in methods.describe(method).inputs
+
+
+def explain(model: nn.Module, inputs, method: str, **options):
+    return Explainer(model).explain(inputs, method=method, **{**QUICK.get(method, {}), **options})
+
+
+def test_every_model_every_method(method, case):
+    """Shape, finiteness, determinism, batch independence; model and random state untouched."""
+    model, inputs = built(case).double(), as_double(case.inputs())
+    if not explains(method, case):
+        with pytest.raises(WhenceError, match=f"'{method}' explains .*s only"):
+            explain(model, inputs, method)
+        return
+    before = copy.deepcopy(model)
+    random_state = torch.get_rng_state()
+    result = explain(model, inputs, method, classes=[0, 2])
+    units = case.grid[0] * case.grid[1] if case.grid else 10
+    assert result.scores.shape == (3, 2, units)
+    assert result.scores.dtype == torch.float64
+    assert torch.isfinite(result.scores).all()
+    assert not result.scores.requires_grad
+    assert torch.equal(explain(model, inputs, method, classes=[0, 2]).scores, result.scores)
+    assert torch.equal(torch.get_rng_state(), random_state)
+    unchanged(model, before)
+    for i in range(3):
+        alone = sample(inputs, slice(i, i + 1))
+        if case.grid is None:  # as long as it is, without padding
+            real = alone["attention_mask"].sum()
+            alone = {name: value[:, :real] for name, value in alone.items()}
+            assert not result.scores[i, :, real:].any()
+        scores = explain(model, alone, method, target=2).scores[0]
+        expected = result.scores[i, 1, : len(scores)]
+        assert torch.allclose(scores, expected, rtol=1e-6, atol=1e-9 * float(expected.abs().max()))
+
+
+def unchanged(model: nn.Module, before: nn.Module) -> None:
+    for (name, now), (_, then) in zip(model.named_modules(), before.named_modules(), strict=True):
+        assert now.training == then.training
+        assert not now._forward_hooks, name
+        assert not now._forward_pre_hooks, name
+        assert not now._backward_hooks, name
+        assert now.__dict__.keys() == then.__dict__.keys(), name
+    for (name, now), (_, then) in zip(
+        model.state_dict().items(), before.state_dict().items(), strict=True
+    ):
+        assert torch.equal(now, then), name
+    for parameter in model.parameters():
+        assert parameter.requires_grad
+        assert parameter.grad is None
+
+
+def test_float32(method):
+    case = CASES["ViTForImageClassification-sdpa"]
+    result = explain(built(case), case.inputs(), method)
+    assert result.scores.dtype == torch.float32
+    assert torch.isfinite(result.scores).all()
+
+
+def test_an_empty_image(method):
+    case = CASES["ViTForImageClassification-sdpa"]
+    inputs = {"pixel_values": torch.zeros(1, 3, 32, 32)}
+    assert torch.isfinite(explain(built(case), inputs, method, classes=[0, 1]).scores).all()
+
+
+def test_one_token(method):
+    case = CASES["Bert-sdpa"]
+    if not explains(method, case):
+        pytest.skip("for images")
+    inputs = {"input_ids": torch.tensor([[7]]), "attention_mask": torch.tensor([[1]])}
+    result = explain(built(case), inputs, method, classes=[0, 1])
+    assert result.scores.shape == (1, 2, 1)
+    assert torch.isfinite(result.scores).all()
+
+
+@pytest.mark.parametrize("name", ["ViTForImageClassification-sdpa", "Bert-sdpa"])
+def test_uniform_attention(method, name):
+    case = CASES[name]
+    if not explains(method, case):
+        pytest.skip("for images")
+    model = built(case)
+    with torch.no_grad():
+        for path, parameter in model.named_parameters():
+            if "query" in path or "q_proj" in path:
+                parameter.zero_()
+    result = explain(model, case.inputs(), method, keep_evidence=True)
+    real = result.evidence.attention[0][0, 0, 0]
+    assert torch.allclose(real, real.mean(), atol=1e-6)
+    assert torch.isfinite(result.scores).all()
+
+
+def test_a_logit_that_nothing_moves(method):
+    case = CASES["ViTForImageClassification-sdpa"]
+    model = built(case)
+    with torch.no_grad():
+        model.classifier.weight.zero_()
+    result = explain(model, case.inputs(), method)
+    assert torch.isfinite(result.scores).all()
+    about = methods.describe(method)
+    # What says nothing of the class may still tell where the model looked.
+    if about.class_specific and method not in ("gradcam", "search"):
+        assert result.scores.abs().max() < 1e-6
+
+
+# The description ---------------------------------------------------------------------------------
+
+
+def test_the_description_is_complete(method):
+    about = methods.describe(method)
+    assert about.name == method
+    assert about.summary.endswith(".")
+    assert "\n" not in about.summary
+    assert len(about.summary) < 120
+    assert about.cost
+    assert about.citation or method == "random"
+    assert set(about.inputs) <= {"image", "text"}
+    assert method in str(about)
+
+
+def test_gradients_can_be_balanced_wherever_they_are_used(method):
+    about = methods.describe(method)
+    uses = any("gradient" in kind for kind in about.needs)
+    if method not in ("attnlrp", "search"):  # one reads its own, the other those of its candidates
+        assert uses <= ("gradients" in about.options)
+    if "gradients" not in about.options:
+        return
+    case = CASES["ViTForImageClassification-sdpa"]
+    model, inputs = built(case).double(), as_double(case.inputs())
+    plain, balanced = (
+        explain(model, inputs, method, gradients=kind).scores for kind in ("plain", "balanced")
+    )
+    assert torch.isfinite(balanced).all()
+    assert not torch.allclose(plain, balanced, rtol=1e-3)
+    assert torch.equal(plain, explain(model, inputs, method).scores)
+
+
+def test_options_are_checked(method):
+    case = CASES["ViTForImageClassification-sdpa"]
+    with pytest.raises(WhenceError, match=f"'{method}' has no option 'nonsense'"):
+        explain(built(case), case.inputs(), method, nonsense=1)
+    for field in dataclasses.fields(methods.get(method)):
+        with pytest.raises(WhenceError, match=f"'{field.name}' of method '{method}' must be"):
+            methods.build(method, {field.name: object()})
