@@ -374,8 +374,10 @@ def test_a_new_method_is_one_file(here):
     Path("src/whence/methods/corner.py").write_text(NEW_METHOD)
 
     def run(*arguments: str) -> str:
-        command = [sys.executable, "-m", "whence", *arguments]
-        environment = {**os.environ, "PYTHONPATH": "src"}
+        script = "import tests.conftest\nfrom whence.cli import app\napp()"
+        command = [sys.executable, "-c", script, *arguments]
+        path = os.pathsep.join(("src", str(Path(__file__).parents[1])))
+        environment = {**os.environ, "PYTHONPATH": path}
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
         assert done.returncode == 0, done.stderr
         return done.stdout

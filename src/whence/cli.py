@@ -210,7 +210,9 @@ def methods(
             only = "" if len(about.inputs) > 1 else f" For {about.inputs[0]}s only."
             table.add_row(known, "yes" if about.class_specific else "no", about.summary + only)
         console = Console(highlight=False, markup=False)
-        console.print(table, width=None if console.is_terminal else 200)
+        if not console.is_terminal:
+            console.width = 200
+        console.print(table)
         console.print("whence methods NAME tells of one: its paper, cost and options.")
 
 
