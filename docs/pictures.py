@@ -1,4 +1,4 @@
-"""Make the pictures of the README, with the embedded models.
+"""Make the pictures of the README and the table of methods, with the embedded models.
 
 python docs/pictures.py
 """
@@ -6,10 +6,10 @@ python docs/pictures.py
 import html
 from pathlib import Path
 
-from PIL import Image, ImageFont
+from PIL import Image, ImageDraw, ImageFont
 
 import whence
-from whence import Explanation, explain, render
+from whence import Explanation, explain, methods, models, render
 from whence.render.colors import hex_of
 from whence.render.facts import explained_class
 from whence.render.words import shade, words_of
@@ -44,13 +44,104 @@ def sentence_svg(explanation: Explanation) -> str:
     )
 
 
+# All methods side by side -------------------------------------------------------------------------
+
+PANEL, GAP, CAPTION, COLUMNS = 160, 14, 40, 6
+INK, GREY = "#1a1a1a", "#6b6b6b"
+METHODS = Path(__file__).parent / "methods"
+MARKS = ("<!-- the table is made by docs/pictures.py -->", "<!-- end of the table -->")
+
+
+def contact_sheet(photo: Path) -> Image.Image:
+    """The sample photo, and the scores of every method for cat over it."""
+    model = models.load(None, "image")
+    shown = model.prepare([Image.open(photo).convert("RGB")]).shown[0]
+    names = [name for name in methods.available() if "image" in methods.describe(name).inputs]
+    rows = -(-(len(names) + 1) // COLUMNS)
+    width = COLUMNS * (PANEL + GAP) + GAP
+    sheet = Image.new("RGB", (width, rows * (PANEL + CAPTION + GAP) + GAP), "white")
+    for number, name in enumerate(["", *names]):
+        left = GAP + number % COLUMNS * (PANEL + GAP)
+        top = GAP + number // COLUMNS * (PANEL + CAPTION + GAP)
+        picture = shown.resize((PANEL, PANEL), Image.Resampling.LANCZOS)
+        caption, below = "the photo", "explained for cat"
+        if name:
+            result = explain(photo, model=model, target="cat", method=name)
+            picture = render.overlay(picture, result.scores[0].reshape(result.grid))
+            caption, below = name, "" if result.class_specific else "the same for every class"
+        sheet.paste(picture, (left, top))
+        write = ImageDraw.Draw(sheet)
+        write.text((left, top + PANEL + 4), caption, INK, ImageFont.load_default(14))
+        write.text((left, top + PANEL + 22), below, GREY, ImageFont.load_default(11))
+    return sheet
+
+
+def sentence_sheet() -> str:
+    """The words of a sentence by every method that explains text, one line each."""
+    font, model = ImageFont.load_default(15), models.load(None, "text")
+    shapes, y, widest = [], 8.0, 0.0
+    for name in methods.available():
+        about = methods.describe(name)
+        if "text" not in about.inputs:
+            continue
+        result = explain(SENTENCE, model=model, target="positive", method=name)
+        shapes.append(f'<text x="10" y="{y + 19:.0f}" fill="{INK}">{name}</text>')
+        x = 176.0
+        for word in words_of(result):
+            width = font.getlength(word.text)
+            color = hex_of(shade(word.share, "light"))
+            shapes.append(
+                f'<rect x="{x - 2:.1f}" y="{y + 2:.0f}" width="{width + 4:.1f}" height="24" '
+                f'rx="3" fill="{color}"/><text x="{x:.1f}" y="{y + 19:.0f}" '
+                f'textLength="{width:.1f}" lengthAdjust="spacingAndGlyphs">'
+                f"{html.escape(word.text)}</text>"
+            )
+            x += width + (font.getlength(" ") if word.space else 0) + 2
+        if not about.class_specific:
+            shapes.append(
+                f'<text x="{x + 8:.0f}" y="{y + 19:.0f}" fill="{GREY}" font-size="12">'
+                f"the same for every class</text>"
+            )
+        widest, y = max(widest, x + 170), y + 30
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{widest:.0f}" height="{y + 8:.0f}" '
+        f'font-family="sans-serif" font-size="15">'
+        f'<rect width="100%" height="100%" fill="#fff"/>{"".join(shapes)}</svg>\n'
+    )
+
+
+def methods_table() -> str:
+    """What the registry says of every method, as Markdown."""
+    lines = ["| method | by class | explains | forwards | what it is |", "| --- " * 5 + "|"]
+    for name in methods.available():
+        about = methods.describe(name)
+        by_class = "yes" if about.class_specific else "no"
+        lines.append(
+            f"| [`{name}`]({name}.md) | {by_class} | {', '.join(about.inputs)} | {about.cost} "
+            f"| {about.summary} |"
+        )
+    return "\n".join(lines)
+
+
+def with_table(page: str) -> str:
+    """The page on methods with the table as it is now."""
+    before, rest = page.split(MARKS[0])
+    after = rest.split(MARKS[1])[1]
+    return f"{before}{MARKS[0]}\n{methods_table()}\n{MARKS[1]}{after}"
+
+
 def main() -> None:
     """Write the pictures."""
     photo = Image.open(DEMO / "cat.jpg")
     figure = render.figure(photo, explain(photo, classes=["cat", "dog"]))
     figure.image(1.0).save(IMAGES / "cat.png", optimize=True)
     (IMAGES / "sentence.svg").write_text(sentence_svg(explain(SENTENCE)), encoding="utf-8")
-    print(f"{IMAGES / 'cat.png'}\n{IMAGES / 'sentence.svg'}")
+    sheet = contact_sheet(DEMO / "cat.jpg")
+    sheet.quantize(256, dither=Image.Dither.NONE).save(IMAGES / "methods.png", optimize=True)
+    (IMAGES / "methods-sentence.svg").write_text(sentence_sheet(), encoding="utf-8")
+    page = METHODS / "README.md"
+    page.write_text(with_table(page.read_text(encoding="utf-8")), encoding="utf-8")
+    print(*sorted(IMAGES.iterdir()), page, sep="\n")
 
 
 if __name__ == "__main__":

@@ -4,12 +4,13 @@ import csv
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 import whence
-from whence import Explainer
+from whence import Explainer, methods
 
 DEMO = Path(whence.__file__).parent / "demo"
 transformers = pytest.importorskip("transformers")
@@ -133,3 +134,55 @@ def test_deleting_the_words_that_count_changes_the_sentiment(data, sentiment):
 
     assert drop(without_top) > 3 * drop(without_random)
     assert drop(without_top) > 0.2
+
+
+# every method ------------------------------------------------------------------------------------
+
+QUICK = {"rise": {"masks": 200}, "smoothgrad": {"samples": 8}, "search": {"budget": 12}}
+
+
+def unlike(one: Tensor, other: Tensor) -> float:
+    """How far two maps of a batch are apart, each scaled to absolute sum 1: from 0 to 2."""
+    maps = [m / m.abs().sum(-1, keepdim=True).clamp(min=1e-12) for m in (one, other)]
+    return float((maps[0] - maps[1]).abs().sum(-1).min())
+
+
+@pytest.mark.parametrize("method", methods.available())
+def test_maps_differ_between_classes_where_a_method_says_so(pets, method):
+    pillow = pytest.importorskip("PIL.Image")
+    cat = torch.tensor(np.array(pillow.open(DEMO / "cat.jpg").convert("RGB").resize((160, 160))))
+    cat = (cat.permute(2, 0, 1).float() / 255 - 0.5) / 0.5
+    options = QUICK.get(method, {})
+    if method == "attention_flow":
+        pytest.skip("minutes for 257 tokens; the same for every class by its definition")
+    result = Explainer(pets).explain(
+        {"pixel_values": cat[None]}, classes=["cat", "dog"], method=method, **options
+    )
+    apart = unlike(result.scores[:, 0], result.scores[:, 1])
+    assert result.class_specific == methods.describe(method).class_specific
+    if result.class_specific:
+        assert apart > 0.01
+    else:
+        assert apart < 1e-6
+
+
+SPECIFIC = [name for name in methods.available() if methods.describe(name).class_specific]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", SPECIFIC)
+def test_maps_of_mosaics_by_every_method(data, pets, method):
+    """Of cats and dogs side by side, maps of the two classes are unlike each other."""
+    rows, chance = pet_rows(data), random.Random(2)
+    cats = chance.sample([row for row in rows if row["species"] == "cat"], 4)
+    dogs = chance.sample([row for row in rows if row["species"] == "dog"], 4)
+    batch = torch.stack(
+        [
+            mosaic(pixels(data, cat), pixels(data, dog), 2, True)
+            for cat, dog in zip(cats, dogs, strict=True)
+        ]
+    )
+    result = Explainer(pets).explain(
+        {"pixel_values": batch}, classes=["cat", "dog"], method=method, **QUICK.get(method, {})
+    )
+    assert unlike(result.scores[:, 0], result.scores[:, 1]) > 0.01
