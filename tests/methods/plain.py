@@ -1,0 +1,82 @@
+"""Plain models for tests of methods at the input, to be called without whence."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tests.zoo import CASES, HandWrittenViT, built, texts
+
+# With a class token; with average pooling; with a class token and a rectangle of patches.
+IMAGES = ["timm-vit-fused", "timm-vit-average-fused", "timm-vit-rectangle-fused"]
+PATCH = 8
+
+
+@dataclass
+class Plain:
+    """A model in float64, its batch as whence gets it, and as a function of what is explained."""
+
+    model: nn.Module
+    batch: Any
+    inputs: Tensor
+    forward: Callable[..., Tensor]
+    arguments: tuple[Tensor, ...] = ()
+
+    def of(self, index: int) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The input and the other arguments of one sample."""
+        return self.inputs[index : index + 1], tuple(a[index : index + 1] for a in self.arguments)
+
+
+def image_model(name: str) -> Plain:
+    model = built(CASES[name]).double().requires_grad_(False)
+    pixels = CASES[name].inputs().double()
+    return Plain(model, pixels, pixels, model)
+
+
+def text_model(name: str = "Bert-sdpa") -> Plain:
+    """A BERT on padded texts, as a function of embeddings and attention mask."""
+    model = built(CASES[name]).double().requires_grad_(False)
+    batch = texts()
+
+    def forward(embeddings: Tensor, mask: Tensor) -> Tensor:
+        return model(inputs_embeds=embeddings, attention_mask=mask).logits
+
+    embeddings = model.get_input_embeddings()(batch["input_ids"])
+    return Plain(model, batch, embeddings, forward, (batch["attention_mask"],))
+
+
+def patches(pixels: Tensor) -> Tensor:
+    """(..., height, width) as (..., patches, pixels of a patch), one by one."""
+    rows, columns = pixels.shape[-2] // PATCH, pixels.shape[-1] // PATCH
+    found = [
+        pixels[..., y * PATCH : (y + 1) * PATCH, x * PATCH : (x + 1) * PATCH].flatten(-2)
+        for y in range(rows)
+        for x in range(columns)
+    ]
+    return torch.stack(found, -2)
+
+
+def more_padding(batch: dict[str, Tensor], more: int = 5) -> dict[str, Tensor]:
+    """The same texts with more padding behind them."""
+    ids, mask = batch["input_ids"], batch["attention_mask"]
+    return {
+        "input_ids": torch.cat([ids, torch.ones(len(ids), more, dtype=ids.dtype)], 1),
+        "attention_mask": torch.cat([mask, torch.zeros(len(ids), more, dtype=mask.dtype)], 1),
+    }
+
+
+def unmoved() -> HandWrittenViT:
+    """A model whose logits nothing moves."""
+    model = HandWrittenViT()
+    with torch.no_grad():
+        model.head.weight.zero_()
+    return model
+
+
+def off(found: Tensor, expected: Tensor) -> float:
+    """The largest difference, as a fraction of the largest of the expected numbers."""
+    assert found.shape == expected.shape
+    assert expected.abs().max() > 0
+    return ((found - expected).abs().max() / expected.abs().max()).item()
