@@ -1,0 +1,46 @@
+"""The gradient at the input (Simonyan, Vedaldi, Zisserman; ICLR 2014 workshop)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from whence.evidence import Evidence
+from whence.methods.registry import Method, register
+from whence.tracing.gradients import Gradients
+from whence.units import magnitudes
+
+
+@register("gradient", aliases=("saliency",))
+@dataclass(frozen=True)
+class Gradient(Method):
+    r"""How strongly the class logit reacts to a small change of each patch or token.
+
+    With :math:`g` the gradient of the class logit at the pixels, or at the token embeddings,
+
+    .. math::
+        s_{\text{patch}} = \operatorname{mean}_{p \in \text{patch}} \max_{c} |g_{c,p}|, \qquad
+        s_{\text{token}} = \lVert g_{\text{token}} \rVert_2
+
+    where c runs over channels and p over the patch's pixels. The paper has a score for each pixel;
+    the mean over a patch is ours, as is the norm for text.
+
+    Attributes:
+        gradients: ``"plain"``, as the authors', or ``"balanced"``.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("input_gradient",)
+    citation: ClassVar[str] = (
+        "Simonyan, Vedaldi, Zisserman: Deep Inside Convolutional Networks: Visualising Image "
+        "Classification Models and Saliency Maps, ICLR 2014 workshop"
+    )
+    cost: ClassVar[str] = "2"
+    class_specific: ClassVar[bool] = True
+
+    gradients: Gradients = "plain"
+
+    def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
+        assert evidence.input_gradient is not None
+        return magnitudes(evidence, evidence.input_gradient)
