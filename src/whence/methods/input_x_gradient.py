@@ -1,0 +1,47 @@
+"""Input times gradient (Shrikumar, Greenside, Shcherbina, Kundaje; 2016)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from whence.evidence import Evidence
+from whence.methods.registry import Method, register
+from whence.tracing.gradients import Gradients
+from whence.units import summed
+
+
+@register("input_x_gradient")
+@dataclass(frozen=True)
+class InputXGradient(Method):
+    r"""The input times the gradient of the class logit, summed over each patch or token.
+
+    With x the pixels, or the token embeddings, and :math:`g` the gradient of the class logit there,
+
+    .. math::
+        s_i = \sum_{k \in i} x_k \, g_k
+
+    where k runs over the numbers of patch or token i: channels and pixels, or the width of the
+    embedding. It is what the logit would lose at a zero input if it were linear.
+
+    Attributes:
+        gradients: ``"plain"``, as the authors', or ``"balanced"``.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("inputs", "input_gradient")
+    citation: ClassVar[str] = (
+        "Shrikumar, Greenside, Shcherbina, Kundaje: Not Just a Black Box: Learning Important "
+        "Features Through Propagating Activation Differences, arXiv 2016"
+    )
+    cost: ClassVar[str] = "2"
+    class_specific: ClassVar[bool] = True
+    signed: ClassVar[bool] = True
+
+    gradients: Gradients = "plain"
+
+    def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
+        assert evidence.inputs is not None
+        assert evidence.input_gradient is not None
+        return summed(evidence, evidence.inputs * evidence.input_gradient)
