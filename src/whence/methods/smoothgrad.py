@@ -1,0 +1,116 @@
+"""SmoothGrad (Smilkov, Thorat, Kim, Viégas, Wattenberg; 2017)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from whence.errors import WhenceError
+from whence.evidence import Evidence
+from whence.methods.registry import Method, register
+from whence.tracing.gradients import Gradients
+from whence.units import magnitudes, real_inputs
+
+
+@register("smoothgrad")
+@dataclass(frozen=True)
+class SmoothGrad(Method):
+    r"""The gradient at the input, averaged over noisy copies of it.
+
+    .. math::
+        \bar g = \frac{1}{n} \sum_{k=1}^{n} \nabla y(x + \varepsilon_k), \qquad
+        \varepsilon_k \sim \mathcal{N}\bigl(0, \sigma^2 (\max x - \min x)^2\bigr)
+
+    with y the class logit and x the pixels or token embeddings of one sample. The raw gradient is
+    averaged, as in the paper; :math:`\bar g` then becomes scores as in method ``"gradient"``.
+
+    A copy's noise is drawn from a seed of its own, for the real tokens only: neither padding nor
+    the batch nor the memory at hand changes it, and images all get the same.
+
+    Attributes:
+        samples: n, how many noisy copies.
+        noise: :math:`\sigma`, the noise's standard deviation as a fraction of the input's range.
+        seed: Of the noise.
+        gradients: ``"plain"``, as the authors', or ``"balanced"``.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("inputs", "forwards")
+    citation: ClassVar[str] = (
+        "Smilkov, Thorat, Kim, Viégas, Wattenberg: SmoothGrad: removing noise by adding noise, "
+        "arXiv 2017"
+    )
+    cost: ClassVar[str] = "2 × samples"  # noqa: RUF001
+    class_specific: ClassVar[bool] = True
+
+    samples: int = 25
+    noise: float = 0.15
+    seed: int = 0
+    gradients: Gradients = "plain"
+
+    def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise WhenceError(f"samples={self.samples} must be at least 1.")
+        if self.noise < 0:
+            raise WhenceError(f"noise={self.noise} must not be negative.")
+
+    def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
+        assert evidence.inputs is not None
+        assert evidence.forwards is not None
+        inputs, batch = evidence.inputs, evidence.batch
+        model = evidence.forwards.differentiable(self.gradients)
+        noise = self._noise(evidence)
+        total = inputs.new_zeros(evidence.classes.shape[1], *inputs.shape)
+        for part in evidence.forwards.parts(batch * self.samples, "adding noise"):
+            rows = range(part.start, part.stop)
+            # Samples of one copy stand together, so that images share its noise.
+            copies = torch.stack([inputs[i % batch] + noise(i // batch, i % batch) for i in rows])
+            samples = torch.tensor([i % batch for i in rows], device=inputs.device)
+            gradients = _gradients(evidence, model, copies, samples)
+            for of_class, gradient in zip(total, gradients, strict=True):
+                of_class.index_add_(0, samples, gradient)
+        return magnitudes(evidence, total / self.samples)
+
+    def _noise(self, evidence: Evidence) -> Callable[[int, int], Tensor]:
+        """Gives the noise of a copy, by its number, for a sample."""
+        inputs = evidence.inputs
+        assert inputs is not None
+        # Of an image, whose first two dimensions are samples and channels, all is real.
+        real = _spread(real_inputs(evidence), inputs)
+        kept = [values[where] for values, where in zip(inputs, real, strict=True)]
+        deviations = [self.noise * (k.max() - k.min()) if len(k) else k.sum() for k in kept]
+        generator = torch.Generator().manual_seed(self.seed)
+        seeds = torch.randint(2**62, (self.samples,), generator=generator).tolist()
+
+        @lru_cache(maxsize=1)
+        def drawn(copy: int, count: int) -> Tensor:
+            # On the CPU and in single precision: the same for every device and precision.
+            return torch.randn(count, generator=torch.Generator().manual_seed(seeds[copy]))
+
+        def noise(copy: int, sample: int) -> Tensor:
+            numbers = drawn(copy, len(kept[sample])).to(inputs)
+            return torch.zeros_like(inputs[sample]).masked_scatter_(
+                real[sample], numbers * deviations[sample]
+            )
+
+        return noise
+
+
+def _spread(tokens: Tensor, inputs: Tensor) -> Tensor:
+    """What holds for tokens, (batch, tokens), for every number of their embeddings."""
+    return tokens.reshape(*tokens.shape, *[1] * (inputs.dim() - 2)).expand_as(inputs)
+
+
+def _gradients(
+    evidence: Evidence, model: Callable[[Tensor, Tensor], Tensor], inputs: Tensor, samples: Tensor
+) -> Iterator[Tensor]:
+    """The gradient at rows, (rows, ...), of one explained class after the other."""
+    with torch.enable_grad():
+        inputs = inputs.requires_grad_()
+        chosen = evidence.chosen(model(inputs, samples), samples)
+    for of_class in chosen:
+        yield torch.autograd.grad(of_class, inputs, torch.ones_like(of_class), retain_graph=True)[0]
