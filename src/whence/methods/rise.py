@@ -1,0 +1,134 @@
+"""RISE: random masks (Petsiuk, Das, Saenko; BMVC 2018)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from whence.errors import WhenceError
+from whence.evidence import Evidence
+from whence.methods.registry import Method, register
+from whence.units import Output, check_one_row_per_token, measured, real_inputs, with_prefix
+
+
+@register("rise")
+@dataclass(frozen=True)
+class Rise(Method):
+    r"""The mean output of the class over random masks that leave a patch or token visible.
+
+    .. math::
+        s_i = \frac{1}{\mathbb{E}[M] \, N} \sum_{k=1}^{N} y(x \odot M_k) \, M_k(i)
+
+    with y the probability of the class and :math:`M_k` one of N random masks. For images a mask is
+    a small grid of cells, each visible with a given probability, blown up bilinearly to one cell
+    more than the image and cropped at a random place; :math:`M_k(i)` is its mean over patch i. For
+    text, every token is visible with that probability. All samples get the same masks.
+
+    Attributes:
+        masks: N.
+        keep: :math:`\mathbb{E}[M]`, the probability that a cell or token is visible.
+        resolution: Cells a side of an image's masks.
+        seed: Of the masks.
+        baseline: What hidden pixels, or the numbers of hidden embeddings, fade to.
+        output: ``"probability"``, as the authors', or ``"logit"``.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("inputs", "forwards")
+    citation: ClassVar[str] = (
+        "Petsiuk, Das, Saenko: RISE: Randomized Input Sampling for Explanation of Black-box "
+        "Models, BMVC 2018"
+    )
+    cost: ClassVar[str] = "masks"
+    class_specific: ClassVar[bool] = True
+
+    masks: int = 1000
+    keep: float = 0.5
+    resolution: int = 7
+    seed: int = 0
+    baseline: float = 0.0
+    output: Output = "probability"
+
+    def __post_init__(self) -> None:
+        if self.masks < 1:
+            raise WhenceError(f"masks={self.masks} must be at least 1.")
+        if not 0 < self.keep <= 1:
+            raise WhenceError(f"keep={self.keep} must be above 0 and at most 1.")
+        if self.resolution < 1:
+            raise WhenceError(f"resolution={self.resolution} must be at least 1.")
+
+    def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
+        assert evidence.inputs is not None
+        assert evidence.forwards is not None
+        inputs, batch = evidence.inputs, evidence.batch
+        visible = self._of_pixels(evidence) if evidence.layout.grid else self._of_tokens(evidence)
+        total = inputs.new_zeros(())
+        for part in evidence.forwards.parts(batch * self.masks, "masking"):
+            rows = torch.arange(part.start, part.stop, device=inputs.device)
+            samples, mask = rows % batch, rows // batch
+            factors, of_tokens = visible(mask, samples)
+            changed = inputs[samples] * factors + self.baseline * (1 - factors)
+            outputs = measured(evidence, changed, samples, self.output)
+            of_tokens = of_tokens.to(outputs.dtype)
+            sums = [outputs[:, samples == i] @ of_tokens[samples == i] for i in range(batch)]
+            total = total + torch.stack(sums, 1)
+        scores = total / (self.masks * self.keep)
+        return scores if evidence.layout.grid else with_prefix(evidence, scores)
+
+    def _of_pixels(self, evidence: Evidence) -> _Visible:
+        """Masks of an image: smooth, and moved by a part of a cell."""
+        inputs, grid = evidence.inputs, evidence.layout.grid
+        assert inputs is not None
+        assert grid is not None
+        height, width = inputs.shape[-2:]
+        side = self.resolution
+        cell = (-(-height // side), -(-width // side))
+        generator = torch.Generator().manual_seed(self.seed)
+        cells = torch.rand(self.masks, 1, side, side, generator=generator) < self.keep
+        cells = cells.to(inputs)
+        down = torch.randint(cell[0], (self.masks,), generator=generator).tolist()
+        right = torch.randint(cell[1], (self.masks,), generator=generator).tolist()
+        size = ((side + 1) * cell[0], (side + 1) * cell[1])
+        pixels = height * width / (grid[0] * grid[1])
+
+        def visible(mask: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
+            # Samples of one mask stand together: it is blown up once for all of them.
+            first, last = int(mask[0]), int(mask[-1]) + 1
+            large = F.interpolate(cells[first:last], size, mode="bilinear")
+            cropped = [
+                one[:, y : y + height, x : x + width]
+                for one, y, x in zip(large, down[first:last], right[first:last], strict=True)
+            ]
+            factors = torch.stack(cropped)
+            of_patches = evidence.to_tokens(factors)[:, 0] / pixels
+            return factors[mask - first], of_patches[mask - first]
+
+        return visible
+
+    def _of_tokens(self, evidence: Evidence) -> _Visible:
+        """Masks of a text: each token by itself."""
+        inputs = evidence.inputs
+        assert inputs is not None
+        check_one_row_per_token(evidence, inputs.shape[1])
+        real = real_inputs(evidence)
+        generator = torch.Generator().manual_seed(self.seed)
+        # Drawn token by token: those of a longer text begin like those of a shorter one.
+        numbers = [torch.rand(self.masks, generator=generator) for _ in range(inputs.shape[1])]
+        shown = (torch.stack(numbers, 1) < self.keep).to(inputs)
+        # The first numbers belong to the first real token, wherever padding stands.
+        place = (real.cumsum(1) - 1).clamp(min=0)
+
+        def visible(mask: Tensor, samples: Tensor) -> tuple[Tensor, Tensor]:
+            of_tokens = shown[mask].gather(1, place[samples])
+            factors = torch.where(real[samples], of_tokens, 1)
+            return evidence.to_inputs(factors), of_tokens * real[samples]
+
+        return visible
+
+
+# For rows of a mask and a sample each, factors of the input, and how visible each token is.
+_Visible = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
