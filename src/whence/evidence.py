@@ -131,12 +131,6 @@ class Evidence:
         patches = patches.reshape(*scores.shape[:-2], grid[0] * grid[1])
         return F.pad(patches, (self.layout.prefix or 0, 0))
 
-    def summed(self, readings: Tensor) -> Tensor:
-        """Readings at the inputs, (classes, batch, ...), summed to those of tokens."""
-        if self.layout.grid is None:
-            return readings.flatten(3).sum(-1)
-        return self.to_tokens(readings.sum(2))
-
     def to_inputs(self, weights: Tensor) -> Tensor:
         """Weights of tokens, (rows, tokens), as factors of inputs, (rows, ...): one for each.
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
 from whence.tracing.gradients import Reading
+from whence.units import summed
 
 
 @register("attnlrp")
@@ -46,4 +47,4 @@ class AttnLrp(Method):
     def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
         assert evidence.inputs is not None
         assert evidence.input_gradient is not None
-        return evidence.summed(evidence.inputs * evidence.input_gradient)
+        return summed(evidence, evidence.inputs * evidence.input_gradient)

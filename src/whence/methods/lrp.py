@@ -9,6 +9,7 @@ from torch import Tensor
 
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
+from whence.units import summed
 
 
 @register("lrp")
@@ -37,4 +38,4 @@ class Lrp(Method):
     def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
         relevance = evidence.input_relevance
         assert relevance is not None
-        return evidence.summed(relevance)
+        return summed(evidence, relevance)
