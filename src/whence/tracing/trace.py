@@ -104,8 +104,11 @@ class Trace:
 
     def first_sample(self, place: Tensor | GradientEdge) -> Tensor:
         """Gradient of all that the model says of the first sample, somewhere in the graph."""
+        return self._of_sample(place, 0)
+
+    def _of_sample(self, place: Tensor | GradientEdge, sample: int) -> Tensor:
         seed = torch.zeros_like(self.logits)
-        seed[0] = 1
+        seed[sample] = 1
         return self._backward([place], seed)[0]
 
     def by_token(self, reading: Tensor, place: GradientEdge, shape: torch.Size) -> Tensor:
@@ -129,9 +132,12 @@ class Trace:
                 f"tokens, as this method needs them."
             )
         if samples_first and tokens_first and batch > 1:
-            # The first sample says nothing about the rows of others.
-            touched = self.first_sample(place).reshape(batch, tokens, -1)
-            samples_first = not touched[1:].any()
+            # A sample says nothing about the rows of others. The first alone does not tell: where
+            # a class token is read, it touches only the first row, which is its in either layout.
+            first, last = (
+                self._of_sample(place, at).reshape(batch, tokens, -1) for at in (0, batch - 1)
+            )
+            samples_first = not (first[1:].any() or last[:-1].any())
         if samples_first:
             return reading.reshape(*extra, batch, tokens, *shape[2:])
         reading = reading.reshape(*extra, tokens, batch, *shape[2:])
