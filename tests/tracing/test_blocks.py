@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import nn
@@ -57,7 +59,7 @@ def test_what_leaves_a_block_enters_the_next(name):
     model, inputs = built(CASES[name]).double(), double(CASES[name].inputs())
     blocks = find_blocks(traced(model, inputs))
     assert len(blocks) == DEPTH
-    for block, following in zip(blocks, blocks[1:], strict=False):
+    for block, following in pairwise(blocks):
         assert torch.equal(block.leaving.output, following.entering)
         assert not torch.equal(block.entering, following.entering)
 
