@@ -1,0 +1,164 @@
+"""Attention weights with the vectors they weigh (Kobayashi et al.; EMNLP 2020 and 2021)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from whence.errors import WhenceError
+from whence.evidence import Evidence
+from whence.methods.registry import Method, register
+from whence.mixing import layers_of, rolled_out, shares
+from whence.tracing.blocks import Block, projected_values
+from whence.tracing.operations import Function
+from whence.tracing.trace import Trace
+
+
+@register("attention_norm", aliases=("norm_based",))
+@dataclass(frozen=True)
+class AttentionNorm(Method):
+    r"""How long the vectors are that each token adds to those that are read.
+
+    The attention of a layer hands token i the sum over tokens j and heads h of
+
+    .. math:: v_{ij} = \sum_h \alpha^h_{ij} f^h(x_j),
+
+    with :math:`\alpha` the attention map and :math:`f^h(x_j)` the value of token j in head h, its
+    bias included, taken through the projection that joins the heads, without its bias. Heads are
+    added as vectors, and the norm is taken of the sum. As ``include`` says,
+
+    .. math::
+        N_{ij} = \lVert v_{ij} \rVert, \quad
+        \lVert v_{ij} + \delta_{ij} x_i \rVert, \quad
+        \Bigl\lVert \gamma \odot
+        \frac{v_{ij} + \delta_{ij} x_i - \mathrm{mean}(\cdot)}{\sigma_i} \Bigr\rVert
+
+    with :math:`x_i` what the skip connection adds, and :math:`\gamma` and :math:`\sigma_i` the
+    weight and the denominator of the normalisation right behind the sum, where there is one, as in
+    BERT. In models that normalise before the attention it is already in the values, and
+    ``"layer_norm"`` is the same as ``"residual"``. Rows of N are divided by their sum. Layers are
+    joined as attention rollout joins them; for ``"weights"``, which lacks the skip connection, the
+    identity is added, and what identities alone hand to the tokens that are read is left out.
+
+    Attributes:
+        include: What takes part: ``"weights"``, attention alone; ``"residual"``, the skip
+            connection too; ``"layer_norm"``, and the normalisation behind both.
+        layer: One layer alone, counted from 0, or from the last by negative numbers; None joins
+            all.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("attention", "blocks")
+    citation: ClassVar[str] = (
+        "Kobayashi, Kuribayashi, Yokoi, Inui: Attention is Not Only a Weight: Analyzing "
+        "Transformers with Vector Norms, EMNLP 2020; Incorporating Residual and Normalization "
+        "Layers into Analysis of Masked Language Models, EMNLP 2021"
+    )
+    cost: ClassVar[str] = "2"
+    class_specific: ClassVar[bool] = False
+
+    include: Literal["weights", "residual", "layer_norm"] = "weights"
+    layer: int | None = None
+
+    def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
+        layers = layers_of(self.layer, len(evidence.blocks))
+        matrices = [shares(self._norms(evidence, layer)) for layer in layers]
+        add_identity = self.include == "weights" and self.layer is None
+        return rolled_out(matrices, evidence.pooling, add_identity)
+
+    def _norms(self, evidence: Evidence, layer: int) -> Tensor:
+        """(batch, queries, keys), the norm of what each query gets from each key."""
+        traced, block = evidence.trace, evidence.blocks[layer]
+        assert traced is not None
+        attention, values = evidence.attention[layer], projected_values(traced, block)
+        if attention.shape[-2] != attention.shape[-1]:
+            raise WhenceError(
+                f"The attention in {block.site.where} has {attention.shape[-2]} queries for "
+                f"{attention.shape[-1]} keys; this method needs attention of tokens to themselves."
+            )
+        own = None
+        if self.include != "weights":
+            own = traced.by_token(block.entering, block.entering_at, block.entering.shape)
+        if self.include != "layer_norm" or block.norm is None:
+            return _norms_of_sums(attention, values, own)
+        norm = _HeldNorm(traced, block, block.norm)
+        assert own is not None
+        return _norms_of_sums(attention, norm.scaled(values), norm.scaled(own)) / norm.spread
+
+
+def _norms_of_sums(attention: Tensor, values: Tensor, own: Tensor | None) -> Tensor:
+    r"""Norms of the sums over heads, :math:`\alpha^T G \alpha` with G the heads' inner products.
+
+    The vectors of all pairs of tokens, which would not fit into memory, are never there at once.
+
+    Args:
+        attention: (batch, heads, queries, keys).
+        values: (batch, heads, keys, width).
+        own: (batch, tokens, width), what each token keeps of itself.
+    """
+    inner = torch.einsum("bhkw,bgkw->bkhg", values, values)
+    squares = (torch.einsum("bhqk,bkhg->bgqk", attention, inner) * attention).sum(1)
+    norms = squares.clamp_(min=0).sqrt_()
+    if own is not None:
+        to_itself = attention.diagonal(dim1=-2, dim2=-1)
+        vectors = torch.einsum("bht,bhtw->btw", to_itself, values) + own
+        norms.diagonal(dim1=-2, dim2=-1).copy_(vectors.norm(dim=-1))
+    return norms
+
+
+class _HeldNorm:
+    """A normalisation as the linear map that it is while its denominators are held.
+
+    Attributes:
+        spread: (batch, queries, 1), the denominators.
+    """
+
+    def __init__(self, traced: Trace, block: Block, norm: Function) -> None:
+        def by_token(value: Tensor, index: int) -> Tensor:
+            return traced.by_token(value, traced.steps[index].output, value.shape)
+
+        sums = by_token(block.joined.output, block.joined.index)
+        normalised = by_token(norm.output, norm.index)
+        bias, self._weight, self._centres = _parts_of(norm)
+        scaled, target = self.scaled(sums), normalised - bias
+        sizes = scaled.norm(dim=-1, keepdim=True)
+        spread = sizes / target.norm(dim=-1, keepdim=True)
+        # Where nothing is left to divide, any denominator will do.
+        self.spread: Tensor = torch.where(spread.isfinite() & (sizes > 0), spread, 1)
+        close = 1e3 * torch.finfo(sums.dtype).eps * normalised.abs().amax()
+        if (scaled / self.spread - target).abs().amax() > close:
+            raise WhenceError(
+                f"'{norm.name}' behind the attention in {block.site.where} does not normalise "
+                f"each token by itself. Use include='residual', which leaves it out."
+            )
+
+    def scaled(self, vectors: Tensor) -> Tensor:
+        """Vectors, (..., width), less their mean, times the weight."""
+        centred = vectors - vectors.mean(-1, keepdim=True) if self._centres else vectors
+        return centred * self._weight
+
+
+def _parts_of(norm: Function) -> tuple[Tensor, Tensor, bool]:
+    """Bias and weight of a normalisation, and whether it takes the mean away.
+
+    They are found by calling it, so that it does not matter how the model spells it. A vector whose
+    mean is 0, and so long that the small constant in the denominator does not count, is only
+    divided by its root mean square and multiplied by the weight.
+    """
+    ones = torch.ones_like(norm.inputs[0], requires_grad=False)
+    probe = ones.clone()
+    probe[..., -1] = 1 - ones.shape[-1]
+    size = 1e6
+
+    def first_row(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            return norm.function(x).flatten(0, -2)[0]
+
+    bias = first_row(torch.zeros_like(ones))
+    at_probe = first_row(probe * size) - bias
+    probe = probe.flatten(0, -2)[0]
+    weight = at_probe * probe.square().mean().sqrt() / probe
+    centres = (first_row(ones) - bias).abs().amax() < 1e-3 * weight.abs().amax()
+    return bias, weight, bool(centres)
