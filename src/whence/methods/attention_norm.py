@@ -56,7 +56,7 @@ class AttentionNorm(Method):
         "Transformers with Vector Norms, EMNLP 2020; Incorporating Residual and Normalization "
         "Layers into Analysis of Masked Language Models, EMNLP 2021"
     )
-    cost: ClassVar[str] = "2"
+    cost: ClassVar[str] = "1"
     class_specific: ClassVar[bool] = False
 
     include: Literal["weights", "residual", "layer_norm"] = "weights"

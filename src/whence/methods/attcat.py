@@ -1,0 +1,56 @@
+"""AttCAT: Explaining Transformers via Attentive Class Activation Tokens (Qiang et al.; 2022)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from whence.evidence import Evidence
+from whence.methods.registry import Method, register
+from whence.tracing.gradients import Gradients
+
+
+@register("attcat")
+@dataclass(frozen=True)
+class AttCat(Method):
+    r"""Hidden state times gradient of every token, weighed by the attention it gets in each block.
+
+    With :math:`h^l_i` the hidden state of token i that enters block l, :math:`\nabla h^l_i` the
+    gradient of the class logit there, and :math:`\alpha^l` the attention map of the block,
+
+    .. math::
+        s_i = \sum_l \bar\alpha^l_i \sum_w \nabla h^l_{iw} h^l_{iw}, \qquad
+        \bar\alpha^l_i = \mathbb{E}_{heads, q}\, \alpha^l_{qi}.
+
+    The mean is over the queries q that are no padding. The hidden states are those that enter
+    blocks, as in the authors' code, not those that leave them: these are what the block's attention
+    weighs, and of the last block's output only the tokens that are read have a gradient.
+
+    Attributes:
+        gradients: ``"plain"``, as the authors', or ``"balanced"``.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("attention", "hidden", "hidden_gradient")
+    citation: ClassVar[str] = (
+        "Qiang, Pan, Li, Li, Jang, Zhu: AttCAT: Explaining Transformers via Attentive Class "
+        "Activation Tokens, NeurIPS 2022"
+    )
+    cost: ClassVar[str] = "2"
+    signed: ClassVar[bool] = True
+
+    gradients: Gradients = "plain"
+
+    def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
+        queries = evidence.real().to(evidence.logits.dtype)
+        queries = queries / queries.sum(-1, keepdim=True)
+        scores = torch.zeros_like(evidence.pooling)
+        # The last hidden state, which no attention reads, has no partner.
+        for attention, hidden, gradient in zip(
+            evidence.attention, evidence.hidden[:-1], evidence.hidden_gradient[:-1], strict=True
+        ):
+            received = torch.einsum("bq,bqk->bk", queries, attention.mean(1))
+            scores = scores + received * (hidden * gradient).sum(-1)
+        return scores
