@@ -270,6 +270,9 @@ def _added_matmul(record: Recorder, call: Call) -> Any:
     a = call.argument(1, "mat1", call.kwargs.get("batch1"))
     b = call.argument(2, "mat2", call.kwargs.get("batch2"))
     beta, alpha = call.kwargs.get("beta", 1), call.kwargs.get("alpha", 1)
+    constant = not is_traced(b) and not is_traced(term)
+    if call.name == "addmm" and constant and term.dim() == 1 and alpha == beta == 1:
+        return record.apply(Linear(b.mT, term), a)
     with record:
         product = a @ b
         product = product if alpha == 1 else product * alpha
