@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -40,6 +40,7 @@ class Trace:
     steps: list[Step]
     copies: set[Any]
     tape: Tape
+    _samples_first: dict[tuple[Any, int], bool] = field(default_factory=dict, repr=False)
 
     @property
     def batch(self) -> int:
@@ -104,12 +105,27 @@ class Trace:
 
     def first_sample(self, place: Tensor | GradientEdge) -> Tensor:
         """Gradient of all that the model says of the first sample, somewhere in the graph."""
-        return self._of_sample(place, 0)
+        return self._of_sample([place], 0)[0]
 
-    def _of_sample(self, place: Tensor | GradientEdge, sample: int) -> Tensor:
+    def _of_sample(
+        self, places: Sequence[Tensor | GradientEdge], sample: int
+    ) -> tuple[Tensor, ...]:
         seed = torch.zeros_like(self.logits)
         seed[sample] = 1
-        return self._backward([place], seed)[0]
+        return self._backward(places, seed)
+
+    def find_order(self, places: Sequence[GradientEdge]) -> None:
+        """Find, for places of so many rows as there are tokens in all, if samples come first.
+
+        `by_token` does so by itself where shapes do not tell; for many places at once it is faster.
+        """
+        # A sample says nothing about the rows of others. The first alone does not tell: where a
+        # class token is read, it touches only the first row, which is its in either layout.
+        of_first, of_last = (self._of_sample(places, at) for at in (0, self.batch - 1))
+        for place, first, last in zip(places, of_first, of_last, strict=True):
+            rows = self.batch, self.sites[0].tokens, -1
+            others = first.reshape(rows)[1:].any() or last.reshape(rows)[:-1].any()
+            self._samples_first[place.node, place.output_nr] = not others
 
     def by_token(self, reading: Tensor, place: GradientEdge, shape: torch.Size) -> Tensor:
         """A reading at a place whose values have rows of tokens, as (..., batch, tokens, rest).
@@ -132,12 +148,9 @@ class Trace:
                 f"tokens, as this method needs them."
             )
         if samples_first and tokens_first and batch > 1:
-            # A sample says nothing about the rows of others. The first alone does not tell: where
-            # a class token is read, it touches only the first row, which is its in either layout.
-            first, last = (
-                self._of_sample(place, at).reshape(batch, tokens, -1) for at in (0, batch - 1)
-            )
-            samples_first = not (first[1:].any() or last[:-1].any())
+            if (place.node, place.output_nr) not in self._samples_first:
+                self.find_order([place])
+            samples_first = self._samples_first[place.node, place.output_nr]
         if samples_first:
             return reading.reshape(*extra, batch, tokens, *shape[2:])
         reading = reading.reshape(*extra, tokens, batch, *shape[2:])
