@@ -150,6 +150,26 @@ def test_parts_and_the_bias_are_all_of_the_attention(name):
             assert torch.allclose(parts / norm.spread + beta, block.norm.output, rtol=1e-8)
 
 
+def test_values_that_several_heads_share():
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 48, "vocab_size": 100}
+    config = transformers.LlamaConfig(
+        num_attention_heads=4, num_key_value_heads=2, pad_token_id=0, num_labels=3, **sizes
+    )
+    model = transformers.LlamaForSequenceClassification._from_config(
+        config, attn_implementation="eager"
+    ).eval()
+    inputs = {"input_ids": torch.randint(5, 90, (2, 7))}
+    ours = Explainer(model).explain(inputs, method="attention_norm", layer=0)
+    output = model.model(**inputs, output_hidden_states=True, output_attentions=True)
+    layer, maps = model.model.layers[0], output.attentions[0]
+    values = layer.self_attn.v_proj(layer.input_layernorm(output.hidden_states[0]))
+    values = values.unflatten(-1, (2, 8)).repeat_interleave(2, 2)
+    weight = layer.self_attn.o_proj.weight.unflatten(1, (4, 8))
+    row = torch.einsum("bhj,bjhd,whd->bjw", maps[:, :, -1], values, weight).norm(dim=-1)
+    assert torch.allclose(ours.scores, row / row.sum(-1, keepdim=True), rtol=1e-4)
+
+
 class PostNorm(HandWrittenViT):
     """RMSNorm behind the sum, average pooling."""
 

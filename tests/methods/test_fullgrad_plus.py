@@ -49,6 +49,43 @@ def test_completeness(name, dtype, close):
     assert (bare.sum(-1) - logits).abs().max() > 1e-2 * logits.abs().max()
 
 
+def decoder(name: str, **sizes) -> nn.Module:
+    transformers = pytest.importorskip("transformers")
+    config = getattr(transformers, f"{name}Config")(
+        vocab_size=100, num_labels=3, pad_token_id=0, bos_token_id=1, eos_token_id=2, **sizes
+    )
+    model = getattr(transformers, f"{name}ForSequenceClassification")(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model.double()
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "close"),
+    [
+        ("GPT2", {"n_embd": 32, "n_layer": 2, "n_head": 4}, 1e-10),
+        # Its RMSNorm computes in float32, whatever the model is in.
+        (
+            "Llama",
+            {
+                "hidden_size": 32,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 4,
+                "num_key_value_heads": 2,
+                "intermediate_size": 48,
+            },
+            1e-6,
+        ),
+    ],
+)
+def test_completeness_of_decoders(name, sizes, close):
+    """Biases in addmm, rows of samples and tokens in one; RMSNorm, SwiGLU, rotary positions."""
+    inputs = {"input_ids": torch.randint(5, 90, (3, 7)), "attention_mask": torch.ones(3, 7).long()}
+    scores, logits = scores_of(decoder(name, **sizes), inputs, layers="first", gradients="balanced")
+    assert (scores.sum(-1) - logits).abs().max() < close * logits.abs().max()
+
+
 class Block(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -73,6 +73,10 @@ class FullGradPlus(Method):
         if not found:
             return scores
         places = [step.output for step, _ in found]
+        rows = evidence.batch * evidence.tokens
+        folded = [step.output for step, _ in found if len(step.operation.output) == rows]
+        if folded and evidence.batch > 1:
+            traced.find_order(folded)
         gradients = traced.read(evidence.classes, places, reading(self.gradients))
         for (step, bias), gradient in zip(found, gradients, strict=True):
             shares = _shares(step.operation, bias, gradient)
