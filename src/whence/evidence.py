@@ -104,8 +104,9 @@ class Evidence:
 
     @property
     def tokens(self) -> int:
-        """The number of tokens, prefix tokens and padding included."""
-        return self.pooling.shape[-1]
+        """The number of tokens of the input, prefix tokens and padding included."""
+        # Behind pooling by attention, or in a decoder, the tokens that are read are others.
+        return self.pooling.shape[-1] if self.trace is None else self.trace.sites[0].tokens
 
     def real(self) -> Tensor:
         """(batch, tokens), true where a token is no padding."""

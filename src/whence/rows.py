@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -26,23 +25,33 @@ def layers_from(start: int, layers: int, option: str = "start_layer") -> range:
     return range(layers - 1, start - 1, -1)
 
 
-def layer_of(layers: Sequence[Tensor], layer: int) -> Tensor:
-    """One of the layers; negative numbers count from the end.
+def one_layer(layer: int, layers: int, option: str = "layer") -> int:
+    """A layer told by its number, which counts from the end where it is negative.
 
     Raises:
         WhenceError: There is no such layer.
     """
-    count = len(layers)
-    if not -count <= layer < count:
+    if not -layers <= layer < layers:
         raise WhenceError(
-            f"layer={layer} does not exist: the model has {count} attention layers, 0 to "
-            f"{count - 1}, or -{count} to -1 counted from the end."
+            f"{option}={layer} does not exist: the model has {layers} attention layers, 0 to "
+            f"{layers - 1}, or -{layers} to -1 from the end."
         )
-    return layers[layer]
+    return layer % layers
 
 
 def pooled_rows(maps: Tensor, evidence: Evidence) -> Tensor:
-    """The rows of a map, (..., queries, keys), that the classifier reads, as (..., keys)."""
+    """The rows of the tokens that the classifier reads: (classes, batch, keys).
+
+    Args:
+        maps: (..., batch, queries, keys).
+        evidence: Says how the tokens are pooled.
+    """
+    queries = evidence.pooling.shape[-1]
+    if maps.shape[-2] != queries:
+        raise WhenceError(
+            f"This attention map has {maps.shape[-2]} queries, but the classifier reads {queries} "
+            f"token(s) behind the last attention. Choose the last layer."
+        )
     return (evidence.pooling[..., None, :] @ maps)[..., 0, :]
 
 
@@ -71,6 +80,7 @@ def carried(
     identity = 1 if queries == keys else 0
     if normalize_rows:
         sums = identity + added.sum(-1)
+        sums = sums.masked_fill(sums == 0, 1)  # a row of zeros stays one
         kept, moved = kept / sums, moved / sums
     step = ((kept + moved)[..., None, :] @ added)[..., 0, :]
     return (kept, moved + step) if identity else (torch.zeros_like(step), step)
