@@ -9,6 +9,7 @@ from torch import Tensor
 
 from whence.errors import WhenceError
 from whence.evidence import Evidence
+from whence.tracing.streams import find_streams, pools
 
 
 def layers_from(start: int, layers: int, option: str = "start_layer") -> range:
@@ -25,17 +26,26 @@ def layers_from(start: int, layers: int, option: str = "start_layer") -> range:
     return range(layers - 1, start - 1, -1)
 
 
-def one_layer(layer: int, layers: int, option: str = "layer") -> int:
-    """A layer told by its number, which counts from the end where it is negative.
+def read_layer(layer: int, evidence: Evidence) -> int:
+    """The number of a layer, which counts from the end where it is negative.
 
     Raises:
-        WhenceError: There is no such layer.
+        WhenceError: There is no such layer, or its map is not one from the tokens that the
+            classifier reads to those of the input.
     """
+    layers = len(evidence.attention)
     if not -layers <= layer < layers:
         raise WhenceError(
-            f"{option}={layer} does not exist: the model has {layers} attention layers, 0 to "
+            f"layer={layer} does not exist: the model has {layers} attention layers, 0 to "
             f"{layers - 1}, or -{layers} to -1 from the end."
         )
+    if evidence.trace is not None:
+        streams = find_streams(evidence.trace)
+        if (streams[layer].queries, streams[layer].keys) != (streams[-1].queries, streams[0].keys):
+            raise WhenceError(
+                f"layer={layer}, the attention in {evidence.trace.sites[layer].where}, is not one "
+                f"of the tokens that the classifier reads to those of the input. Choose another."
+            )
     return layer % layers
 
 
@@ -46,12 +56,6 @@ def pooled_rows(maps: Tensor, evidence: Evidence) -> Tensor:
         maps: (..., batch, queries, keys).
         evidence: Says how the tokens are pooled.
     """
-    queries = evidence.pooling.shape[-1]
-    if maps.shape[-2] != queries:
-        raise WhenceError(
-            f"This attention map has {maps.shape[-2]} queries, but the classifier reads {queries} "
-            f"token(s) behind the last attention. Choose the last layer."
-        )
     return (evidence.pooling[..., None, :] @ maps)[..., 0, :]
 
 
@@ -87,8 +91,11 @@ def carried(
 
 
 def lowest_at_pooled(scores: Tensor, evidence: Evidence) -> Tensor:
-    """Give the token that is read, if it is a single one, the lowest score among real tokens."""
-    if scores.shape != evidence.pooling.shape:
+    """Give the token that is read, if it is a single one, the lowest score among real tokens.
+
+    Where the classifier reads other tokens than those of the input, a decoder's, nothing changes.
+    """
+    if scores.shape != evidence.pooling.shape or _reads_others(evidence):
         return scores
     real = scores
     if evidence.padding is not None and evidence.padding.shape == scores.shape[1:]:
@@ -96,3 +103,28 @@ def lowest_at_pooled(scores: Tensor, evidence: Evidence) -> Tensor:
     pooled = evidence.pooling == 1
     lowest = real.masked_fill(pooled, math.inf).amin(-1, keepdim=True)
     return torch.where(pooled & lowest.isfinite(), lowest, scores)
+
+
+def _reads_others(evidence: Evidence) -> bool:
+    if evidence.trace is None:
+        return False
+    streams = find_streams(evidence.trace)
+    return streams[-1].queries != streams[0].keys
+
+
+def one_sequence(evidence: Evidence) -> None:
+    """See that all attention is in one sequence, but for pooling by attention at the end.
+
+    Raises:
+        WhenceError: There is cross-attention, as in an encoder-decoder.
+    """
+    if evidence.trace is None:
+        return
+    streams = find_streams(evidence.trace)
+    maps = list(zip(evidence.trace.sites, streams, strict=True))
+    for site, of in maps[:-1] if pools(evidence.trace, streams) else maps:
+        if of.cross or of.queries != streams[0].keys:
+            raise WhenceError(
+                f"The attention in {site.where} joins two sequences of tokens, which this method "
+                f"does not know how to follow. For models with cross-attention, use 'gae'."
+            )

@@ -51,12 +51,16 @@ class Run:
         edits: Changes, by the index of the operation.
         rules: How gradients that others compute through this run are to be read.
         forward_only: Whether nothing will be read backward, so that nothing need be kept.
+        constants: Whether projections of what does not depend on the input are followed too, so
+            that the self-attention of such a sequence can be read. A relevance reading is then
+            another one.
     """
 
     inputs: Tensor | None = None
     edits: Mapping[int, Edit] = field(default_factory=dict)
     rules: RuleSet | None = None
     forward_only: bool = False
+    constants: bool = False
 
 
 def _traced(value: Tensor) -> Tensor:
@@ -134,12 +138,15 @@ class Recorder(TorchFunctionMode):
             return None
         args, kwargs = _constants(args), {k: _constant(v) for k, v in (kwargs or {}).items()}
         in_place = name == "__setitem__" or (name[-1] == "_" and name[-2:] != "__")
-        if not any(map(is_traced, _flat(args, kwargs))):
+        constant = not any(map(is_traced, _flat(args, kwargs)))
+        if constant and not (self.run.constants and name == "multi_head_attention_forward"):
             if in_place and isinstance(args[0], Tensor):
                 self.tape.preserve(args[0])
             result = func(*args, **kwargs)
-            found = is_lookup(name, _flat(args, kwargs), result, self._ids)
-            return self._follow(result) if found else result
+            if is_lookup(name, _flat(args, kwargs), result, self._ids):
+                return self._follow(result)
+            begins = self.run.constants and name == "linear" and result.dim() > 2
+            return self._routed(_traced(result), ()) if begins else result
         if isinstance(func, MethodWrapperType) and name not in spelling.ROUTING:
             return func(*args, **kwargs)  # an attribute, such as shape
         if in_place:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ class Trace:
         steps: The recorded operations in their order.
         copies: Nodes of the graph that overwrite the whole of a tensor.
         tape: What the operations share.
+        again: Records the same forward pass once more, otherwise.
     """
 
     logits: Tensor
@@ -40,6 +42,7 @@ class Trace:
     steps: list[Step]
     copies: set[Any]
     tape: Tape
+    again: Callable[[Run], Trace]
     _samples_first: dict[tuple[Any, int], bool] = field(default_factory=dict, repr=False)
 
     @property
@@ -244,8 +247,9 @@ def _record(
                 recorder.steps,
                 recorder.copies,
                 recorder.tape,
+                partial(trace, model, args, kwargs, main, output),
             )
-            if run is None:
+            if run is None or run.constants:
                 recorder.finish(logits)
                 arrange(recorded.sites, recorded.batch, lambda s: recorded.first_sample(s.weights))
             return recorded
