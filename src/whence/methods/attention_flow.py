@@ -1,0 +1,156 @@
+"""Attention flow (Abnar, Zuidema; ACL 2020)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from whence.errors import WhenceError
+from whence.evidence import Evidence
+from whence.extras import needed
+from whence.methods.registry import Method, register
+from whence.progress import bar
+from whence.rows import layers_from, lowest_at_pooled, one_sequence
+
+# Flows are of whole numbers, in which 1 is this many: as fine as 32 bits allow.
+_UNIT = 2**30
+
+
+@register("attention_flow")
+@dataclass(frozen=True)
+class AttentionFlow(Method):
+    r"""The maximum flow from the tokens that are read down to each input token.
+
+    Tokens of every layer are the nodes of a network, and the attention of a token to those of the
+    layer below is the capacity of the edges between them:
+
+    .. math::
+        c^{(b)} = \mathrm{rows\ of}\ (I + \mathbb{E}_h A^{(b)})\ \mathrm{divided\ by\ their\ sum}.
+
+    The score of an input token is the largest flow that can reach it, each token for itself. The
+    flow starts with 1, split among the tokens that the classifier reads as it weighs them (all of
+    it at the class token, as in the paper; equal shares for average pooling, where the paper says
+    nothing). Padding takes no part. A single token that is read in a text gets the lowest score of
+    the others. The authors divide the scores by their sum; here they are flows, between 0 and 1.
+
+    The smallest cut, which is as large as the flow, is found with capacities rounded down to
+    :math:`2^{-30}`, and then measured with the exact ones.
+
+    Attributes:
+        start_layer: The first layer that takes part; earlier ones are left out.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("attention",)
+    citation: ClassVar[str] = "Abnar, Zuidema: Quantifying Attention Flow in Transformers, ACL 2020"
+    cost: ClassVar[str] = "1, and a maximum flow for each token"
+    class_specific: ClassVar[bool] = False
+
+    start_layer: int = 0
+
+    def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
+        one_sequence(evidence)
+        layers = layers_from(self.start_layer, len(evidence.attention))
+        maps = [evidence.attention[layer].mean(1).double().cpu().numpy() for layer in layers]
+        real = evidence.real().cpu().numpy()
+        pooling = evidence.pooling.double().cpu().numpy()
+        scores = np.zeros((*pooling.shape[:2], maps[-1].shape[-1]))
+        # Classes mostly read the same tokens, and then have the same flows.
+        kinds = [np.unique(pooling[:, i], axis=0, return_inverse=True) for i in range(len(real))]
+        total = sum(len(read) for read, _ in kinds) * scores.shape[-1]
+        with bar("attention flow", total) as advance:
+            for sample, (read, kind) in enumerate(kinds):
+                capacities = [_capacity(layer[sample]) for layer in maps]
+                sinks = real[sample] if len(real[sample]) == scores.shape[-1] else None
+                flows = [_flows(weights, capacities, sinks, advance) for weights in read]
+                scores[:, sample] = np.stack(flows)[kind.reshape(-1)]
+        return lowest_at_pooled(torch.from_numpy(scores).to(evidence.pooling), evidence)
+
+
+def _capacity(attention: Any) -> Any:
+    """Capacities, (queries, keys): the skip connection is there where queries are the keys."""
+    queries, keys = attention.shape
+    whole = attention + np.eye(queries) if queries == keys else attention
+    sums = whole.sum(1, keepdims=True)
+    return whole / np.where(sums == 0, 1, sums)
+
+
+def _flows(read: Any, capacities: list[Any], sinks: Any, advance: Callable[[int], None]) -> Any:
+    """The flow to every token of the lowest layer; to those that are no sinks, none.
+
+    Args:
+        read: Where the flow starts, (queries of the first map,).
+        capacities: Of each layer, the last one of the model first.
+        sinks: Which tokens are asked for; None for all.
+        advance: Called for each token that is done.
+    """
+    network = _Network([read[None], *capacities[:-1]])
+    flows = np.zeros(capacities[-1].shape[1])
+    for token, into in enumerate(capacities[-1].T):
+        if sinks is None or sinks[token]:
+            flows[token] = network.flow(into)
+        advance(1)
+    return flows
+
+
+class _Network:
+    """A network of layers between one source and the nodes above a sink.
+
+    Args:
+        capacities: Of edges between each layer and the next, (from, to), that of the source first.
+    """
+
+    def __init__(self, capacities: list[Any]) -> None:
+        for upper, lower in pairwise(capacities):
+            if upper.shape[1] != lower.shape[0]:
+                raise WhenceError(
+                    f"The attention maps do not follow on each other: one has {lower.shape[0]} "
+                    f"queries, the next reads {upper.shape[1]} tokens. Models with windows, merged "
+                    f"tokens or cross-attention cannot be explained by this method."
+                )
+        offsets = np.cumsum([0, *(layer.shape[0] for layer in capacities)])
+        self._above = np.arange(capacities[-1].shape[1]) + offsets[-1]
+        self._sink = int(self._above[-1]) + 1
+        edges = [np.nonzero(layer) for layer in capacities]
+        self._start = np.concatenate(
+            [*(e[0] + o for e, o in zip(edges, offsets, strict=False)), self._above]
+        )
+        self._end = np.concatenate(
+            [
+                *(e[1] + o for e, o in zip(edges, offsets[1:], strict=False)),
+                np.full(len(self._above), self._sink),
+            ]
+        )
+        inner = [layer[edge] for layer, edge in zip(capacities, edges, strict=True)]
+        self._size = np.concatenate([*inner, np.zeros(len(self._above))])
+        self._whole = (self._size * _UNIT).astype(np.int32)
+        self._graph = needed("scipy.sparse.csgraph", "scipy")
+        self._matrix = needed("scipy.sparse", "scipy").csr_matrix
+        # Edges are in the order of their start, so that rows are parts of them.
+        self._rows = np.searchsorted(self._start, np.arange(self._sink + 2)).astype(np.int32)
+        self._columns = self._end.astype(np.int32)
+
+    def flow(self, into: Any) -> float:
+        """The largest flow from the source to a sink.
+
+        Args:
+            into: Capacities of the edges from the nodes of the lowest layer to the sink.
+        """
+        to_sink = slice(len(self._size) - len(into), None)
+        self._size[to_sink] = into
+        self._whole[to_sink] = into * _UNIT
+        shape = (self._sink + 1, self._sink + 1)
+        network = self._matrix((self._whole, self._columns, self._rows), shape=shape)
+        result = self._graph.maximum_flow(network, 0, self._sink)
+        if result.flow_value == self._whole[to_sink].sum(dtype=np.int64):
+            return float(into.sum())
+        left = network - result.flow
+        left.eliminate_zeros()
+        reached = np.zeros(self._sink + 1, dtype=bool)
+        reached[self._graph.breadth_first_order(left, 0, return_predecessors=False)] = True
+        return float(self._size[reached[self._start] & ~reached[self._end]].sum())

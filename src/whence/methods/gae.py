@@ -1,0 +1,150 @@
+"""Generic Attention-model Explainability (Chefer, Gur, Wolf; ICCV 2021)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from whence.evidence import Evidence
+from whence.methods.registry import Method, register
+from whence.rows import carried, lowest_at_pooled, pooled_rows
+from whence.tracing.gradients import Gradients, reading
+from whence.tracing.recorder import Run
+from whence.tracing.streams import Streams, explained_stream, find_streams, pools
+from whence.tracing.trace import Trace
+
+
+@register("gae")
+@dataclass(frozen=True)
+class Gae(Method):
+    r"""Gradient-weighted attention maps, joined over layers, also across two sequences.
+
+    With :math:`A` the attention map of a layer and :math:`\nabla A` the gradient of the class logit
+    there,
+
+    .. math::
+        \bar A = \mathbb{E}_h \max(\nabla A \odot A, 0), \qquad R \leftarrow R + \bar A R
+
+    for each layer in turn, from :math:`R = I`. The explanation is the row of :math:`R - I` that
+    belongs to the token which the classifier reads; only that row is computed, from the last layer
+    down to the first. A single token that is read in a text gets the lowest score of the others.
+
+    Where a sequence s attends to another one q, as a decoder to its encoder, the paper's rules for
+    self-attention in s, and for the attention of s to q, are
+
+    .. math::
+        R^{ss} \leftarrow R^{ss} + \bar A R^{ss}, \qquad R^{sq} \leftarrow R^{sq} + \bar A R^{sq}
+
+    .. math::
+        R^{sq} \leftarrow R^{sq} + (\bar R^{ss})^\top \bar A \bar R^{qq}, \qquad
+        R^{ss} \leftarrow R^{ss} + \bar A R^{qs}
+
+    with :math:`\bar R` the identity plus :math:`R - I`, whose rows are divided by their sum. The
+    explanation is then the row of :math:`R^{sq}`, where q is the sequence that the first attention
+    reads, and s the one that the classifier reads. Pooling by attention is no sequence of its own;
+    there the row begins with :math:`\bar A`.
+
+    Attributes:
+        gradients: ``"plain"``, as the authors', or ``"balanced"``.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("attention", "gradient")
+    citation: ClassVar[str] = (
+        "Chefer, Gur, Wolf: Generic Attention-model Explainability for Interpreting Bi-Modal and "
+        "Encoder-Decoder Transformers, ICCV 2021"
+    )
+    cost: ClassVar[str] = "2, or 4 with cross-attention"
+
+    gradients: Gradients = "plain"
+
+    def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
+        assert evidence.trace is not None
+        trace = evidence.trace
+        streams = find_streams(trace)
+        pooling = pools(trace, streams) and evidence.pooling.shape[-1] == 1
+        if any(of.cross and of.constant for of in streams) and not pooling:
+            # The tokens that attend may have attended to each other before, unseen.
+            trace = trace.again(Run(constants=True))
+            streams = find_streams(trace)
+        crossing = [of.cross for of in streams]
+        if any(crossing[:-1] if pools(trace, streams) else crossing):
+            return self._across(evidence, trace, streams)
+        kept, moved = evidence.pooling, torch.zeros_like(evidence.pooling)
+        for added in reversed(_weighted(evidence.attention, evidence.gradient)):
+            kept, moved = carried(kept, moved, added)
+        return lowest_at_pooled(moved, evidence)
+
+    def _across(self, evidence: Evidence, trace: Trace, streams: list[Streams]) -> Tensor:
+        """The scores in a model of several sequences."""
+        gradient, attention = evidence.gradient, evidence.attention
+        if trace is not evidence.trace:
+            places = [site.weights for site in trace.sites]
+            readings = trace.read(evidence.classes, places, reading(self.gradients))
+            attention = trace.attention()
+            gradient = [
+                site.by_head(at, trace.batch)
+                for site, at in zip(trace.sites, readings, strict=True)
+            ]
+        relevancies = _Relevancies()
+        for of, added in zip(streams, _weighted(attention, gradient), strict=True):
+            if of.cross:
+                relevancies.attend(of.queries, of.keys, added)
+            else:
+                relevancies.attend_to_itself(of.queries, added)
+        explained = explained_stream(trace, streams)
+        found = relevancies.moved.get((streams[-1].queries, explained))
+        if found is None:
+            shape = (*evidence.pooling.shape[:-1], evidence.tokens)
+            return evidence.pooling.new_zeros(shape)
+        return lowest_at_pooled(pooled_rows(found, evidence), evidence)
+
+
+def _weighted(attention: Sequence[Tensor], gradient: Sequence[Tensor]) -> list[Tensor]:
+    """For each layer, the mean over heads of max(gradient * attention, 0)."""
+    layers = zip(attention, gradient, strict=True)
+    return [(at * weights).clamp_(min=0).mean(-3) for weights, at in layers]
+
+
+class _Relevancies:
+    """The relevancy of the tokens of each sequence for those of each other one.
+
+    Attributes:
+        moved: (..., tokens of s, tokens of q) by the pair (s, q); less the identity, where both are
+            one. What is not there is zero.
+    """
+
+    def __init__(self) -> None:
+        self.moved: dict[tuple[int, int], Tensor] = {}
+
+    def attend_to_itself(self, s: int, added: Tensor) -> None:
+        """A self-attention: what a token is made of is handed on."""
+        own = {pair: found for pair, found in self.moved.items() if pair[0] == s}
+        self._add((s, s), added)
+        for pair, found in own.items():
+            self._add(pair, added @ found)
+
+    def attend(self, s: int, q: int, added: Tensor) -> None:
+        """The attention of one sequence to another."""
+        of_q = {pair: found for pair, found in self.moved.items() if pair[0] == q}
+        step = self._normalized(q, added)
+        step = self._normalized(s, step.mT).mT
+        for (_, other), found in of_q.items():
+            if other != q:
+                self._add((s, other), added @ found)
+        self._add((s, q), step)
+
+    def _normalized(self, s: int, factor: Tensor) -> Tensor:
+        """A factor times the identity plus what moved within s, its rows divided by their sum."""
+        moved = self.moved.get((s, s))
+        if moved is None:
+            return factor
+        sums = moved.sum(-1, keepdim=True)
+        return factor + factor @ (moved / sums.masked_fill(sums == 0, 1))
+
+    def _add(self, pair: tuple[int, int], step: Tensor) -> None:
+        known = self.moved.get(pair)
+        self.moved[pair] = step if known is None else known + step

@@ -1,0 +1,37 @@
+"""Random scores: what any explanation should beat."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from whence.evidence import Evidence
+from whence.methods.registry import Method, register
+
+
+@register("random")
+@dataclass(frozen=True)
+class Random(Method):
+    """Random scores between 0 and 1, which know nothing of the model: a baseline.
+
+    The i-th token that is no padding gets the i-th number of the generator, in every sample and for
+    every class.
+
+    Attributes:
+        seed: Of the generator.
+    """
+
+    cost: ClassVar[str] = "1"
+    class_specific: ClassVar[bool] = False
+
+    seed: int = 0
+
+    def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
+        generator = torch.Generator().manual_seed(self.seed)
+        drawn = torch.rand(evidence.tokens, generator=generator, dtype=torch.float64)
+        positions = (evidence.real().cumsum(1) - 1).clamp(min=0)
+        scores = drawn.to(evidence.pooling)[positions]
+        return scores.expand(len(evidence.pooling), -1, -1)
