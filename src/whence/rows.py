@@ -41,10 +41,12 @@ def read_layer(layer: int, evidence: Evidence) -> int:
         )
     if evidence.trace is not None:
         streams = find_streams(evidence.trace)
-        if (streams[layer].queries, streams[layer].keys) != (streams[-1].queries, streams[0].keys):
+        of, site = streams[layer], evidence.trace.sites[layer]
+        to_input = of.keys == streams[0].keys or (of.merged and site.tokens == evidence.tokens)
+        if of.queries != streams[-1].queries or not to_input:
             raise WhenceError(
-                f"layer={layer}, the attention in {evidence.trace.sites[layer].where}, is not one "
-                f"of the tokens that the classifier reads to those of the input. Choose another."
+                f"layer={layer}, the attention in {site.where}, is not from the tokens that "
+                f"the classifier reads to those of the input. Choose another layer."
             )
     return layer % layers
 
@@ -116,15 +118,16 @@ def one_sequence(evidence: Evidence) -> None:
     """See that all attention is in one sequence, but for pooling by attention at the end.
 
     Raises:
-        WhenceError: There is cross-attention, as in an encoder-decoder.
+        WhenceError: Some is not, as in an encoder-decoder.
     """
     if evidence.trace is None:
         return
     streams = find_streams(evidence.trace)
     maps = list(zip(evidence.trace.sites, streams, strict=True))
     for site, of in maps[:-1] if pools(evidence.trace, streams) else maps:
-        if of.cross or of.queries != streams[0].keys:
+        if {of.queries, of.keys} != {streams[0].keys}:
             raise WhenceError(
-                f"The attention in {site.where} joins two sequences of tokens, which this method "
-                f"does not know how to follow. For models with cross-attention, use 'gae'."
+                f"The attention in {site.where} is not within the one sequence of tokens that the "
+                f"first attention reads. Models with merged tokens, several inputs or "
+                f"cross-attention cannot be explained by this method; 'gae' knows cross-attention."
             )

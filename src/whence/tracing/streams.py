@@ -20,11 +20,14 @@ class Streams(NamedTuple):
         queries: Of the tokens that attend.
         keys: Of those that are attended to; the same in self-attention.
         constant: Whether the queries do not depend on the input.
+        merged: Whether some of these tokens were made of those of another stream: merged, split
+            off or put together.
     """
 
     queries: int
     keys: int
     constant: bool = False
+    merged: bool = False
 
     @property
     def cross(self) -> bool:
@@ -53,21 +56,23 @@ def find_streams(trace: Trace) -> list[Streams]:
         joined[second] = first
 
     sites = len(trace.sites)
-    constant = []
+    constant, merged = [], []
     for number, site in enumerate(trace.sites):
         queries, keys = _ends(trace, links, site)
         constant.append(not queries)
+        merged.append(False)
         if _queries(site) == site.tokens and _one_source(trace, links, queries, keys):
             join(number, number + sites)
         values = trace.steps[site.product.index].inputs[0 if site.keys_first else 1]
         ends = ((number, _queries(site), queries), (number + sites, site.tokens, [*keys, values]))
         for end, length, edges in ends:
             for other in _behind(trace, links, edges, products):
-                # Part of a stream, or several together, is another one.
                 if _queries(trace.sites[other]) == length:
                     join(end, other)
+                else:
+                    merged[number] = True
     return [
-        Streams(stream_of(number), stream_of(number + sites), constant[number])
+        Streams(stream_of(number), stream_of(number + sites), constant[number], merged[number])
         for number in range(sites)
     ]
 
