@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
 from whence.rows import carried, lowest_at_pooled, pooled_rows
@@ -70,8 +71,8 @@ class Gae(Method):
             # The tokens that attend may have attended to each other before, unseen.
             trace = trace.again(Run(constants=True))
             streams = find_streams(trace)
-        crossing = [of.cross for of in streams]
-        if any(crossing[:-1] if pools(trace, streams) else crossing):
+        within = streams[:-1] if pools(trace, streams) else streams
+        if len({end for of in within for end in (of.queries, of.keys)}) > 1:
             return self._across(evidence, trace, streams)
         kept, moved = evidence.pooling, torch.zeros_like(evidence.pooling)
         for added in reversed(_weighted(evidence.attention, evidence.gradient)):
@@ -80,6 +81,7 @@ class Gae(Method):
 
     def _across(self, evidence: Evidence, trace: Trace, streams: list[Streams]) -> Tensor:
         """The scores in a model of several sequences."""
+        explained = explained_stream(trace, streams)
         gradient, attention = evidence.gradient, evidence.attention
         if trace is not evidence.trace:
             places = [site.weights for site in trace.sites]
@@ -95,11 +97,13 @@ class Gae(Method):
                 relevancies.attend(of.queries, of.keys, added)
             else:
                 relevancies.attend_to_itself(of.queries, added)
-        explained = explained_stream(trace, streams)
         found = relevancies.moved.get((streams[-1].queries, explained))
-        if found is None:
-            shape = (*evidence.pooling.shape[:-1], evidence.tokens)
-            return evidence.pooling.new_zeros(shape)
+        if found is None or any(of.merged for of in streams):
+            raise WhenceError(
+                "The attention maps do not lead from the tokens that the classifier reads to those "
+                "of the input. Models with windows or merged tokens, or whose inputs meet outside "
+                "of attention, cannot be explained by this method."
+            )
         return lowest_at_pooled(pooled_rows(found, evidence), evidence)
 
 
