@@ -33,21 +33,21 @@ def read_layer(layer: int, evidence: Evidence) -> int:
         WhenceError: There is no such layer, or its map is not one from the tokens that the
             classifier reads to those of the input.
     """
-    layers = len(evidence.attention)
+    assert evidence.trace is not None
+    layers = len(evidence.trace.sites)
     if not -layers <= layer < layers:
         raise WhenceError(
             f"layer={layer} does not exist: the model has {layers} attention layers, 0 to "
             f"{layers - 1}, or -{layers} to -1 from the end."
         )
-    if evidence.trace is not None:
-        streams = find_streams(evidence.trace)
-        of, site = streams[layer], evidence.trace.sites[layer]
-        to_input = of.keys == streams[0].keys or (of.merged and site.tokens == evidence.tokens)
-        if of.queries != streams[-1].queries or not to_input:
-            raise WhenceError(
-                f"layer={layer}, the attention in {site.where}, is not from the tokens that "
-                f"the classifier reads to those of the input. Choose another layer."
-            )
+    streams = find_streams(evidence.trace)
+    of, site = streams[layer], evidence.trace.sites[layer]
+    to_input = of.keys == streams[0].keys or (of.merged and site.tokens == evidence.tokens)
+    if of.queries != streams[-1].queries or not to_input:
+        raise WhenceError(
+            f"layer={layer}, the attention in {site.where}, is not from the tokens that the "
+            f"classifier reads to those of the input. Choose another layer."
+        )
     return layer % layers
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
-from whence.rows import layer_of, lowest_at_pooled, pooled_rows
+from whence.rows import lowest_at_pooled, pooled_rows, read_layer
 
 
 @register("partial_lrp")
@@ -41,5 +41,6 @@ class PartialLrp(Method):
         return self.layer
 
     def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
-        relevance = layer_of(evidence.relevance, self.layer).clamp(min=0).mean(-3)
+        layer = read_layer(self.layer, evidence)
+        relevance = evidence.relevance[layer].clamp(min=0).mean(-3)
         return lowest_at_pooled(pooled_rows(relevance, evidence), evidence)

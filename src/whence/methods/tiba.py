@@ -10,7 +10,7 @@ from torch import Tensor
 
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
-from whence.rows import carried, layers_from, lowest_at_pooled
+from whence.rows import carried, layers_from, lowest_at_pooled, one_sequence
 from whence.tracing.gradients import Gradients
 
 
@@ -53,6 +53,7 @@ class Tiba(Method):
         return self.start_layer
 
     def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
+        one_sequence(evidence)
         kept, moved = evidence.pooling, torch.zeros_like(evidence.pooling)
         for layer in layers_from(self.start_layer, len(evidence.gradient)):
             weighted = evidence.gradient[layer] * evidence.relevance[layer]
