@@ -66,3 +66,24 @@ def test_what_is_not_a_method_is_refused():
     greedy = dataclass(type("Greedy", (methods.Method,), {"needs": ("everything",)}))
     with pytest.raises(TypeError, match=r"needs \['everything'\]"):
         methods.register("greedy")(greedy)
+
+
+@pytest.mark.usefixtures("_registry")
+def test_what_a_user_typed_becomes_the_value_of_an_option():
+    @methods.register("typed")
+    @dataclass(frozen=True)
+    class Typed(methods.Method):
+        names: tuple[str, ...] = ()
+        sizes: tuple[float, ...] = ()
+        layers: tuple[int, ...] = ()
+
+    def typed(option: str, text: str):
+        return methods.parse("typed", option, text)
+
+    assert typed("names", "mean") == ("mean",)
+    assert typed("names", "gae, tiba") == ("gae", "tiba")
+    assert typed("names", "mean,3") == ("mean", "3")
+    assert typed("sizes", "0.1,0.25,1") == (0.1, 0.25, 1)
+    assert typed("layers", "1,-2") == (1, -2)
+    with pytest.raises(WhenceError, match=r"must be several int, not '1,two'"):
+        typed("layers", "1,two")

@@ -209,9 +209,14 @@ def _readings(text: str) -> list[Any]:
             meant.append(number(text))
         except ValueError:
             continue
+    meant.append(text)
     parts = [part.strip() for part in text.split(",") if part.strip()]
-    numbers = [int(part) for part in parts if part.lstrip("-").isdigit()]
-    return [*meant, text, tuple(numbers) if len(numbers) == len(parts) else (), tuple(parts)]
+    for kind in (int, float, str):
+        try:
+            meant.append(tuple(map(kind, parts)))
+        except ValueError:
+            continue
+    return meant
 
 
 def _options(method: type[Method]) -> dict[str, tuple[Any, Any]]:
