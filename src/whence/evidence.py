@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -75,6 +76,11 @@ class Evidence:
         blocks: The operations around each attention, and where they are in the trace.
         forwards: Runs the model again at other inputs.
         trace: The recorded forward pass.
+        rules: The rules for relevance.
+        special: (batch, tokens), true where a token belongs to no word; None if that is not known.
+        multi_label: Whether several classes can hold at once.
+        found: What a method has to tell beside its scores, as JSON: for each sample and each
+            explained class. It goes into the settings of the explanation.
     """
 
     pooling: Tensor
@@ -96,6 +102,10 @@ class Evidence:
     blocks: list[Block] = field(default_factory=list)
     forwards: Forwards | None = None
     trace: Trace | None = None
+    rules: RuleSet | None = None
+    special: Tensor | None = None
+    multi_label: bool = False
+    found: list[list[dict[str, Any]]] = field(default_factory=list)
 
     @property
     def batch(self) -> int:
@@ -117,6 +127,40 @@ class Evidence:
     def chosen(self, logits: Tensor, samples: Tensor) -> Tensor:
         """The logits of the explained classes, (classes, rows), of rows of these samples."""
         return logits.gather(1, self.classes[samples]).T
+
+    def probabilities(self, logits: Tensor, samples: Tensor) -> Tensor:
+        """Probabilities of the explained classes, (classes, rows), of rows of these samples.
+
+        A single logit is a quantity, not a probability, and stays as it is.
+        """
+        if self.multi_label:
+            logits = logits.sigmoid()
+        elif logits.shape[1] > 1:
+            logits = logits.softmax(1)
+        return self.chosen(logits, samples)
+
+    def further(self, kinds: Collection[str], gradients: Gradients = "plain") -> Evidence:
+        """Other kinds of evidence of the same trace and classes.
+
+        Args:
+            kinds: Which of `KINDS`; those that need further forward passes only if this has them.
+            gradients: Plain or balanced ones.
+        """
+        assert self.trace is not None
+        assert self.rules is not None
+        forwards = self.forwards
+        return gather(
+            self.trace,
+            kinds,
+            self.classes,
+            self.rules,
+            self.layout,
+            padding=self.padding,
+            special=self.special,
+            multi_label=self.multi_label,
+            gradients=gradients,
+            forwards=None if forwards is None else lambda: forwards,
+        )
 
     def to_tokens(self, scores: Tensor) -> Tensor:
         """Scores of pixels, (..., height, width), summed to those of tokens, (..., tokens).
@@ -151,10 +195,13 @@ def gather(
     classes: Tensor,
     rules: RuleSet,
     layout: Layout,
+    *,
     padding: Tensor | None = None,
     gradients: Reading = "plain",
     first_layer: int = 0,
     forwards: Callable[[], Forwards] | None = None,
+    special: Tensor | None = None,
+    multi_label: bool = False,
 ) -> Evidence:
     """Read the kinds of evidence asked for: one pass for gradients, one for relevance.
 
@@ -168,6 +215,8 @@ def gather(
         gradients: Plain or balanced ones, or those of AttnLRP.
         first_layer: Below this layer, attention maps are not read; negative counts from the end.
         forwards: Makes what runs the model again.
+        special: Which tokens belong to no word.
+        multi_label: Whether several classes can hold at once.
     """
     around = {"hidden", "hidden_gradient", "hidden_relevance", "attended", "attended_gradient"}
     blocks = find_blocks(traced) if around & set(kinds) or "blocks" in kinds else []
@@ -195,6 +244,9 @@ def gather(
         blocks=blocks,
         forwards=forwards() if forwards is not None and "forwards" in kinds else None,
         trace=traced,
+        rules=rules,
+        special=special,
+        multi_label=multi_label,
     )
 
 
@@ -293,5 +345,5 @@ def joined(parts: Sequence[Evidence], one_target: bool) -> Evidence:
     whole["pooling"] = join([part.pooling for part in parts])
     whole["classes"] = torch.cat([part.classes for part in parts], 1)
     # The graph, which is large, is not kept with the readings.
-    whole.update(blocks=[], forwards=None, trace=None)
+    whole.update(blocks=[], forwards=None, trace=None, found=[])
     return Evidence(**whole)  # type: ignore[arg-type]

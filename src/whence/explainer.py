@@ -16,7 +16,7 @@ from whence.errors import WhenceError
 from whence.evidence import gather, joined
 from whence.explanation import Explanation
 from whence.forwards import Forwards
-from whence.layout import Layout, find_layout, find_tokens
+from whence.layout import Layout, Tokens, find_layout, find_tokens
 from whence.methods import Method
 from whence.targets import class_names_of, resolve
 from whence.tracing import rules as rule_sets
@@ -116,7 +116,9 @@ class Explainer:
             layout = find_layout(self.layout, traced.sites[0].tokens, call.main, traced.grids)
             _check_inputs(method, built, layout)
             kinds = {*built.needs, *(_KEPT if keep_evidence else ())}
-            scores, evidence = [], []
+            tokens = None if layout.grid else find_tokens(call.kwargs, call.main, self.tokenizer)
+            special = _special(tokens, call.main.device)
+            scores, evidence, told = [], [], []
             for group in torch.split(indices, _classes_at_once(kinds, indices), 1):
                 found = gather(
                     traced,
@@ -124,12 +126,15 @@ class Explainer:
                     group,
                     rule_set,
                     layout,
-                    call.padding,
-                    getattr(built, "gradients", "plain"),
-                    0 if keep_evidence else built.first_layer,
-                    lambda: Forwards(self.model, call, self.output, traced, memory),
+                    padding=call.padding,
+                    special=special,
+                    multi_label=_is_multi_label(self.model),
+                    gradients=getattr(built, "gradients", "plain"),
+                    first_layer=0 if keep_evidence else built.first_layer,
+                    forwards=lambda: Forwards(self.model, call, self.output, traced, memory),
                 )
                 scores.append(_units(built(found), layout, call.padding))
+                told.append(found.found)
                 if keep_evidence:
                     evidence.append(found)
         propagates = any("relevance" in kind for kind in built.needs)
@@ -142,18 +147,20 @@ class Explainer:
         # One target is a class dimension of length 1, which the user did not ask for.
         many = classes is not None
         chosen = (slice(None), slice(None) if many else 0)
+        by_sample = [[fact for part in parts for fact in part] for parts in zip(*told, strict=True)]
         return Explanation(
             scores=torch.cat(scores, 1)[chosen],
             target=indices[chosen],
             logits=traced.logits.detach(),
             grid=layout.grid,
             image_size=tuple(call.main.shape[-2:]) if layout.grid else None,  # type: ignore[arg-type]
-            tokens=None if layout.grid else find_tokens(call.kwargs, call.main, self.tokenizer),
+            tokens=tokens,
             target_names=self._names(indices[chosen].tolist()),
             multi_label=_is_multi_label(self.model),
             method=method,
             class_specific=built.class_specific,
             settings=({"rules": rule_set.name} if propagates else {}) | dataclasses.asdict(built),  # type: ignore[call-overload]
+            found=(by_sample if many else [one for (one,) in by_sample]) or None,
             version=__version__,
             evidence=joined(evidence, one_target=not many) if keep_evidence else None,
         )
@@ -177,6 +184,13 @@ class Explainer:
             names = [self._names(one) for one in index]
             return None if None in names else names
         return self.class_names.get(index, str(index)) if self.class_names else None
+
+
+def _special(tokens: Tokens | None, device: torch.device) -> Tensor | None:
+    """(batch, tokens), true where a token belongs to no word."""
+    if tokens is None:
+        return None
+    return torch.tensor([[w is None for w in row] for row in tokens.words], device=device)
 
 
 def _is_multi_label(model: nn.Module) -> bool:

@@ -24,7 +24,7 @@ _FORMAT = "whence explanation 1"
 _TENSORS = ("scores", "target", "logits")
 _FACTS = (
     *("grid", "image_size", "tokens", "target_names", "multi_label"),
-    *("method", "class_specific", "settings", "version"),
+    *("method", "class_specific", "settings", "found", "version"),
 )
 
 
@@ -45,6 +45,8 @@ class Explanation:
         method: Name of the method.
         class_specific: Whether another class could have got another explanation.
         settings: Its options, and the rule set if it propagates relevance.
+        found: What the method had to tell beside the scores: for each sample, or each sample and
+            class, as scores are.
         version: The version of whence.
         evidence: The readings behind the scores, if they were kept. Not saved.
     """
@@ -60,6 +62,7 @@ class Explanation:
     method: str = ""
     class_specific: bool = True
     settings: dict[str, Any] = field(default_factory=dict)
+    found: list[Any] | None = None
     version: str = ""
     evidence: Evidence | None = field(default=None, repr=False, compare=False)
 
@@ -147,7 +150,8 @@ class Explanation:
                 if header.get("format") != _FORMAT:
                     raise WhenceError(f"'{path}' is a safetensors file, but not an explanation.")
                 tensors = {name: file.get_tensor(name) for name in _TENSORS}
-            facts = {"class_specific": True, **json.loads(header["explanation"])}
+            told = json.loads(header["explanation"])
+            facts = {"class_specific": True, "found": None, **told}  # which came later
             for pair in ("grid", "image_size"):
                 facts[pair] = None if facts[pair] is None else tuple(facts[pair])
             facts["tokens"] = None if facts["tokens"] is None else Tokens(**facts["tokens"])

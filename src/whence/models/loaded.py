@@ -133,5 +133,6 @@ def one_sample(explanation: Explanation, sample: int, prepared: Prepared) -> Exp
         logits=explanation.logits[chosen],
         tokens=tokens,
         target_names=None if names is None else names[chosen],
+        found=None if explanation.found is None else explanation.found[chosen],
         evidence=None,
     )
