@@ -1,0 +1,150 @@
+"""ViT-CX: Causal Explanation of Vision Transformers (Xie, Li, Cao, Zhang; IJCAI 2023)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from whence.errors import WhenceError
+from whence.evidence import Evidence
+from whence.extras import needed
+from whence.methods.registry import Method, register
+from whence.progress import bar
+
+
+@register("vit_cx")
+@dataclass(frozen=True)
+class VitCx(Method):
+    r"""Feature maps of a layer, clustered, as masks: what the model still sees through each.
+
+    Every channel of the features of the patches, which the last attention reads, is a map on the
+    grid. It is upsampled bilinearly to the image and scaled to 0 ... 1. Maps whose cosine distance
+    is small are joined (agglomerative clustering, complete linkage); the sum of a cluster's maps,
+    scaled again, is a mask :math:`M_i`. With x the image, p the probability of the class and
+    Gaussian noise :math:`Z_i`, the causal score of a mask and the map are
+
+    .. math::
+        s_i = p(x \odot M_i + Z_i \odot (1 - M_i)) - p(x + Z_i \odot (1 - M_i)) + p(x), \qquad
+        S = \frac{1}{N} \sum_{i=1}^N s_i \frac{M_i}{\sum_j M_j}.
+
+    The fraction corrects for pixels that many masks cover. The score of a patch is the sum of S
+    over its pixels, less the lowest such sum: masks overlap so much that S is nearly the same
+    everywhere. For the same reason the lowest :math:`s_i` is taken from all. Noise is drawn once
+    for each mask from the seed, the same for every sample. Constant maps, which the authors' code
+    makes into NaN, are left out.
+
+    Attributes:
+        distance: Cosine distance, of complete linkage, from which on clusters are not joined.
+        noise: Standard deviation of the noise, in the units of the pixels that the model takes.
+        seed: Where random numbers start.
+        layer: Which attention's input is taken as features; negative ones count from the last.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("attended", "forwards")
+    citation: ClassVar[str] = (
+        "Xie, Li, Cao, Zhang: ViT-CX: Causal Explanation of Vision Transformers, IJCAI 2023"
+    )
+    cost: ClassVar[str] = "1 + 2 × masks, at most one mask a channel"  # noqa: RUF001
+    inputs: ClassVar[tuple[str, ...]] = ("image",)
+
+    distance: float = 0.1
+    noise: float = 0.1
+    seed: int = 0
+    layer: int = -1
+
+    def __post_init__(self) -> None:
+        for option in ("distance", "noise"):
+            value = getattr(self, option)
+            if not 0 <= value < float("inf"):
+                raise WhenceError(f"{option}={value} must be a number from 0 upwards.")
+
+    def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
+        forwards, grid, layers = evidence.forwards, evidence.layout.grid, len(evidence.attended)
+        assert forwards is not None
+        if grid is None or forwards.inputs.dim() != 4:
+            raise WhenceError(
+                "Method 'vit_cx' explains images only: its masks are maps of patches. For text, "
+                "use another method."
+            )
+        if not -layers <= self.layer < layers:
+            raise WhenceError(
+                f"layer={self.layer} does not exist: the model has {layers} attention layers, 0 to "
+                f"{layers - 1}."
+            )
+        features = evidence.attended[self.layer][:, evidence.layout.prefix or 0 :]
+        size = (forwards.inputs.shape[-2], forwards.inputs.shape[-1])
+        maps = []
+        with bar("masking", evidence.batch) as advance:
+            for sample in range(evidence.batch):
+                masks = _masks(features[sample].T.reshape(-1, *grid), size, self.distance)
+                scores = self._scores(masks, evidence, sample)
+                maps.append(_saliency(masks, scores))
+                advance(1)
+        scores = evidence.to_tokens(torch.stack(maps, 1))
+        scores[..., -grid[0] * grid[1] :] -= scores[..., -grid[0] * grid[1] :].amin(-1, True)
+        return scores
+
+    def _scores(self, masks: Tensor, evidence: Evidence, sample: int) -> Tensor:
+        """The causal score of each mask, (classes, masks)."""
+        forwards = evidence.forwards
+        assert forwards is not None
+        image = forwards.inputs[sample]
+        at = evidence.classes.new_tensor([sample])
+        unchanged = evidence.probabilities(evidence.logits[at], at)
+        source = torch.Generator().manual_seed(self.seed)
+        scores = [unchanged[:, :0]]
+        for part in forwards.parts(len(masks), "masking", max(1, forwards.rows_at_once // 2)):
+            mask = masks[part, None]
+            # Drawn one by one: a mask's noise depends neither on the part nor on the other masks.
+            drawn = [torch.randn(image.shape, generator=source) for _ in mask]
+            noise = self.noise * torch.stack(drawn).to(image) * (1 - mask)
+            rows = torch.cat([image * mask + noise, image + noise])
+            samples = at.expand(len(rows))
+            masked, whole = evidence.probabilities(forwards(rows, samples), samples).chunk(2, 1)
+            scores.append(masked - whole + unchanged)
+        return torch.cat(scores, 1)
+
+
+def _masks(maps: Tensor, size: tuple[int, int], distance: float) -> Tensor:
+    """Clusters of maps, (channels, rows, columns), as masks of an image, (masks, ...)."""
+    large = F.interpolate(maps[None], size=size, mode="bilinear", align_corners=False)[0]
+    large = _scaled(large)
+    large = large[large.amax((1, 2)) > 0]
+    labels = _clusters(large.flatten(1), distance)
+    masks = large.new_zeros(int(labels.max()) + 1 if len(labels) else 0, *size)
+    return _scaled(masks.index_add_(0, labels, large))
+
+
+def _saliency(masks: Tensor, scores: Tensor) -> Tensor:
+    """The masks' scores, (classes, masks), averaged over the masks that cover each pixel."""
+    if not len(masks):
+        return masks.new_zeros(len(scores), *masks.shape[1:])
+    share = masks / masks.sum(0).clamp(min=torch.finfo(masks.dtype).tiny)
+    # Without what all scores have in common, equal scores give zeros and not rounding errors.
+    scores = scores - scores.amin(1, keepdim=True)
+    return torch.einsum("cn,nhw->chw", scores, share) / len(masks)
+
+
+def _scaled(maps: Tensor) -> Tensor:
+    """Each map shifted and scaled to 0 ... 1; constant ones become 0."""
+    lowest, highest = maps.amin((1, 2), keepdim=True), maps.amax((1, 2), keepdim=True)
+    spread = highest - lowest
+    return (maps - lowest) / torch.where(spread > 0, spread, 1)
+
+
+def _clusters(vectors: Tensor, distance: float) -> Tensor:
+    """The cluster that each vector belongs to, numbered in the order of their first vectors."""
+    if len(vectors) < 2:
+        return torch.zeros(len(vectors), dtype=torch.long, device=vectors.device)
+    clustering = needed("sklearn.cluster", "scikit-learn").AgglomerativeClustering(
+        n_clusters=None, distance_threshold=distance, metric="precomputed", linkage="complete"
+    )
+    directions = F.normalize(vectors, dim=1)
+    distances = (1 - directions @ directions.T).clamp(min=0)
+    labels = clustering.fit(distances.double().cpu().numpy()).labels_.tolist()
+    numbers = {label: number for number, label in enumerate(dict.fromkeys(labels))}
+    return torch.tensor([numbers[label] for label in labels], device=vectors.device)
