@@ -203,6 +203,21 @@ def test_exhaustive_search_on_padded_texts(score):
     assert len(winners) > 1
 
 
+@pytest.mark.parametrize("rows", ["read", "to", "mean", "max"])
+@pytest.mark.parametrize("heads", ["mean", "gradient"])
+def test_no_row_counts_padding(heads, rows):
+    explainer, inputs = Explainer(small_bert()), texts()
+    options = {"method": "search", "target": 0, "heads": [heads], "rows": [rows]}
+    for layers in ("mean", "product", "rollout"):
+        padded = explainer.explain(inputs, layers=[layers], **options)
+        for n, length in enumerate((10, 6, 9)):
+            ids = inputs["input_ids"][n : n + 1, :length]
+            alone = explainer.explain({"input_ids": ids}, layers=[layers], **options)
+            # Words have no gradient where only the first token's row of the last map is read.
+            assert alone.scores.max() > 0 or (heads, rows) == ("gradient", "to")
+            assert torch.allclose(padded.scores[n, :length], alone.scores[0], rtol=1e-8)
+
+
 # What the search promises ------------------------------------------------------------------------
 
 
