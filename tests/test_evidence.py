@@ -41,9 +41,7 @@ def test_what_a_method_tells_is_in_the_settings_and_is_saved(tmp_path, monkeypat
     monkeypatch.setattr("whence.explainer._MAPS_AT_ONCE", 6)
     explainer = Explainer(HandWrittenViT())
     several = explainer.explain(images(32, 32), classes=[4, 0, 3, 1, 2], method="looks")
-    assert several.found == [
-        [{"sample": n, "class": c} for c in (4, 0, 3, 1, 2)] for n in range(3)
-    ]
+    assert several.found == [[{"sample": n, "class": c} for c in (4, 0, 3, 1, 2)] for n in range(3)]
     several.save(tmp_path / "one")
     assert Explanation.load(tmp_path / "one").settings == several.settings
     one = explainer.explain(images(32, 32), target=[2, 0, 1], method="looks")
@@ -55,7 +53,8 @@ def test_what_a_method_tells_is_in_the_settings_and_is_saved(tmp_path, monkeypat
 @pytest.mark.usefixtures("seen")
 def test_a_method_that_tells_nothing_leaves_the_settings_alone():
     result = Explainer(HandWrittenViT()).explain(images(32, 32), method="looks", tells=False)
-    assert result.settings == {"rules": "stable", "tells": False}
+    assert result.settings == {"tells": False}
+    assert result.found is None
 
 
 @pytest.mark.parametrize("gradients", ["plain", "balanced"])

@@ -139,7 +139,7 @@ class Evidence:
             logits = logits.softmax(1)
         return self.chosen(logits, samples)
 
-    def further(self, kinds: Collection[str], gradients: Gradients = "plain") -> Evidence:
+    def further(self, kinds: Collection[str], gradients: Reading = "plain") -> Evidence:
         """Other kinds of evidence of the same trace and classes.
 
         Args:

@@ -54,13 +54,12 @@ def measured(evidence: Evidence, inputs: Tensor, samples: Tensor, output: Output
         evidence: What is explained.
         inputs: (rows, ...), pixels or embeddings.
         samples: (rows,), which sample of the batch each row is.
-        output: What to measure. A model with a single logit has the probability of a sigmoid.
+        output: What to measure. A single logit is a quantity, and has no probability.
     """
     assert evidence.forwards is not None
     logits = evidence.forwards(inputs, samples)
-    if output == "probability":
-        logits = logits.softmax(1) if logits.shape[1] > 1 else logits.sigmoid()
-    return evidence.chosen(logits, samples)
+    chosen = evidence.probabilities if output == "probability" else evidence.chosen
+    return chosen(logits, samples)
 
 
 def check_one_row_per_token(evidence: Evidence, rows: int) -> None:

@@ -138,7 +138,17 @@ def test_deleting_the_words_that_count_changes_the_sentiment(data, sentiment):
 
 # every method ------------------------------------------------------------------------------------
 
-QUICK = {"rise": {"masks": 200}, "smoothgrad": {"samples": 8}, "search": {"budget": 12}}
+QUICK = {
+    "integrated_gradients": {"steps": 6},
+    "rise": {"masks": 64},
+    "smoothgrad": {"samples": 4},
+    "search": {"budget": 6},
+}
+MANY_PASSES = ("attention_flow", "occlusion", "value_zeroing")
+EVERY = [
+    pytest.param(name, marks=[pytest.mark.slow] if name in MANY_PASSES else [])
+    for name in methods.available()
+]
 
 
 def unlike(one: Tensor, other: Tensor) -> float:
@@ -147,14 +157,12 @@ def unlike(one: Tensor, other: Tensor) -> float:
     return float((maps[0] - maps[1]).abs().sum(-1).min())
 
 
-@pytest.mark.parametrize("method", methods.available())
+@pytest.mark.parametrize("method", EVERY)
 def test_maps_differ_between_classes_where_a_method_says_so(pets, method):
     pillow = pytest.importorskip("PIL.Image")
     cat = torch.tensor(np.array(pillow.open(DEMO / "cat.jpg").convert("RGB").resize((160, 160))))
     cat = (cat.permute(2, 0, 1).float() / 255 - 0.5) / 0.5
     options = QUICK.get(method, {})
-    if method == "attention_flow":
-        pytest.skip("minutes for 257 tokens; the same for every class by its definition")
     result = Explainer(pets).explain(
         {"pixel_values": cat[None]}, classes=["cat", "dog"], method=method, **options
     )

@@ -176,7 +176,8 @@ def test_gradients_can_be_balanced_wherever_they_are_used(method):
         explain(model, inputs, method, gradients=kind).scores for kind in ("plain", "balanced")
     )
     assert torch.isfinite(balanced).all()
-    assert not torch.allclose(plain, balanced, rtol=1e-3)
+    # A winner of the search may be one that uses no gradients.
+    assert method == "search" or not torch.allclose(plain, balanced, rtol=1e-3)
     assert torch.equal(plain, explain(model, inputs, method).scores)
 
 

@@ -32,8 +32,8 @@ def scores_of(model: nn.Module, inputs, classes: Tensor | None = None, **options
         classes,
         rules.get("stable"),
         layout,
-        call.padding,
-        options.get("gradients", "plain"),
+        padding=call.padding,
+        gradients=options.get("gradients", "plain"),
     )
     return method(found), recorded.logits.detach().gather(1, classes).T
 

@@ -91,7 +91,7 @@ def test_maps_that_do_not_follow_on_each_other():
             )
             return self.head(self.blocks[1](x[:, ::2] + x[:, 1::2])[:, 0])
 
-    with pytest.raises(WhenceError, match="blocks.1.* is not within the one sequence of tokens"):
+    with pytest.raises(WhenceError, match=r"blocks.1.* is not within the one sequence of tokens"):
         Explainer(Merges()).explain(images(32, 32))
 
 

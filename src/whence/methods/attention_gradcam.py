@@ -47,6 +47,10 @@ class AttentionGradCam(Method):
     layer: int = -1
     gradients: Gradients = "plain"
 
+    @property
+    def first_layer(self) -> int:  # noqa: D102
+        return self.layer
+
     def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
         layer = read_layer(self.layer, evidence)
         gradient, maps = evidence.gradient[layer], evidence.attention[layer]

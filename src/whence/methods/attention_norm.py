@@ -12,6 +12,7 @@ from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
 from whence.mixing import layers_of, rolled_out, shares
+from whence.rows import one_sequence
 from whence.tracing.blocks import Block, projected_values
 from whence.tracing.operations import Function
 from whence.tracing.trace import Trace
@@ -63,6 +64,7 @@ class AttentionNorm(Method):
     layer: int | None = None
 
     def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
+        one_sequence(evidence)
         layers = layers_of(self.layer, len(evidence.blocks))
         matrices = [shares(self._norms(evidence, layer)) for layer in layers]
         add_identity = self.include == "weights" and self.layer is None

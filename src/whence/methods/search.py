@@ -13,8 +13,8 @@ from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.faithfulness import area, ranked
 from whence.methods.registry import Method, build, get, register
-from whence.rows import lowest_at_pooled
-from whence.tracing.gradients import Gradients
+from whence.rows import lowest_at_pooled, one_sequence
+from whence.tracing.gradients import Gradients, Reading
 
 _HEADS = ("mean", "gradient", "each")
 _LAYERS = ("mean", "product", "rollout", "each")
@@ -57,7 +57,7 @@ class Search(Method):
 
     and ``"ranked"``, the authors', is :math:`\sum_t (p(x) - p(x_{-t})) / rank(t)` over single
     tokens t. The best candidate's scores are returned, the first of those that are equally good
-    up to rounding. Which one that was stands in the explanation's ``settings["found"]``.
+    up to rounding. Which one that was stands in the explanation's ``found``.
 
     Attributes:
         candidates: What is compared: ``"aggregations"`` or ``"methods"``.
@@ -162,7 +162,8 @@ class Search(Method):
         for name in names:
             takes_gradients = any(field.name == "gradients" for field in fields(get(name)))  # type: ignore[arg-type]
             method = build(name, {"gradients": self.gradients} if takes_gradients else {})
-            scores.append(method(evidence.further(method.needs, self.gradients)))
+            read: Reading = getattr(method, "gradients", "plain")
+            scores.append(method(evidence.further(method.needs, read)))
         return torch.stack(scores)
 
     def _range(self, layers: int) -> range:
@@ -215,6 +216,7 @@ def _expanded(words: Sequence[str], numbers: range, option: str) -> list[str]:
 
 def _aggregated(evidence: Evidence, ways: Sequence[Setting], layers: range) -> Tensor:
     """Scores of aggregations, (candidates, classes, batch, tokens)."""
+    one_sequence(evidence)
     tokens = evidence.pooling.shape[-1]
     for layer in layers:
         if evidence.attention[layer].shape[-2:] != (tokens, tokens):

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
 from whence.mixing import layers_of, rolled_out, shares
+from whence.rows import one_sequence
 from whence.tracing.blocks import Block
 from whence.tracing.recorder import Edit
 
@@ -51,6 +52,7 @@ class ValueZeroing(Method):
     def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
         forwards = evidence.forwards
         assert forwards is not None
+        one_sequence(evidence)
         layers = layers_of(self.layer, len(evidence.blocks))
         zeroings = [_Zeroing(evidence.blocks[layer], evidence) for layer in layers]
         # The order of dimensions shows in a pass of two rows that are the same.
