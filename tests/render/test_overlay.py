@@ -6,7 +6,7 @@ from PIL import Image
 from whence import WhenceError
 from whence.render import overlay
 from whence.render.colors import get_colormap
-from whence.render.overlay import as_rgb, relative, upsampled
+from whence.render.overlay import as_rgb, contrasted, relative, upsampled
 
 GREY = Image.new("RGB", (32, 32), (100, 100, 100))
 
@@ -27,8 +27,9 @@ def test_each_pixel_mixes_photo_and_color_by_its_score():
 def test_signed_pixels():
     scores = np.array([[-1.0, 0.0, 0.5]])
     found = pixels(overlay(GREY.resize((3, 1)), scores, opacity=1.0))
-    alpha = np.sqrt(np.abs(scores))[..., None]
-    expected = alpha * get_colormap("balance", signed=True)(scores) + (1 - alpha) * 100
+    alpha = (np.abs(scores) ** 0.6)[..., None]
+    colors = get_colormap("balance", signed=True)(np.array([[-1.0, 0.0, 0.75]]))
+    expected = alpha * colors + (1 - alpha) * 100
     assert np.abs(found - expected).max() <= 3
 
 
@@ -45,8 +46,24 @@ def test_the_largest_score_sets_the_scale():
     scores = np.random.default_rng(0).random((4, 4))
     for factor in (1e-9, 1e6):
         assert (pixels(overlay(GREY, scores)) == pixels(overlay(GREY, factor * scores))).all()
-    assert (pixels(overlay(GREY, np.full((3, 3), 5.0))) == pixels(overlay(GREY, [[1.0]]))).all()
     assert relative(np.array([-4.0, 2.0])).tolist() == [-1, 0.5]
+
+
+def test_maps_of_one_sign_run_from_the_lowest_to_the_highest():
+    scores = np.random.default_rng(0).random((4, 4))
+    scores -= scores.min()
+    assert (pixels(overlay(GREY, scores)) == pixels(overlay(GREY, scores + 7))).all()
+    assert contrasted(np.array([-4.0, 2.0, 1.0])).tolist() == [-1, 0.5, 0.25]
+    nothing = pixels(overlay(GREY, np.zeros((3, 3))))
+    assert (pixels(overlay(GREY, np.full((3, 3), 5.0))) == nothing).all()
+
+
+def test_colours_of_both_signs_fade_to_nothing_at_zero():
+    """Without a seam: beside 0, on either side, the photo is all that is seen."""
+    ramp = np.linspace(-1, 1, 201)[None].repeat(3, 0)
+    found = pixels(overlay(GREY.resize((201, 3)), ramp)).astype(int)[1]
+    assert np.abs(np.diff(found, axis=0)).max() <= 16
+    assert np.abs(found[100] - 100).max() <= 1
 
 
 def test_signed_unless_told():

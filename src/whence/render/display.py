@@ -15,7 +15,7 @@ from whence.render.colors import Colormap, Floats, get_colormap
 from whence.render.drawing import png_address
 from whence.render.facts import explained_classes
 from whence.render.figure import figure
-from whence.render.overlay import as_rgb, blended, is_signed, relative, upsampled
+from whence.render.overlay import as_rgb, blended, contrasted, is_signed, upsampled
 from whence.render.text import notebook_html, terminal_heading, terminal_text
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def _sign(value: float) -> str:
 def _map(explanation: Explanation, scores: Floats) -> tuple[Floats, Colormap]:
     """Relative scores on the grid, and the colours that suit their sign."""
     assert explanation.grid is not None
-    return relative(scores).reshape(explanation.grid), get_colormap("auto", is_signed(scores))
+    return contrasted(scores).reshape(explanation.grid), get_colormap("auto", is_signed(scores))
 
 
 def _size(explanation: Explanation, longest: int) -> tuple[int, int]:

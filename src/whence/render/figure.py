@@ -14,7 +14,7 @@ from whence.errors import WhenceError
 from whence.render.colors import Colormap, Floats, get_colormap
 from whence.render.drawing import Box, Figure, Picture, Words, shortened, text_width
 from whence.render.facts import explained_classes, made_by, printable
-from whence.render.overlay import as_rgb, blended, check_opacity, is_signed, relative
+from whence.render.overlay import as_rgb, blended, check_opacity, contrasted, is_signed
 from whence.render.themes import Theme, get_theme
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ def figure(
 ) -> Figure:
     """The original beside one panel for each explained class, with a legend.
 
-    Each panel shows the scores relative to the largest absolute one of that class.
+    Each panel shows the scores of its class from the lowest to the highest; where there are any
+    below 0, relative to the largest absolute one.
 
     Args:
         image: The photo, as the model saw it: with the same crop, at any resolution.
@@ -65,7 +66,7 @@ def figure(
     width, height = _picture_size(photo)
     panels = [_Panel("Original", "", None, Picture(0, 0, width, height, partial(_resized, photo)))]
     for one in classes:
-        scores = relative(one.scores).reshape(explanation.grid)
+        scores = contrasted(one.scores).reshape(explanation.grid)
         picture = Picture(0, 0, width, height, partial(_heated, photo, scores, colors, opacity))
         panels.append(_Panel(one.name, one.percent, one.probability, picture))
     return _page(panels, look, _Legend(colors, _made_line(explanation)), title)

@@ -25,8 +25,9 @@ def overlay(
 ) -> Image.Image:
     """The photo with its heatmap over it.
 
-    Scores are shown relative to the largest absolute one. The colours grow opaque with the score,
-    so that the photo stays visible where nothing was found, though in paler colours.
+    Scores of both signs are shown relative to the largest absolute one, others from the lowest to
+    the highest. The colours grow opaque with the score, so that the photo stays visible where
+    nothing was found, though in paler colours.
 
     Args:
         image: The photo, as the model saw it: with the same crop.
@@ -44,7 +45,7 @@ def overlay(
     scores = as_map(scores_map)
     signed = is_signed(scores) if signed is None else signed
     colors = get_colormap(colormap, signed)
-    return blended(as_rgb(image), relative(scores), colors, check_opacity(opacity))
+    return blended(as_rgb(image), contrasted(scores), colors, check_opacity(opacity))
 
 
 def blended(photo: Image.Image, scores: Floats, colors: Colormap, opacity: float) -> Image.Image:
@@ -60,16 +61,19 @@ def blended(photo: Image.Image, scores: Floats, colors: Colormap, opacity: float
 
 
 def color_table(colors: Colormap) -> Bytes:
-    """The map's colours at 256 levels; in a diverging map, level 128 is 0."""
-    return colors(_table_values(colors))
+    """The map's colours at 256 levels; in a diverging map, level 128 is 0.
+
+    A diverging map is pale near 0. Over a photo, weak scores are see-through instead.
+    """
+    values = _table_values(colors)
+    return colors(np.sign(values) * (1 + np.abs(values)) / 2 if colors.diverging else values)
 
 
 def alpha_table(colors: Colormap, opacity: float) -> Bytes:
     """How opaque each of the 256 levels is, from 0 to 255."""
     strength = np.abs(_table_values(colors))
-    # Colours of a diverging map are pale near 0, so their opacity must not fade there as well.
-    curve = np.sqrt(strength) if colors.diverging else strength**0.8
-    return np.round(255 * opacity * curve).astype(np.uint8)
+    # Signed scores are mostly small beside their largest, and would be lost.
+    return np.round(255 * opacity * strength ** (0.6 if colors.diverging else 0.8)).astype(np.uint8)
 
 
 def upsampled(scores: Floats, size: tuple[int, int]) -> Floats:
@@ -80,6 +84,14 @@ def upsampled(scores: Floats, size: tuple[int, int]) -> Floats:
     resized = Image.fromarray(scores.astype(np.float32)).resize(size, Image.Resampling.BICUBIC)
     found: Floats = np.clip(np.asarray(resized), scores.min(), scores.max())
     return found
+
+
+def contrasted(scores: Floats) -> Floats:
+    """Scores as a map shows them: signed relative to the largest, others from lowest to highest.
+
+    What is the same everywhere says nothing of any place: a constant map is one of zeros.
+    """
+    return relative(scores - max(scores.min(initial=np.inf), 0)) if scores.size else scores
 
 
 def relative(scores: Floats) -> Floats:
