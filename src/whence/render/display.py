@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from whence.errors import WhenceError
@@ -67,6 +68,33 @@ def show(
             console.print()
 
 
+def show_picture(image: Image.Image, heading: str, console: Console | None = None) -> None:
+    """Display any picture in a running notebook, else print it to a terminal below a heading.
+
+    Args:
+        image: The picture.
+        heading: A line above it, on a terminal.
+        console: Where to print; the standard output if left out.
+    """
+    display = _notebook_display() if console is None else None
+    if display is not None:
+        display(image)
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    console = console or Console()
+    scale = _BLOCKS / max(image.size)
+    width, height = (max(1, round(side * scale)) for side in image.size)
+    small = as_rgb(image).resize((width, height + height % 2), Image.Resampling.LANCZOS)
+    console.print(Text(heading))
+    if console.color_system is not None:
+        console.print(_half_blocks(np.asarray(small)))
+    else:
+        grey = np.asarray(small.convert("L"), dtype=np.float32) / 255
+        console.print(_shades(grey))
+
+
 def html(explanation: Explanation) -> str:
     """The explanation for a notebook: coloured words, or heatmaps."""
     total = len(explanation.scores)
@@ -111,21 +139,26 @@ def _blocks(
     explanation: Explanation, sample: int, target: int, image: Image.Image | None, colored: bool
 ) -> Text:
     """A heatmap in half blocks, two pixels to a character; in shades where there is no colour."""
-    from rich.color import Color
-    from rich.style import Style
-    from rich.text import Text
-
     scores, colors = _map(explanation, explained_classes(explanation, sample)[target].scores)
     width, height = _size(explanation, _BLOCKS)
     height += height % 2
     values = upsampled(scores, (width, height))
     if not colored:
-        return Text("\n".join("".join(map(_sign, row)) for row in (values[::2] + values[1::2]) / 2))
+        return _shades(values)
     if image is None:
         pixels = colors(values)
     else:
         photo = as_rgb(image).resize((width, height), Image.Resampling.LANCZOS)
         pixels = np.asarray(blended(photo, scores, colors, 0.6))
+    return _half_blocks(pixels)
+
+
+def _half_blocks(pixels: NDArray[np.uint8]) -> Text:
+    """Pixels, (an even height, width, 3), as coloured half blocks."""
+    from rich.color import Color
+    from rich.style import Style
+    from rich.text import Text
+
     text = Text(no_wrap=True)
     for upper, lower in zip(pixels[::2], pixels[1::2], strict=True):
         for one, other in zip(upper, lower, strict=True):
@@ -134,6 +167,13 @@ def _blocks(
         text.append("\n")
     text.rstrip()
     return text
+
+
+def _shades(values: Floats) -> Text:
+    """Values from -1 to 1, (an even height, width), as signs."""
+    from rich.text import Text
+
+    return Text("\n".join("".join(map(_sign, row)) for row in (values[::2] + values[1::2]) / 2))
 
 
 def _sign(value: float) -> str:
