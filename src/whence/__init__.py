@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from whence.explainer import Explainer
     from whence.explanation import Explanation
     from whence.layout import Layout
+    from whence.maximization import MaximalPicture, activation_maximization
     from whence.oneliner import explain
     from whence.tracing import register_operation, rules
 
@@ -19,6 +20,8 @@ _HOMES = {
     "Explainer": "whence.explainer",
     "Explanation": "whence.explanation",
     "Layout": "whence.layout",
+    "MaximalPicture": "whence.maximization",
+    "activation_maximization": "whence.maximization",
     "explain": "whence.oneliner",
     "register_operation": "whence.tracing",
     "rules": "whence.tracing",
@@ -29,9 +32,11 @@ __all__ = [
     "Explainer",
     "Explanation",
     "Layout",
+    "MaximalPicture",
     "NoRuleError",
     "WhenceError",
     "__version__",
+    "activation_maximization",
     "explain",
     "methods",
     "models",
