@@ -1,4 +1,4 @@
-"""Make the pictures of the README and the table of methods, with the embedded models.
+"""Make the pictures of the README and the documentation, and the table of methods.
 
 python docs/pictures.py
 """
@@ -9,7 +9,8 @@ from pathlib import Path
 from PIL import Image, ImageDraw, ImageFont
 
 import whence
-from whence import Explanation, explain, methods, models, render
+from whence import Explanation, activation_maximization, explain, methods, models, render
+from whence.maximization import Head, Unit
 from whence.render.colors import hex_of
 from whence.render.facts import explained_class
 from whence.render.words import shade, words_of
@@ -42,6 +43,26 @@ def sentence_svg(explanation: Explanation) -> str:
         f'<rect width="100%" height="100%" fill="#fff"/>{"".join(shapes)}'
         f'<text x="{x + 12:.1f}" y="33" fill="#555">{html.escape(answer)}</text></svg>\n'
     )
+
+
+def maximal_pictures() -> Image.Image:
+    """What two classes, a unit and a head of the embedded model answer to most, side by side."""
+    model = models.load(None, "image", device="cpu")
+    targets = {
+        "logit of cat": "cat",
+        "logit of dog": "dog",
+        "unit 10 entering layer 4": Unit(layer=4, index=10),
+        "head 1 of layer 3": Head(layer=3, head=1),
+    }
+    side, gap, caption = 160, 8, 22
+    sheet = Image.new("RGB", (4 * (side + gap) + gap, side + caption + gap), "white")
+    draw = ImageDraw.Draw(sheet)
+    for n, (name, target) in enumerate(targets.items()):
+        left = gap + n * (side + gap)
+        draw.text((left, 5), name, "#333", ImageFont.load_default(12))
+        sheet.paste(activation_maximization(model, target).image, (left, caption))
+    # Few colours make a small file.
+    return sheet.quantize(160, dither=Image.Dither.FLOYDSTEINBERG)
 
 
 # All methods side by side -------------------------------------------------------------------------
@@ -136,6 +157,7 @@ def main() -> None:
     figure = render.figure(photo, explain(photo, classes=["cat", "dog"]))
     figure.image(1.0).save(IMAGES / "cat.png", optimize=True)
     (IMAGES / "sentence.svg").write_text(sentence_svg(explain(SENTENCE)), encoding="utf-8")
+    maximal_pictures().save(IMAGES / "activation-maximization.png", optimize=True)
     sheet = contact_sheet(DEMO / "cat.jpg")
     sheet.quantize(256, dither=Image.Dither.NONE).save(IMAGES / "methods.png", optimize=True)
     (IMAGES / "methods-sentence.svg").write_text(sentence_sheet(), encoding="utf-8")
