@@ -4,6 +4,7 @@ import threading
 import pytest
 import torch
 from PIL import Image
+from rich.console import Console
 from torch import nn
 
 from tests import zoo
@@ -14,6 +15,7 @@ from whence.maximization import Head, Token, Unit
 from whence.maximization.objectives import class_objective, inner_objective
 from whence.maximization.parametrization import Fourier, Pixels, moved, total_variation
 from whence.maximization.subject import Subject
+from whence.render.display import show_picture
 
 TARGETS = [2, Unit(1, 5), Token(2, 3), Head(1, 2)]
 STILL = {"jitter": 0, "rotation": 0, "zoom": 0}
@@ -143,6 +145,30 @@ def test_logits_as_the_model_gives_them(name):
     expected = getattr(returned, "logits", returned)[0, 3]
     assert torch.equal(value, expected)
     (gradient,) = torch.autograd.grad(expected, inputs)
+    assert (found - gradient).abs().max() < 1e-8
+
+
+class WritingBlock(zoo.HandWrittenBlock):
+    """Adds what was attended to, and what was computed from it, to the very tensor it was given."""
+
+    def forward(self, x):
+        h = self.norm1(x)
+        q, k, v = (torch.einsum("bnd,hde->bhne", h, w) for w in self.qkv)
+        attention = (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1)
+        x += torch.einsum("bhid,hdw->biw", attention @ v, self.out)
+        x += self.mlp(self.norm2(x))
+        return x
+
+
+@pytest.mark.parametrize("target", [Unit(1, 4), Token(2, 6), Token(3, 6), Head(1, 3)], ids=str)
+def test_states_that_the_model_overwrites(target):
+    model = HandWrittenViT().double()
+    writes = HandWrittenViT().double()
+    writes.blocks = nn.ModuleList(WritingBlock(32, 4) for _ in range(zoo.DEPTH)).double()
+    writes.load_state_dict(model.state_dict())
+    _, expected, gradient = gradients(model, target, "hand-written")
+    _, value, found = gradients(writes, target, "hand-written")
+    assert torch.allclose(value, expected, rtol=1e-10)
     assert (found - gradient).abs().max() < 1e-8
 
 
@@ -430,6 +456,20 @@ def test_the_picture_on_a_terminal_and_in_a_notebook(picture, capsys):
     assert [len(row) for row in rows] == [36] * 12
     with Image.open(io.BytesIO(picture._repr_png_())) as image:
         assert image.size == (48, 32)
+
+
+def test_the_picture_in_coloured_half_blocks():
+    image = Image.new("RGB", (36, 36), (200, 10, 20))
+    image.paste((0, 30, 255), (0, 18, 36, 36))
+    console = Console(
+        file=io.StringIO(), width=80, force_terminal=True, color_system="truecolor", _environ={}
+    )
+    show_picture(image, "cat: 4", console)
+    heading, *rows = console.file.getvalue().rstrip("\n").split("\n")
+    assert heading == "cat: 4"
+    assert len(rows) == 18
+    assert "38;2;200;10;20;48;2;200;10;20m▀" in rows[0]
+    assert "38;2;0;30;255;48;2;0;30;255m▀" in rows[-1]
 
 
 # What goes wrong ---------------------------------------------------------------------------------
