@@ -49,7 +49,7 @@ def find_blocks(trace: Trace) -> list[Block]:
     Raises:
         WhenceError: An attention has no skip connection around it.
     """
-    links = _Links(trace)
+    links = Links(trace)
     found = []
     for site in trace.sites:
         way = _way_to_sum(links, site.product.index)
@@ -64,7 +64,7 @@ def find_blocks(trace: Trace) -> list[Block]:
     return [_block(trace, links, site, way, sums) for site, way in found]
 
 
-class _Links:
+class Links:
     """Which operations read the output of which, looking through what only moves numbers."""
 
     def __init__(self, trace: Trace) -> None:
@@ -98,7 +98,7 @@ class _Links:
         return self._behind[node]
 
 
-def _way_to_sum(links: _Links, index: int) -> list[int] | None:
+def _way_to_sum(links: Links, index: int) -> list[int] | None:
     """Operations from a product of map and values to the sum that ends the attention layer."""
     way = [index]
     while True:
@@ -114,7 +114,7 @@ def _way_to_sum(links: _Links, index: int) -> list[int] | None:
 
 
 def _block(
-    trace: Trace, links: _Links, site: AttentionSite, way: list[int], sums: set[int]
+    trace: Trace, links: Links, site: AttentionSite, way: list[int], sums: set[int]
 ) -> Block:
     step = trace.steps[way[-1]]
     joined = step.operation
@@ -146,7 +146,7 @@ def _block(
     )
 
 
-def _norm_behind(links: _Links, operation: Operation) -> Function | None:
+def _norm_behind(links: Links, operation: Operation) -> Function | None:
     """The normalisation that alone reads an operation's output, if there is one."""
     readers = [links.steps[i].operation for i in links.readers[operation.index]]
     if len(readers) == 1 and is_norm(readers[0]) and isinstance(readers[0], Function):
@@ -154,7 +154,7 @@ def _norm_behind(links: _Links, operation: Operation) -> Function | None:
     return None
 
 
-def _linear_behind(links: _Links, node: Any) -> Linear | None:
+def _linear_behind(links: Links, node: Any) -> Linear | None:
     """The projection that values come out of."""
     for index in links.behind(node):
         operation = links.steps[index].operation

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from torch.autograd.graph import GradientEdge
 
 from whence.tracing.attention import SOFTMAX, AttentionSite
-from whence.tracing.blocks import _Links
+from whence.tracing.blocks import Links
 from whence.tracing.operations import ConstantMatMul, Linear, MatMul, Operation
 from whence.tracing.trace import Trace
 
@@ -42,7 +42,7 @@ def find_streams(trace: Trace) -> list[Streams]:
     it adds to is the stream of its queries; so are the queries of a later attention of a stream if
     the way back from them, other than through an attention, comes upon it.
     """
-    links = _Links(trace)
+    links = Links(trace)
     products = {site.product.index: number for number, site in enumerate(trace.sites)}
     joined = list(range(2 * len(trace.sites)))  # queries of each site, then keys of each
 
@@ -107,7 +107,7 @@ def explained_stream(trace: Trace, streams: list[Streams]) -> int:
 
 
 def _ends(
-    trace: Trace, links: _Links, site: AttentionSite
+    trace: Trace, links: Links, site: AttentionSite
 ) -> tuple[list[GradientEdge], list[GradientEdge]]:
     """Where queries and keys enter the product that scores them; nowhere if they are constant."""
     weights = trace.steps[site.product.index].inputs[1 if site.keys_first else 0]
@@ -130,7 +130,7 @@ def _ends(
     return (second, first) if site.keys_first else (first, second)
 
 
-def _nearest(trace: Trace, links: _Links, edge: GradientEdge, wanted: Any) -> Operation | None:
+def _nearest(trace: Trace, links: Links, edge: GradientEdge, wanted: Any) -> Operation | None:
     """The first operation of a kind on the way back from somewhere."""
     waiting, seen = sorted(links.behind(edge.node), reverse=True), set[int]()
     while waiting:
@@ -147,14 +147,14 @@ def _nearest(trace: Trace, links: _Links, edge: GradientEdge, wanted: Any) -> Op
 
 
 def _one_source(
-    trace: Trace, links: _Links, queries: list[GradientEdge], keys: list[GradientEdge]
+    trace: Trace, links: Links, queries: list[GradientEdge], keys: list[GradientEdge]
 ) -> bool:
     """Whether queries and keys are projected from the same tensor, or both from constants."""
     a, b = _sources(trace, links, queries), _sources(trace, links, keys)
     return bool(a & b) or not (a or b)
 
 
-def _sources(trace: Trace, links: _Links, edges: Iterable[GradientEdge]) -> set[Any]:
+def _sources(trace: Trace, links: Links, edges: Iterable[GradientEdge]) -> set[Any]:
     """What the nearest projections behind some places read."""
     sources: set[Any] = set()
     waiting, seen = [(edge.node, i) for edge in edges for i in links.behind(edge.node)], set[int]()
@@ -174,7 +174,7 @@ def _sources(trace: Trace, links: _Links, edges: Iterable[GradientEdge]) -> set[
 
 
 def _behind(
-    trace: Trace, links: _Links, edges: Iterable[GradientEdge], products: dict[int, int]
+    trace: Trace, links: Links, edges: Iterable[GradientEdge], products: dict[int, int]
 ) -> set[int]:
     """The attentions that the ways back from some places end at, by number."""
     found: set[int] = set()
