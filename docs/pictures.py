@@ -21,28 +21,40 @@ SENTENCE = "The story is thin, but the acting is superb and the ending deeply mo
 SIZE = 22
 
 
-def sentence_svg(explanation: Explanation) -> str:
-    """Words on the colours of their scores, in one line."""
-    font = ImageFont.load_default(SIZE)
-    shapes, x = [], 12.0
+def shaded_words(
+    explanation: Explanation, x: float, y: float, size: int
+) -> tuple[list[str], float]:
+    """Words on the colours of their scores, from x on in the line at y, and where they end."""
+    font, shapes = ImageFont.load_default(size), []
     for word in words_of(explanation):
         width = font.getlength(word.text)
-        color = hex_of(shade(word.share, "light"))
         shapes.append(
-            f'<rect x="{x - 3:.1f}" y="10" width="{width + 6:.1f}" height="32" rx="4" '
-            f'fill="{color}"/><text x="{x:.1f}" y="33" textLength="{width:.1f}" '
-            f'lengthAdjust="spacingAndGlyphs">{html.escape(word.text)}</text>'
+            f'<rect x="{x - 3:.1f}" y="{y - 1.05 * size:.1f}" width="{width + 6:.1f}" '
+            f'height="{1.45 * size:.1f}" rx="{size / 6:.0f}" '
+            f'fill="{hex_of(shade(word.share, "light"))}"/><text x="{x:.1f}" y="{y:.1f}" '
+            f'textLength="{width:.1f}" lengthAdjust="spacingAndGlyphs">'
+            f"{html.escape(word.text)}</text>"
         )
         x += width + (font.getlength(" ") if word.space else 0) + 2
+    return shapes, x
+
+
+def svg(shapes: list[str], width: float, height: float, size: int) -> str:
+    """Shapes on white."""
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
+        f'font-family="sans-serif" font-size="{size}">'
+        f'<rect width="100%" height="100%" fill="#fff"/>{"".join(shapes)}</svg>\n'
+    )
+
+
+def sentence_svg(explanation: Explanation) -> str:
+    """The words of a sentence and the answer, in one line."""
+    shapes, x = shaded_words(explanation, 12.0, 33.0, SIZE)
     told = explained_class(explanation, 0, 0)
     answer = f"{told.name} {told.percent}"
-    width = x + font.getlength(answer) + 24
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="52" '
-        f'font-family="sans-serif" font-size="{SIZE}">'
-        f'<rect width="100%" height="100%" fill="#fff"/>{"".join(shapes)}'
-        f'<text x="{x + 12:.1f}" y="33" fill="#555">{html.escape(answer)}</text></svg>\n'
-    )
+    shapes.append(f'<text x="{x + 12:.1f}" y="33" fill="#555">{html.escape(answer)}</text>')
+    return svg(shapes, x + ImageFont.load_default(SIZE).getlength(answer) + 24, 52, SIZE)
 
 
 def maximal_pictures() -> Image.Image:
@@ -99,36 +111,21 @@ def contact_sheet(photo: Path) -> Image.Image:
 
 def sentence_sheet() -> str:
     """The words of a sentence by every method that explains text, one line each."""
-    font, model = ImageFont.load_default(15), models.load(None, "text")
-    shapes, y, widest = [], 8.0, 0.0
+    model, shapes, y, widest = models.load(None, "text"), [], 27.0, 0.0
     for name in methods.available():
         about = methods.describe(name)
         if "text" not in about.inputs:
             continue
         result = explain(SENTENCE, model=model, target="positive", method=name)
-        shapes.append(f'<text x="10" y="{y + 19:.0f}" fill="{INK}">{name}</text>')
-        x = 176.0
-        for word in words_of(result):
-            width = font.getlength(word.text)
-            color = hex_of(shade(word.share, "light"))
-            shapes.append(
-                f'<rect x="{x - 2:.1f}" y="{y + 2:.0f}" width="{width + 4:.1f}" height="24" '
-                f'rx="3" fill="{color}"/><text x="{x:.1f}" y="{y + 19:.0f}" '
-                f'textLength="{width:.1f}" lengthAdjust="spacingAndGlyphs">'
-                f"{html.escape(word.text)}</text>"
-            )
-            x += width + (font.getlength(" ") if word.space else 0) + 2
+        words, x = shaded_words(result, 176.0, y, 15)
+        shapes += [f'<text x="10" y="{y:.0f}" fill="{INK}">{name}</text>', *words]
         if not about.class_specific:
             shapes.append(
-                f'<text x="{x + 8:.0f}" y="{y + 19:.0f}" fill="{GREY}" font-size="12">'
+                f'<text x="{x + 8:.0f}" y="{y:.0f}" fill="{GREY}" font-size="12">'
                 f"the same for every class</text>"
             )
         widest, y = max(widest, x + 170), y + 30
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{widest:.0f}" height="{y + 8:.0f}" '
-        f'font-family="sans-serif" font-size="15">'
-        f'<rect width="100%" height="100%" fill="#fff"/>{"".join(shapes)}</svg>\n'
-    )
+    return svg(shapes, widest, y, 15)
 
 
 def methods_table() -> str:
