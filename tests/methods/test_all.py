@@ -103,6 +103,24 @@ def test_float32(method):
     assert torch.isfinite(result.scores).all()
 
 
+@pytest.mark.parametrize("name", ["ViTForImageClassification-sdpa", "Bert-sdpa"])
+def test_defaults_for_new_tensors_do_not_matter(method, name):
+    case = CASES[name]
+    if not explains(method, case):
+        pytest.skip("for images")
+    model, inputs = built(case), case.inputs()
+    expected = explain(model, inputs, method, classes=[0, 1]).scores
+    try:
+        torch.set_default_dtype(torch.float64)
+        if method != "integrated_gradients":  # Captum makes tensors on the default device
+            torch.set_default_device("meta")  # where numbers that a method makes would be lost
+        found = explain(model, inputs, method, classes=[0, 1]).scores
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_default_device(None)
+    assert torch.allclose(found, expected, rtol=1e-5, atol=1e-6 * float(expected.abs().max()))
+
+
 def test_an_empty_image(method):
     case = CASES["ViTForImageClassification-sdpa"]
     inputs = {"pixel_values": torch.zeros(1, 3, 32, 32)}

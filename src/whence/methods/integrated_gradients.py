@@ -68,7 +68,7 @@ class IntegratedGradients(Method):
         captum = needed("captum.attr", "captum")
         method = captum.IntegratedGradients(evidence.forwards.differentiable(self.gradients))
         attributions = [
-            self._of_samples(evidence, method, torch.arange(part.start, part.stop))
+            self._of_samples(evidence, method, torch.arange(part.start, part.stop, device="cpu"))
             for part in evidence.forwards.parts(evidence.batch, "integrating gradients")
         ]
         return torch.cat(attributions, 1)

@@ -76,16 +76,17 @@ class Occlusion(Method):
                     f"window={self.window} is for images; texts are covered token by token."
                 )
             check_one_row_per_token(evidence, evidence.inputs.shape[1])
-            return torch.eye(evidence.inputs.shape[1], dtype=torch.bool)
+            return torch.eye(evidence.inputs.shape[1], dtype=torch.bool, device="cpu")
         if self.window > min(grid):
             raise WhenceError(
                 f"window={self.window} is larger than the grid of {grid[0]}x{grid[1]} patches."
             )
         prefix = evidence.layout.prefix or 0
         side = self.window
-        patches = torch.arange(grid[0] * grid[1]).reshape(grid)
+        patches = torch.arange(grid[0] * grid[1], device="cpu").reshape(grid)
         squares = patches.unfold(0, side, 1).unfold(1, side, 1).reshape(-1, side * side)
-        windows = torch.zeros(len(squares), prefix + patches.numel(), dtype=torch.bool)
+        tokens = prefix + patches.numel()
+        windows = torch.zeros(len(squares), tokens, dtype=torch.bool, device="cpu")
         return windows.scatter_(1, prefix + squares, True)
 
 

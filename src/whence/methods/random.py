@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from whence.chance import Chance
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
 
@@ -30,8 +31,7 @@ class Random(Method):
     seed: int = 0
 
     def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
-        generator = torch.Generator().manual_seed(self.seed)
-        drawn = torch.rand(evidence.tokens, generator=generator, dtype=torch.float64)
+        drawn = Chance(self.seed).uniform(evidence.tokens, dtype=torch.float64)
         positions = (evidence.real().cumsum(1) - 1).clamp(min=0)
         scores = drawn.to(evidence.pooling)[positions]
         return scores.expand(len(evidence.pooling), -1, -1)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from whence.chance import Chance
 from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.faithfulness import area, ranked
@@ -188,9 +189,7 @@ class Search(Method):
         others = [way for way in ways if not way.joint]
         room = self.budget - len(first)
         if len(others) > room:
-            source = torch.Generator().manual_seed(self.seed)
-            drawn = torch.randperm(len(others), generator=source)[:room]
-            others = [others[at] for at in sorted(drawn.tolist())]
+            others = [others[at] for at in Chance(self.seed).some(room, of=len(others))]
         return [*first, *others]
 
 

@@ -10,6 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from whence.chance import Chance
 from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
@@ -83,13 +84,12 @@ class SmoothGrad(Method):
         real = _spread(real_inputs(evidence), inputs)
         kept = [values[where] for values, where in zip(inputs, real, strict=True)]
         deviations = [self.noise * (k.max() - k.min()) if len(k) else k.sum() for k in kept]
-        generator = torch.Generator().manual_seed(self.seed)
-        seeds = torch.randint(2**62, (self.samples,), generator=generator).tolist()
+        seeds = Chance(self.seed).below(2**62, self.samples)
 
         @lru_cache(maxsize=1)
         def drawn(copy: int, count: int) -> Tensor:
             # On the CPU and in single precision: the same for every device and precision.
-            return torch.randn(count, generator=torch.Generator().manual_seed(seeds[copy]))
+            return Chance(seeds[copy]).normal(count)
 
         def noise(copy: int, sample: int) -> Tensor:
             numbers = drawn(copy, len(kept[sample])).to(inputs)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from whence.chance import Chance
 from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.extras import needed
@@ -95,12 +96,12 @@ class VitCx(Method):
         image = forwards.inputs[sample]
         at = evidence.classes.new_tensor([sample])
         unchanged = evidence.probabilities(evidence.logits[at], at)
-        source = torch.Generator().manual_seed(self.seed)
+        source = Chance(self.seed)
         scores = [unchanged[:, :0]]
         for part in forwards.parts(len(masks), "masking", max(1, forwards.rows_at_once // 2)):
             mask = masks[part, None]
             # Drawn one by one: a mask's noise depends neither on the part nor on the other masks.
-            drawn = [torch.randn(image.shape, generator=source) for _ in mask]
+            drawn = [source.normal(*image.shape) for _ in mask]
             noise = self.noise * torch.stack(drawn).to(image) * (1 - mask)
             rows = torch.cat([image * mask + noise, image + noise])
             samples = at.expand(len(rows))
