@@ -206,3 +206,11 @@ def test_options_are_checked(method):
     for field in dataclasses.fields(methods.get(method)):
         with pytest.raises(WhenceError, match=f"'{field.name}' of method '{method}' must be"):
             methods.build(method, {field.name: object()})
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 2**70, -(2**70)])
+def test_numbers_that_nothing_can_be_computed_with_are_refused(method, value):
+    for option, (kind, _) in methods.describe(method).options.items():
+        if kind.startswith(type(value).__name__):
+            with pytest.raises(WhenceError, match=f"^{option}="):
+                methods.build(method, {option: value})

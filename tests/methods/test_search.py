@@ -477,6 +477,7 @@ def test_arbitration_on_padded_texts():
         ({"budget": 0}, r"budget=0 must be at least 1"),
         ({"fractions": ()}, r"fractions=\(\) must be numbers above 0 and up to 1"),
         ({"fractions": (0.1, 1.5)}, r"must be numbers above 0 and up to 1"),
+        ({"heads": ("²",)}, r"must be some of mean, gradient, each, or numbers"),
         ({"heads": ("max",)}, r"must be some of mean, gradient, each, or numbers"),
         ({"layers": ()}, r"must be some of mean, product, rollout, each, or numbers"),
         ({"rows": ("0",)}, r"must be some of read, to, mean, max\."),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import inspect
+import math
 import types
 import typing
 from collections.abc import Callable
@@ -162,7 +163,8 @@ def build(name: str, options: dict[str, Any]) -> Method:
     """A method with its options set.
 
     Raises:
-        WhenceError: The method has no such option, or the value is of the wrong type.
+        WhenceError: The method has no such option, or the value is of the wrong type, or no number
+            to compute with.
     """
     method = get(name)
     known = _options(method)
@@ -176,11 +178,17 @@ def build(name: str, options: dict[str, Any]) -> Method:
                 f"Option '{option}' of method '{name}' must be {_said(kind)}, not {value!r}."
             )
     try:
-        return method(**options)
+        built = method(**options)
     except ValueError as error:
         if isinstance(error, WhenceError):
             raise
         raise WhenceError(f"Method '{name}': {error}") from error
+    for option, value in options.items():
+        if not _is_usual(value):
+            raise WhenceError(
+                f"{option}={value!r} of method '{name}' must be a finite number of at most 64 bits."
+            )
+    return built
 
 
 def parse(name: str, option: str, text: str) -> Any:
@@ -241,6 +249,15 @@ def _fits(value: Any, kind: Any) -> bool:
     if kind is float:
         return isinstance(value, int | float)
     return isinstance(value, kind)
+
+
+def _is_usual(value: Any) -> bool:
+    """Whether a value can be computed with: no number that is NaN, infinite or beyond 64 bits."""
+    if isinstance(value, tuple | list):
+        return all(map(_is_usual, value))
+    if isinstance(value, int):
+        return -(2**63) <= value < 2**63
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _said(kind: Any) -> str:

@@ -32,7 +32,7 @@ class Setting(NamedTuple):
     @property
     def joint(self) -> bool:
         """Whether all heads and all layers take part."""
-        return not (self.heads.isdigit() or self.layers.isdigit())
+        return not (self.heads.isdecimal() or self.layers.isdecimal())
 
 
 @register("search", aliases=("arbitration",))
@@ -110,7 +110,7 @@ class Search(Method):
             unknown = [
                 word
                 for word in given
-                if word not in words and (option == "rows" or not word.isdigit())
+                if word not in words and (option == "rows" or not word.isdecimal())
             ]
             if unknown or not given:
                 number = "" if option == "rows" else ", or numbers"
@@ -204,8 +204,8 @@ def _expanded(words: Sequence[str], numbers: range, option: str) -> list[str]:
     known = [str(number) for number in numbers]
     found: dict[str, None] = {}
     for word in words:
-        word = str(int(word)) if word.isdigit() else word
-        if word.isdigit() and word not in known:
+        word = str(int(word)) if word.isdecimal() else word
+        if word.isdecimal() and word not in known:
             raise WhenceError(
                 f"{option}={word} does not exist here: choose from {known[0]} to {known[-1]}."
             )
@@ -246,7 +246,7 @@ def _of_heads(evidence: Evidence, heads: str, layer: int) -> Tensor:
 
 def _of_layers(maps: dict[int, Tensor], joining: str) -> Tensor:
     """One map of all."""
-    if joining.isdigit():
+    if joining.isdecimal():
         return maps[int(joining)]
     each = list(maps.values())
     if joining == "mean":
