@@ -35,6 +35,12 @@ def test_a_model_that_gives_nan():
     refused("gives NaN or infinite logits", images(32, 32), model)
 
 
+@pytest.mark.parametrize("memory", [0, -1, float("nan"), float("inf"), "2", True])
+@pytest.mark.parametrize("method", ["tiba", "occlusion"])
+def test_memory_that_is_none(memory, method):
+    refused("memory is a number of gibibytes", images(32, 32), memory=memory, method=method)
+
+
 def test_inputs_on_another_device():
     refused(r"inputs are on meta but the model is on cpu.*to\('cpu'\)", images(32, 32).to("meta"))
 

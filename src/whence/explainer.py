@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -107,6 +108,7 @@ class Explainer:
             WhenceError: Something is wrong with the model, the inputs or the request.
         """
         built = methods.build(method, options)
+        _check_memory(memory)
         rule_set = rule_sets.get(rules)
         _check_memory(memory)
         call = Call.of(inputs, self.model)
@@ -212,6 +214,12 @@ def _check_inputs(name: str, method: Method, layout: Layout) -> None:
             f"Method '{name}' explains {' and '.join(method.inputs)}s only, and this input is "
             f"{'a text' if kind == 'text' else 'an image'}."
         )
+
+
+def _check_memory(memory: Any) -> None:
+    number = isinstance(memory, int | float) and not isinstance(memory, bool)
+    if memory is not None and not (number and 0 < memory < math.inf):
+        raise WhenceError(f"memory is a number of gibibytes above 0, such as 0.5, not {memory!r}.")
 
 
 def _classes_at_once(kinds: Collection[str], indices: Tensor) -> int:
