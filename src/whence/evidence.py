@@ -139,12 +139,15 @@ class Evidence:
             logits = logits.softmax(1)
         return self.chosen(logits, samples)
 
-    def further(self, kinds: Collection[str], gradients: Reading = "plain") -> Evidence:
+    def further(
+        self, kinds: Collection[str], gradients: Reading = "plain", class_specific: bool = True
+    ) -> Evidence:
         """Other kinds of evidence of the same trace and classes.
 
         Args:
             kinds: Which of `KINDS`; those that need further forward passes only if this has them.
             gradients: Plain or balanced ones.
+            class_specific: Whether rows are pooled for each class.
         """
         assert self.trace is not None
         assert self.rules is not None
@@ -159,6 +162,7 @@ class Evidence:
             special=self.special,
             multi_label=self.multi_label,
             gradients=gradients,
+            class_specific=class_specific,
             forwards=None if forwards is None else lambda: forwards,
         )
 
@@ -202,6 +206,7 @@ def gather(
     forwards: Callable[[], Forwards] | None = None,
     special: Tensor | None = None,
     multi_label: bool = False,
+    class_specific: bool = True,
 ) -> Evidence:
     """Read the kinds of evidence asked for: one pass for gradients, one for relevance.
 
@@ -217,15 +222,20 @@ def gather(
         forwards: Makes what runs the model again.
         special: Which tokens belong to no word.
         multi_label: Whether several classes can hold at once.
+        class_specific: Whether rows are pooled as each class weighs them. Otherwise all are pooled
+            as the predicted class does, so that what is read of them is the same for every class.
     """
     around = {"hidden", "hidden_gradient", "hidden_relevance", "attended", "attended_gradient"}
     blocks = find_blocks(traced) if around & set(kinds) or "blocks" in kinds else []
     places = _Places(traced, blocks, first_layer)
     gradient = places.read("gradient", kinds, classes, reading(gradients))
-    last = gradient["gradient"][-1:] or traced.gradient(classes, traced.sites[-1:])
+    read = classes if class_specific else traced.logits.detach().argmax(1, keepdim=True)
+    known = gradient["gradient"][-1:] if class_specific else []
+    last = known or traced.gradient(read, traced.sites[-1:])
+    pooling = pooling_weights(last[0].abs().sum((-3, -1)), layout)
     relevance = places.read("relevance", kinds, classes, rules)
     return Evidence(
-        pooling=pooling_weights(last[0].abs().sum((-3, -1)), layout),
+        pooling=pooling.expand(classes.shape[1], -1, -1),
         classes=classes,
         logits=traced.logits.detach(),
         layout=layout,

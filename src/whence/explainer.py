@@ -132,6 +132,7 @@ class Explainer:
                     padding=call.padding,
                     special=special,
                     multi_label=_is_multi_label(self.model),
+                    class_specific=built.class_specific,
                     gradients=getattr(built, "gradients", "plain"),
                     first_layer=0 if keep_evidence else built.first_layer,
                     forwards=lambda: Forwards(self.model, call, self.output, traced, memory),

@@ -153,6 +153,17 @@ def test_uniform_attention(method, name):
     assert torch.isfinite(result.scores).all()
 
 
+def test_what_is_the_same_for_every_class_is_the_same_whichever_is_asked_for(method):
+    if methods.describe(method).class_specific:
+        pytest.skip("class-specific")
+    # The class token and the patches' mean weigh differently for each class.
+    case = CASES["Dinov2ForImageClassification-sdpa"]
+    model, inputs = built(case).double(), as_double(case.inputs())
+    scores = explain(model, inputs, method, classes=[0, 1, 2]).scores
+    assert torch.equal(scores[:, :1].expand_as(scores), scores)
+    assert torch.equal(explain(model, inputs, method, target=3).scores, scores[:, 0])
+
+
 def test_a_logit_that_nothing_moves(method):
     case = CASES["ViTForImageClassification-sdpa"]
     model = built(case)

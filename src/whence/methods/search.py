@@ -164,7 +164,8 @@ class Search(Method):
             takes_gradients = any(field.name == "gradients" for field in fields(get(name)))  # type: ignore[arg-type]
             method = build(name, {"gradients": self.gradients} if takes_gradients else {})
             read: Reading = getattr(method, "gradients", "plain")
-            scores.append(method(evidence.further(method.needs, read)))
+            found = evidence.further(method.needs, read, method.class_specific)
+            scores.append(method(found))
         return torch.stack(scores)
 
     def _range(self, layers: int) -> range:
