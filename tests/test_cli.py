@@ -326,6 +326,17 @@ def test_options_of_the_method(here):
     assert entry["class_specific"] is True
 
 
+def test_a_method_for_photos_fails_texts_beside_them(here):
+    pytest.importorskip("sklearn")
+    entries = summary("one.png", "good", "--method", "vit_cx", code=1)
+    assert [entry["error"] for entry in entries] == [
+        None,
+        "Method 'vit_cx' explains images only.",
+    ]
+    alone = whence("good", "--method", "vit_cx", "--out", "other", code=2)
+    assert "'vit_cx' explains images only" in alone.output
+
+
 @pytest.mark.parametrize(
     ("option", "message"),
     [

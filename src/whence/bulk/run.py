@@ -144,9 +144,15 @@ def _results(
             (other,) = models.values()
             error = f"The model '{other.name}' explains {other.kind}s, not {one.source.kind}s."
             yield Result(summary.failed(one, other.name, error))
+    explains = methods.describe(request.method).inputs
     for kind, loaded in models.items():
         worker = _Worker(request, loaded, classes)
         same = [one for one in planned if one.source.kind == kind]
+        if kind not in explains and models.keys() & set(explains):
+            # There are inputs that it explains: these have failed, not the request.
+            error = f"Method '{request.method}' explains {' and '.join(explains)}s only."
+            yield from (worker.failed(one, WhenceError(error)) for one in same)
+            continue
         for start in range(0, len(same), request.batch):
             yield from worker.work(same[start : start + request.batch])
 
@@ -173,11 +179,11 @@ class _Worker:
                 content = one.source.read()
                 prepared = self.loaded.prepare([content])
             except WhenceError as error:
-                yield self._failed(one, error)
+                yield self.failed(one, error)
                 continue
             except Exception as error:  # one odd input must not end the others
                 said = f"It cannot be prepared: {type(error).__name__}: {error}."
-                yield self._failed(one, WhenceError(said))
+                yield self.failed(one, WhenceError(said))
                 continue
             if isinstance(prepared.inputs, torch.Tensor):
                 groups.setdefault(prepared.inputs.shape, []).append((one, prepared))
@@ -207,7 +213,7 @@ class _Worker:
                 # Nothing is known to work: the model or the request is wrong, not this input.
                 raise
             if len(group) == 1:
-                yield self._failed(group[0], error)
+                yield self.failed(group[0], error)
                 return
             for sample, one in enumerate(group):
                 yield from self._explain_group([one], self._part(prepared, sample))
@@ -218,7 +224,7 @@ class _Worker:
             try:
                 self._write(one, alone, prepared.shown[sample])
             except WhenceError as error:
-                yield self._failed(one, error)
+                yield self.failed(one, error)
                 continue
             entry = summary.found(one, self.loaded.name, alone, prepared.notes[sample])
             yield Result(entry, alone)
@@ -244,7 +250,8 @@ class _Worker:
                 page = render.text_page(explanation, title=one.name)
                 (folder / one.files["page"]).write_text(page, encoding="utf-8")
 
-    def _failed(self, one: Planned, error: WhenceError) -> Result:
+    def failed(self, one: Planned, error: WhenceError) -> Result:
+        """The result of an input that could not be explained."""
         if self.request.force:  # an earlier result of that name is not this input's
             for file in one.files.values():
                 (self.request.out / file).unlink(missing_ok=True)
