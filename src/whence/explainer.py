@@ -122,7 +122,7 @@ class Explainer:
             tokens = None if layout.grid else find_tokens(call.kwargs, call.main, self.tokenizer)
             special = _special(tokens, call.main.device)
             scores, evidence, told = [], [], []
-            for group in torch.split(indices, _classes_at_once(kinds, indices), 1):
+            for group in torch.split(indices, _classes_at_once(built, kinds, indices), 1):
                 found = gather(
                     traced,
                     kinds,
@@ -223,10 +223,13 @@ def _check_memory(memory: Any) -> None:
         raise WhenceError(f"memory is a number of gibibytes above 0, such as 0.5, not {memory!r}.")
 
 
-def _classes_at_once(kinds: Collection[str], indices: Tensor) -> int:
+def _classes_at_once(method: Method, kinds: Collection[str], indices: Tensor) -> int:
     """All of them, unless readings of each would fill the memory."""
     batch, classes = indices.shape
-    of_classes = any("gradient" in kind or "relevance" in kind for kind in kinds)
+    # Methods of many passes that have an option for gradients read them by themselves.
+    of_classes = hasattr(method, "gradients") or any(
+        "gradient" in kind or "relevance" in kind for kind in kinds
+    )
     return max(1, _MAPS_AT_ONCE // batch) if of_classes else classes
 
 

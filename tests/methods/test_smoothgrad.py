@@ -13,6 +13,7 @@ from tests.methods.plain import (
 )
 from tests.zoo import images, sample
 from whence import Explainer, WhenceError
+from whence.methods.smoothgrad import SmoothGrad
 
 CLASSES = [0, 2]
 OPTIONS = {"method": "smoothgrad", "samples": 4, "noise": 0.2, "seed": 5}
@@ -134,3 +135,19 @@ def test_degenerate_input_is_finite():
 def test_wrong_options(options, message):
     with pytest.raises(WhenceError, match=message):
         Explainer(unmoved()).explain(images(32, 32), **{**OPTIONS, **options})
+
+
+def test_many_classes_go_in_groups(monkeypatch):
+    """Averaged gradients have the size of the inputs for each class, and would fill the memory."""
+    monkeypatch.setattr("whence.explainer._MAPS_AT_ONCE", 6)
+    plain, seen, call = image_model(IMAGES[0]), [], SmoothGrad.__call__
+
+    def watched(self, evidence):
+        seen.append(evidence.classes.shape[1])
+        return call(self, evidence)
+
+    expected = Explainer(plain.model).explain(plain.batch, classes=CLASSES, **OPTIONS).scores
+    monkeypatch.setattr(SmoothGrad, "__call__", watched)
+    result = Explainer(plain.model).explain(plain.batch, classes=[0, 1, 2], **OPTIONS)
+    assert seen == [2, 1]
+    assert off(result.scores[:, CLASSES], expected) < 1e-12

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 import whence
 from tests.zoo import CASES, HandWrittenViT, built, images, sample, texts
 from whence import Explainer, WhenceError
+from whence.evidence import Evidence
 from whence.tracing.replica import replicate
 
 pytest.importorskip("sklearn")
@@ -231,3 +232,16 @@ def test_what_it_finds_in_many_photos_matters_more_than_chance(data, pets):
     photos = [as_pixels(pillow.open(data / "pets160" / "images" / name)) for name in names]
     found, by_chance = beats_random(pets, torch.stack(photos))
     assert found > 2 * by_chance
+
+
+def test_there_is_no_map_of_pixels_for_each_class(monkeypatch):
+    case, seen, to_tokens = CASES["timm-vit-fused"], [], Evidence.to_tokens
+
+    def watched(self, scores):
+        seen.append(scores.numel() // (32 * 32))
+        return to_tokens(self, scores)
+
+    monkeypatch.setattr(Evidence, "to_tokens", watched)
+    result = Explainer(built(case)).explain(case.inputs(), classes=5, method="vit_cx", distance=2)
+    assert result.scores.shape[:2] == (3, 5)
+    assert seen == [1, 1, 1]  # of one mask each

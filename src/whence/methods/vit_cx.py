@@ -83,9 +83,9 @@ class VitCx(Method):
             for sample in range(evidence.batch):
                 masks = _masks(features[sample].T.reshape(-1, *grid), size, self.distance)
                 scores = self._scores(masks, evidence, sample)
-                maps.append(_saliency(masks, scores))
+                maps.append(_saliency(evidence, masks, scores))
                 advance(1)
-        scores = evidence.to_tokens(torch.stack(maps, 1))
+        scores = torch.stack(maps, 1)
         scores[..., -grid[0] * grid[1] :] -= scores[..., -grid[0] * grid[1] :].amin(-1, True)
         return scores
 
@@ -120,14 +120,15 @@ def _masks(maps: Tensor, size: tuple[int, int], distance: float) -> Tensor:
     return _scaled(masks.index_add_(0, labels, large))
 
 
-def _saliency(masks: Tensor, scores: Tensor) -> Tensor:
-    """The masks' scores, (classes, masks), averaged over the masks that cover each pixel."""
+def _saliency(evidence: Evidence, masks: Tensor, scores: Tensor) -> Tensor:
+    """The masks' scores, (classes, masks), averaged over the masks that cover each token."""
+    # Summed to tokens first, so that there is no map of pixels for each class.
+    share = evidence.to_tokens(masks / masks.sum(0).clamp(min=torch.finfo(masks.dtype).tiny))
     if not len(masks):
-        return masks.new_zeros(len(scores), *masks.shape[1:])
-    share = masks / masks.sum(0).clamp(min=torch.finfo(masks.dtype).tiny)
+        return scores.new_zeros(len(scores), share.shape[-1])
     # Without what all scores have in common, equal scores give zeros and not rounding errors.
     scores = scores - scores.amin(1, keepdim=True)
-    return torch.einsum("cn,nhw->chw", scores, share) / len(masks)
+    return scores @ share / len(masks)
 
 
 def _scaled(maps: Tensor) -> Tensor:
