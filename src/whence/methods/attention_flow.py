@@ -56,9 +56,9 @@ class AttentionFlow(Method):
     def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
         one_sequence(evidence)
         layers = layers_from(self.start_layer, len(evidence.attention))
-        maps = [evidence.attention[layer].mean(1).double().cpu().numpy() for layer in layers]
+        maps = [evidence.attention[layer].mean(1).cpu().double().numpy() for layer in layers]
         real = evidence.real().cpu().numpy()
-        pooling = evidence.pooling.double().cpu().numpy()
+        pooling = evidence.pooling.cpu().double().numpy()
         scores = np.zeros((*pooling.shape[:2], maps[-1].shape[-1]))
         # Classes mostly read the same tokens, and then have the same flows.
         kinds = [np.unique(pooling[:, i], axis=0, return_inverse=True) for i in range(len(real))]

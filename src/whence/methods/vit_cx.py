@@ -147,6 +147,6 @@ def _clusters(vectors: Tensor, distance: float) -> Tensor:
     )
     directions = F.normalize(vectors, dim=1)
     distances = (1 - directions @ directions.T).clamp(min=0)
-    labels = clustering.fit(distances.double().cpu().numpy()).labels_.tolist()
+    labels = clustering.fit(distances.cpu().double().numpy()).labels_.tolist()
     numbers = {label: number for number, label in enumerate(dict.fromkeys(labels))}
     return torch.tensor([numbers[label] for label in labels], device=vectors.device)
