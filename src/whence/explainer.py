@@ -141,13 +141,13 @@ class Explainer:
                 told.append(found.found)
                 if keep_evidence:
                     evidence.append(found)
-        propagates = any("relevance" in kind for kind in built.needs)
-        if propagates and traced.logits.dtype in _COARSE:
+        if built.propagates and traced.logits.dtype in _COARSE:
             warnings.warn(
                 f"Relevance in {traced.logits.dtype} is too coarse to be conserved; explain a "
                 f"float32 copy of the model.",
                 stacklevel=2,
             )
+        rules_used = {"rules": rule_set.name} if built.propagates else {}
         # One target is a class dimension of length 1, which the user did not ask for.
         many = classes is not None
         chosen = (slice(None), slice(None) if many else 0)
@@ -163,7 +163,7 @@ class Explainer:
             multi_label=_is_multi_label(self.model),
             method=method,
             class_specific=built.class_specific,
-            settings=({"rules": rule_set.name} if propagates else {}) | dataclasses.asdict(built),  # type: ignore[call-overload]
+            settings=rules_used | dataclasses.asdict(built),  # type: ignore[call-overload]
             found=(by_sample if many else [one for (one,) in by_sample]) or None,
             version=__version__,
             evidence=joined(evidence, one_target=not many) if keep_evidence else None,

@@ -533,3 +533,11 @@ def test_a_text_of_one_token_and_an_empty_image(score):
     for found in result.found:
         assert found["faithfulness"] == pytest.approx(0, abs=1e-12)
         assert found["setting"] == {"heads": "mean", "layers": "mean", "rows": "read"}
+
+
+@pytest.mark.parametrize(("names", "rules"), [(("gae", "tiba"), "reference"), (("gae",), None)])
+def test_the_rules_of_candidates_are_in_the_settings(names, rules):
+    case = CASES["ViTForImageClassification-sdpa"]
+    options = {"method": "search", "candidates": "methods", "methods": names}
+    result = Explainer(built(case)).explain(case.inputs(), rules="reference", **options)
+    assert result.settings.get("rules") == rules

@@ -43,6 +43,11 @@ class Method:
         """The lowest layer whose attention map the method looks at; nothing is read below."""
         return 0
 
+    @property
+    def propagates(self) -> bool:
+        """Whether it propagates relevance, by the rules that were asked for."""
+        return any("relevance" in kind for kind in self.needs)
+
     def __call__(self, evidence: Evidence) -> Tensor:
         """Score every token, prefix tokens included: (classes, batch, tokens)."""
         raise NotImplementedError

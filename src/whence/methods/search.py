@@ -124,6 +124,11 @@ class Search(Method):
         if any(get(name) is Search for name in self.methods):
             raise WhenceError("Method 'search' cannot be one of the methods it chooses from.")
 
+    @property
+    def propagates(self) -> bool:  # noqa: D102
+        names = self.methods[: self.budget] if self.candidates == "methods" else ()
+        return any(build(name, {}).propagates for name in names)
+
     def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
         if self.candidates == "methods":
             names = list(dict.fromkeys(self.methods))
