@@ -126,9 +126,9 @@ def test_no_pass_is_larger_than_the_bound(method):
     assert torch.allclose(free.scores, bound.scores, rtol=1e-8, atol=1e-12)
 
 
-@pytest.mark.parametrize("memory", [0, -1.0, float("nan"), "much", True])
+@pytest.mark.parametrize("memory", [0, -1.0, float("nan"), float("inf"), "much", True])
 def test_a_bound_that_is_none(memory):
-    with pytest.raises(WhenceError, match="memory is a number of gibibytes above 0, not"):
+    with pytest.raises(WhenceError, match="memory is a number of gibibytes above 0, such as"):
         Explainer(HandWrittenViT()).explain(images(32, 32), method="occlusion", memory=memory)
 
 

@@ -110,7 +110,6 @@ class Explainer:
         built = methods.build(method, options)
         _check_memory(memory)
         rule_set = rule_sets.get(rules)
-        _check_memory(memory)
         call = Call.of(inputs, self.model)
         # Whatever surrounds the call, explanations are computed in the precision of the weights.
         with torch.autocast(call.main.device.type, enabled=False), torch.inference_mode(False):
@@ -200,12 +199,6 @@ def _special(tokens: Tokens | None, device: torch.device) -> Tensor | None:
 def _is_multi_label(model: nn.Module) -> bool:
     config = getattr(unwrapped(model), "config", None)
     return getattr(config, "problem_type", None) == "multi_label_classification"
-
-
-def _check_memory(memory: Any) -> None:
-    number = isinstance(memory, int | float) and not isinstance(memory, bool)
-    if memory is not None and not (number and memory > 0):
-        raise WhenceError(f"memory is a number of gibibytes above 0, not {memory!r}.")
 
 
 def _check_inputs(name: str, method: Method, layout: Layout) -> None:
