@@ -307,7 +307,7 @@ def test_a_method_is_described():
     assert "Chefer, Gur, Wolf" in told
     assert "class-specific" in told
     assert "cost in forward passes: 5" in told
-    assert "start_layer: int = 0" in told
+    assert "start_layer: a whole number = 0" in told
     assert "gradients: 'plain' or 'balanced' = 'plain'" in told
     wrong = CliRunner().invoke(app, ["methods", "tibba"])
     assert wrong.exit_code == 2
@@ -343,7 +343,7 @@ def test_a_method_for_photos_fails_texts_beside_them(here):
         ("gradients", "given as NAME=VALUE, not 'gradients'"),
         ("gradient=plain", "'tiba' has no option 'gradient'. Its options: start_layer,"),
         ("gradients=odd", "'gradients' of method 'tiba' must be 'plain' or 'balanced', not 'odd'"),
-        ("start_layer=one", "'start_layer' of method 'tiba' must be int, not 'one'"),
+        ("start_layer=one", "'start_layer' of method 'tiba' must be a whole number, not 'one'"),
         ("start_layer=9", "start_layer=9 does not exist"),
     ],
 )

@@ -126,6 +126,14 @@ def explain(
         str | None, typer.Option(help="Such as cpu or cuda; the best there is if left out.")
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="How many inputs go together.")] = 16,
+    memory: Annotated[
+        float | None,
+        typer.Option(
+            metavar="GIB",
+            help="Gibibytes for methods of many forward passes; half of a GPU's free memory, or 2 "
+            "on a CPU, if left out.",
+        ),
+    ] = None,
     out: Annotated[Path, typer.Option(help="The folder for results.")] = Path("whence-out"),
     image_format: Annotated[Format, typer.Option("--format", help="Of figures.")] = Format.png,
     as_json: Annotated[
@@ -157,6 +165,7 @@ def explain(
             rules=rules,
             options=_options(method, option or [], start_layer),
             batch=batch,
+            memory=memory,
             image_format=image_format.value,
             force=force,
         )

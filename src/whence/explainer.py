@@ -136,7 +136,7 @@ class Explainer:
                     first_layer=0 if keep_evidence else built.first_layer,
                     forwards=lambda: Forwards(self.model, call, self.output, traced, memory),
                 )
-                scores.append(_units(built(found), layout, call.padding))
+                scores.append(_units(_finite(built(found), method), layout, call.padding))
                 told.append(found.found)
                 if keep_evidence:
                     evidence.append(found)
@@ -160,7 +160,7 @@ class Explainer:
             tokens=tokens,
             target_names=self._names(indices[chosen].tolist()),
             multi_label=_is_multi_label(self.model),
-            method=method,
+            method=methods.describe(method).name,
             class_specific=built.class_specific,
             settings=rules_used | dataclasses.asdict(built),  # type: ignore[call-overload]
             found=(by_sample if many else [one for (one,) in by_sample]) or None,
@@ -199,6 +199,15 @@ def _special(tokens: Tokens | None, device: torch.device) -> Tensor | None:
 def _is_multi_label(model: nn.Module) -> bool:
     config = getattr(unwrapped(model), "config", None)
     return getattr(config, "problem_type", None) == "multi_label_classification"
+
+
+def _finite(scores: Tensor, method: str) -> Tensor:
+    if not torch.isfinite(scores).all():
+        raise WhenceError(
+            f"Method '{method}' computed NaN or infinite scores: numbers grew beyond what "
+            f"{scores.dtype} holds. Explain a copy of the model in a wider type, model.double()."
+        )
+    return scores
 
 
 def _check_inputs(name: str, method: Method, layout: Layout) -> None:

@@ -96,7 +96,9 @@ def ranked(evidence: Evidence, scores: Tensor) -> Tensor:
 def _levels(scores: Tensor, allowed: Tensor) -> Tensor:
     """Scores as whole numbers of steps that rounding does not reach."""
     largest = (scores * allowed).abs().amax(-1, keepdim=True)
-    step = largest * 64 * torch.finfo(scores.dtype).eps
+    # Half precision has so few steps that most scores would fall into one.
+    coarse = torch.finfo(scores.dtype).bits < 32
+    step = largest * (1 if coarse else 64) * torch.finfo(scores.dtype).eps
     return (scores / torch.where(step > 0, step, 1)).round()
 
 

@@ -44,5 +44,7 @@ def test_average_pooling():
 
 
 def test_a_seed_that_is_none():
-    with pytest.raises(WhenceError, match="Option 'seed' of method 'random' must be int"):
+    with pytest.raises(
+        WhenceError, match="Option 'seed' of method 'random' must be a whole number"
+    ):
         Explainer(HandWrittenViT()).explain(images(32, 32), method="random", seed="x")

@@ -1,6 +1,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import pytest
 import torch
 
@@ -47,9 +48,9 @@ def test_a_new_method_is_a_dataclass_that_says_what_it_needs():
             {"begin": 1},
             r"'tiba' has no option 'begin'. Its options: start_layer, normalize_rows, gradients",
         ),
-        ({"start_layer": "1"}, r"'start_layer' of method 'tiba' must be int, not '1'"),
-        ({"start_layer": True}, r"must be int, not True"),
-        ({"normalize_rows": 1}, r"must be bool, not 1"),
+        ({"start_layer": "1"}, r"'start_layer' of method 'tiba' must be a whole number, not '1'"),
+        ({"start_layer": True}, r"must be a whole number, not True"),
+        ({"normalize_rows": 1}, r"must be true or false, not 1"),
         ({"rules": "stale"}, r"no rule set 'stale'. Available: stable, reference, paper"),
         ({"rules": ["stable"]}, r"no rule set \['stable'\]"),
     ],
@@ -85,5 +86,23 @@ def test_what_a_user_typed_becomes_the_value_of_an_option():
     assert typed("names", "mean,3") == ("mean", "3")
     assert typed("sizes", "0.1,0.25,1") == (0.1, 0.25, 1)
     assert typed("layers", "1,-2") == (1, -2)
-    with pytest.raises(WhenceError, match=r"must be several int, not '1,two'"):
+    with pytest.raises(WhenceError, match=r"must be whole numbers, not '1,two'"):
         typed("layers", "1,two")
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path):
+    result = Explainer(HandWrittenViT()).explain(images(32, 32), start_layer=np.int64(1))
+    assert result.settings["start_layer"] == 1
+    result.save(tmp_path / "one")
+    built = methods.build("smoothgrad", {"noise": np.float32(0.5), "samples": np.int32(3)})
+    assert (type(built.noise), type(built.samples)) == (float, int)
+
+
+def test_an_alias_is_recorded_by_its_name():
+    result = Explainer(HandWrittenViT()).explain(images(32, 32), method="transformer_attribution")
+    assert result.method == "tiba"
+
+
+def test_scores_that_are_not_finite_are_an_error():
+    with pytest.raises(WhenceError, match=r"'occlusion' computed NaN or infinite scores.*double"):
+        Explainer(HandWrittenViT()).explain(images(32, 32), method="occlusion", baseline=1e38)

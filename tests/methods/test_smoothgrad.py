@@ -129,7 +129,7 @@ def test_degenerate_input_is_finite():
     [
         ({"samples": 0}, "samples=0 must be at least 1"),
         ({"noise": -0.1}, "noise=-0.1 must not be negative"),
-        ({"samples": 2.5}, "'samples' .* must be int, not 2.5"),
+        ({"samples": 2.5}, "'samples' .* must be a whole number, not 2.5"),
     ],
 )
 def test_wrong_options(options, message):

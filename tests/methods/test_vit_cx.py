@@ -150,7 +150,7 @@ def test_several_classes_are_as_each_alone():
     [
         ({"distance": -0.1}, r"distance=-0.1 must be a number from 0 upwards"),
         ({"noise": float("nan")}, r"noise=nan must be a number from 0 upwards"),
-        ({"noise": "loud"}, r"'noise' of method 'vit_cx' must be float, not 'loud'"),
+        ({"noise": "loud"}, r"'noise' of method 'vit_cx' must be a number, not 'loud'"),
         ({"layer": 3}, r"layer=3 does not exist: the model has 3 attention layers, 0 to 2"),
         ({"layer": -4}, r"layer=-4 does not exist"),
     ],

@@ -36,6 +36,7 @@ class Request:
         rules: Name of the rule set.
         options: Options of the method.
         batch: How many inputs are in memory at once.
+        memory: Gibibytes that methods of many forward passes may take.
         image_format: ``"png"`` or ``"svg"``.
         force: Whether results may replace files.
     """
@@ -50,6 +51,7 @@ class Request:
     rules: str = "stable"
     options: dict[str, Any] = field(default_factory=dict)
     batch: int = 16
+    memory: float | None = None
     image_format: str = "png"
     force: bool = False
 
@@ -167,6 +169,7 @@ class _Worker:
             **classes,
             "method": request.method,
             "rules": request.rules,
+            "memory": request.memory,
             **request.options,
         }
         self.worked_before = False
@@ -235,7 +238,9 @@ class _Worker:
         except WhenceError:
             raise
         except torch.OutOfMemoryError:
-            raise WhenceError("The device's memory is too small; give a smaller --batch.") from None
+            raise WhenceError(
+                "The device's memory is too small; give a smaller --batch or --memory."
+            ) from None
         except Exception as error:  # a model may raise anything
             said = str(error).split("\n")[0].rstrip(".")
             raise WhenceError(f"The model failed: {type(error).__name__}: {said}.") from error

@@ -25,7 +25,8 @@ class Lrp(Method):
     those of the pixels of a patch or of the width of an embedding. With ``rules="authors_lrp"``
     this is the baseline that the authors of `tiba` compared with, in which positive and negative
     products are divided by sums of their own, so that relevance grows at every linear layer; with
-    ``"reference"`` it is their own rules taken down to the input.
+    ``"reference"`` it is their own rules taken down to the input. Under these, scores may be below
+    zero; under ``"stable"`` they never are.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("input_relevance",)
@@ -34,6 +35,7 @@ class Lrp(Method):
         "Relevance Propagation, PLOS ONE 2015"
     )
     cost: ClassVar[str] = "4"
+    signed: ClassVar[bool] = True
 
     def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
         relevance = evidence.input_relevance

@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import inspect
 import math
+import numbers
 import types
 import typing
 from collections.abc import Callable
@@ -147,7 +148,7 @@ def describe(name: str) -> Description:
         WhenceError: There is no such method.
     """
     method = get(name)
-    known = next(n for n, m in _methods.items() if m is method)
+    known = _aliases.get(name, name)
     return Description(
         name=known,
         aliases=tuple(alias for alias, of in _aliases.items() if of == known),
@@ -182,6 +183,7 @@ def build(name: str, options: dict[str, Any]) -> Method:
             raise WhenceError(
                 f"Option '{option}' of method '{name}' must be {_said(kind)}, not {value!r}."
             )
+    options = {option: _as_python(value) for option, value in options.items()}
     try:
         built = method(**options)
     except ValueError as error:
@@ -251,9 +253,20 @@ def _fits(value: Any, kind: Any) -> bool:
         return isinstance(value, tuple | list) and all(_fits(one, inner[0]) for one in value)
     if isinstance(value, bool):
         return kind is bool
+    if kind is int:
+        return isinstance(value, numbers.Integral)
     if kind is float:
-        return isinstance(value, int | float)
+        return isinstance(value, numbers.Real)
     return isinstance(value, kind)
+
+
+def _as_python(value: Any) -> Any:
+    """A number of NumPy as one of Python, which can be saved."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    return float(value) if isinstance(value, numbers.Real) else value
 
 
 def _is_usual(value: Any) -> bool:
@@ -273,5 +286,12 @@ def _said(kind: Any) -> str:
     if origin in (typing.Union, types.UnionType):
         return " or ".join(map(_said, inner))
     if origin is tuple:
-        return f"several {_said(inner[0])}"
-    return "None" if kind is type(None) else str(kind.__name__)
+        return {int: "whole numbers", float: "numbers", str: "words"}[inner[0]]
+    words: dict[Any, str] = {
+        type(None): "None",
+        str: "a word",
+        bool: "true or false",
+        int: "a whole number",
+        float: "a number",
+    }
+    return words.get(kind) or str(kind.__name__)
