@@ -1,0 +1,200 @@
+"""How sure a figure is, and whether two methods differ.
+
+Each call has its own seeded generator, so the same numbers always give the same answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from whence.errors import WhenceError
+
+Numbers: TypeAlias = Tensor | npt.NDArray[Any] | Sequence[Any]
+_Floats: TypeAlias = npt.NDArray[np.float64]
+
+RESAMPLES = 2000
+EXACT = 12
+"""Up to so many samples the paired test goes through all sign flips."""
+
+_AT_ONCE = 1 << 22  # how many drawn numbers are held at once
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A figure with its confidence interval."""
+
+    estimate: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class PairedTest:
+    """The mean of one less the other, and how likely one as large is by chance alone."""
+
+    difference: float
+    p_value: float
+
+
+def interval_of_mean(
+    values: Numbers, level: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
+) -> Interval:
+    """Bootstrap percentile interval of a mean (Efron, 1979).
+
+    Samples are drawn with replacement, as many as there are; the interval lies between quantiles of
+    the means of such draws.
+
+    Args:
+        values: (n,), one for each sample.
+        level: How often the interval should hold the true mean.
+        resamples: How many draws.
+        seed: Of the generator.
+    """
+    columns = _checked(values, 1)[:, None]
+    return _interval(columns, lambda sums: sums[:, 0] / len(columns), level, resamples, seed)
+
+
+def interval_of_ratio(
+    numerators: Numbers,
+    denominators: Numbers,
+    level: float = 0.95,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Interval:
+    """Bootstrap percentile interval of a figure that is pooled over the set.
+
+    The figure is the sum of numerators over the sum of denominators: pixel accuracy from correct
+    and labelled. With several columns it is the mean of their ratios: mIoU from the intersections
+    and unions of the two classes. Whole samples are drawn. A ratio without denominator is 0.
+
+    Args:
+        numerators: (n,) or (n, ratios).
+        denominators: As numerators, none below 0.
+        level: As for `interval_of_mean`.
+        resamples: As for `interval_of_mean`.
+        seed: As for `interval_of_mean`.
+    """
+    above, below = (
+        _checked(numbers, None).reshape(len(numbers), -1) for numbers in (numerators, denominators)
+    )
+    if above.shape != below.shape:
+        raise WhenceError(f"{above.shape} numerators and {below.shape} denominators do not match.")
+    if (below < 0).any():
+        raise WhenceError("Denominators have to be 0 or more.")
+    ratios = above.shape[1]
+
+    def pooled(sums: _Floats) -> _Floats:
+        parts, wholes = sums[:, :ratios], sums[:, ratios:]
+        means = np.divide(parts, wholes, out=np.zeros_like(parts), where=wholes > 0).mean(1)
+        return np.asarray(means)
+
+    return _interval(np.concatenate([above, below], 1), pooled, level, resamples, seed)
+
+
+def paired_test(one: Numbers, other: Numbers, resamples: int = 10_000, seed: int = 0) -> PairedTest:
+    """Two-sided sign-flip permutation test of the mean difference of two methods (Fisher, 1935).
+
+    If the methods were equal, each sample's difference could as well have the other sign. The
+    p-value is the share of sign flips whose mean is at least as far from 0 as the observed: of all
+    2^n for up to 12 samples, else of random ones, with the observed counted among them.
+
+    Args:
+        one: (n,), a value for each sample, such as the sample's own area under the curve.
+        other: (n,), of the same samples by the other method.
+        resamples: How many random flips.
+        seed: Of the generator.
+    """
+    first, second = _checked(one, 1), _checked(other, 1)
+    if len(first) != len(second):
+        raise WhenceError(f"{len(first)} and {len(second)} values are not of the same samples.")
+    differences = first - second
+    number, total = len(differences), differences.sum()
+    # Sums in another order differ by rounding: what is equal on paper has to count as equal.
+    least = abs(total) - 1e-12 * np.abs(differences).sum()
+    exact = number <= EXACT
+    signs = _all_signs(number) if exact else _random_signs(number, resamples, seed)
+    as_far = sum(int((np.abs(flips @ differences) >= least).sum()) for flips in signs)
+    share = as_far / 2**number if exact else (as_far + 1) / (resamples + 1)
+    return PairedTest(float(total / number), float(share))
+
+
+def holm(p_values: Numbers) -> _Floats:
+    """Adjust p-values of several tests so that one false alarm among all is as rare (Holm, 1979).
+
+    The i-th smallest of m is multiplied by m - i + 1; none is smaller than one before it, or above
+    1.
+
+    Args:
+        p_values: (m,).
+
+    Returns:
+        (m,), in the order given.
+    """
+    p = np.asarray(p_values, dtype=np.float64)
+    if p.ndim != 1 or not ((p >= 0) & (p <= 1)).all():
+        raise WhenceError("p-values have to be a list of numbers between 0 and 1.")
+    order = np.argsort(p, kind="stable")
+    grown = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)) if len(p) else p
+    adjusted = np.empty_like(p)
+    adjusted[order] = np.minimum(grown, 1)
+    return adjusted
+
+
+def _checked(numbers: Numbers, dimensions: int | None) -> _Floats:
+    if isinstance(numbers, Tensor):
+        numbers = numbers.detach().cpu().numpy()
+    found = np.asarray(numbers, dtype=np.float64)
+    if dimensions is not None and found.ndim != dimensions:
+        raise WhenceError(f"There has to be one value for each sample, not {found.shape}.")
+    if not found.size:
+        raise WhenceError("There are no samples to tell anything about.")
+    if not np.isfinite(found).all():
+        raise WhenceError("Some values are NaN or infinite; leave out samples without a value.")
+    return found
+
+
+def _interval(
+    columns: _Floats,
+    statistic: Callable[[_Floats], _Floats],
+    level: float,
+    resamples: int,
+    seed: int,
+) -> Interval:
+    if not 0 < level < 1 or resamples < 1:
+        raise WhenceError("The level has to be between 0 and 1, with 1 resample or more.")
+    generator = np.random.default_rng(seed)
+    samples = len(columns)
+    drawn = []
+    for rows in _parts(resamples, samples):
+        at = generator.integers(0, samples, (rows, samples))
+        at += np.arange(rows)[:, None] * samples
+        times = np.bincount(at.ravel(), minlength=rows * samples).reshape(rows, samples)
+        drawn.append(statistic(times.astype(np.float64) @ columns))
+    low, high = np.quantile(np.concatenate(drawn), [(1 - level) / 2, (1 + level) / 2])
+    estimate = statistic(columns.sum(0, keepdims=True))[0]
+    return Interval(float(estimate), float(low), float(high))
+
+
+def _parts(rows: int, width: int) -> Iterator[int]:
+    """Numbers of rows that add up, few enough at once."""
+    step = max(1, _AT_ONCE // width)
+    for start in range(0, rows, step):
+        yield min(step, rows - start)
+
+
+def _all_signs(number: int) -> Iterator[_Floats]:
+    bits = np.arange(2**number)[:, None] >> np.arange(number) & 1
+    yield np.where(bits, -1.0, 1.0)
+
+
+def _random_signs(number: int, resamples: int, seed: int) -> Iterator[_Floats]:
+    generator = np.random.default_rng(seed)
+    for rows in _parts(resamples, number):
+        bits = generator.integers(0, 2, (rows, number), dtype=np.int8)
+        yield np.where(bits, -1.0, 1.0)
