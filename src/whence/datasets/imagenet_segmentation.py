@@ -1,0 +1,124 @@
+"""ImageNet-Segmentation: photos and the outlines of their objects in one MATLAB file.
+
+Guillaumin, Küttel and Ferrari, "ImageNet auto-annotation with segmentation propagation", IJCV 2014.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from whence.datasets.classes import Classes
+from whence.datasets.folders import size_of
+from whence.datasets.listed import Listed
+from whence.datasets.sample import Dataset, Label, Sample
+from whence.errors import WhenceError
+from whence.extras import needed
+from whence.files import is_file
+from whence.inputs.images import image_from_array
+
+FILE = "gtsegs_ijcv.mat"
+# A compressed array may claim any shape. No photo of this dataset is near this.
+_MOST_VALUES = 200_000_000
+
+
+def recognises(path: Path) -> bool:
+    """Whether this is the file, or the folder that holds it."""
+    return is_file(path / FILE) or (is_file(path) and path.suffix.lower() == ".mat")
+
+
+def open_dataset(path: Path, split: str | None) -> Dataset:
+    """The photos and masks in the file.
+
+    Raises:
+        WhenceError: The file is not there or is another, or a split was asked for.
+    """
+    if split is not None:
+        raise WhenceError("imagenet_segmentation has no splits; leave the split out.")
+    file = path if is_file(path) else path / FILE
+    if not is_file(file):
+        raise WhenceError(f"There is no '{FILE}' in '{path}'.")
+    h5py = needed("h5py", "h5py", "benchmark")
+    try:
+        with h5py.File(file, "r") as opened:
+            photos, masks = (opened[f"value/{part}"].shape for part in ("img", "gt"))
+            wnids = _wnids(opened, photos[0])
+    except Exception as error:  # OSError, KeyError, AttributeError, as the file is wrong
+        raise WhenceError(
+            f"'{file}' is not the {FILE} of ImageNet-Segmentation: an HDF5 file with value/img "
+            f"and value/gt."
+        ) from error
+    if photos != masks or len(wnids) != photos[0]:
+        raise WhenceError(f"'{file}' has {photos} photos, {masks} masks and {len(wnids)} classes.")
+    classes = Classes(file.parent)
+    records = {
+        f"{index:04}": Place(index, classes.label(wnid) if wnid else None)
+        for index, wnid in enumerate(wnids)
+    }
+    return Segmentation(file, records)
+
+
+@dataclass(frozen=True)
+class Place:
+    """The position of a sample in the file, and its class if that is known."""
+
+    index: int
+    label: Label
+
+
+class Segmentation(Listed[Place]):
+    """Samples by their position in the file.
+
+    MATLAB stores arrays with their dimensions in reverse: a photo is (3, W, H), a mask (W, H).
+    `value/img` refers to photos; `value/gt` to cells, of which the first refers to the mask;
+    `value/target` to the letters of a WordNet id.
+    """
+
+    def __init__(self, file: Path, records: dict[str, Place]) -> None:
+        super().__init__("imagenet_segmentation", records)
+        self._file = file
+        self._size = size_of(file)
+
+    def _sample(self, name: str, record: Place) -> Sample:
+        h5py = needed("h5py", "h5py", "benchmark")
+        try:
+            # Opened each time: an open file can be shared with no other process.
+            with h5py.File(self._file, "r") as opened:
+                pixels = _array(opened[opened["value/img"][record.index, 0]])
+                cell = opened[opened["value/gt"][record.index, 0]]
+                mask = _array(opened[cell[0, 0]])
+        except WhenceError:
+            raise
+        except Exception as error:  # references that lead nowhere, damaged chunks, a missing file
+            raise WhenceError(f"Record '{name}' of '{self._file}' is damaged.") from error
+        photo = image_from_array(pixels)
+        if mask.ndim != 2 or 0 in mask.shape or not np.isin(mask, (0, 1)).all():
+            raise WhenceError(
+                f"The mask of record '{name}' of '{self._file}' is not one of 0 and 1."
+            )
+        # Published results scale photo and mask each to 224 x 224, so their sizes may differ.
+        drawn = Image.fromarray(mask.astype(np.uint8))
+        fitted = drawn.resize(photo.size, Image.Resampling.NEAREST)
+        return Sample(name, photo, record.label, np.array(fitted))
+
+    def _facts(self, record: Place) -> list[Any]:
+        return [self._size, record.label]
+
+
+def _wnids(opened: Any, count: int) -> list[str]:
+    """The WordNet ids of all photos; empty where the file has none."""
+    if "value/target" not in opened:
+        return [""] * count
+    targets = (opened[reference] for reference in opened["value/target"][:, 0])
+    return ["".join(map(chr, np.array(letters).reshape(-1)[:64])) for letters in targets]
+
+
+def _array(stored: Any) -> np.ndarray[Any, Any]:
+    if math.prod(stored.shape) > _MOST_VALUES:
+        raise WhenceError(f"An array of shape {stored.shape} is larger than whence opens.")
+    return np.array(stored).transpose()

@@ -1,0 +1,105 @@
+"""Tables in text files, whose header says how they are separated."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from whence.errors import WhenceError
+
+_SEPARATORS = "\t,;|"
+# Stands in no text, so that a line of a table with one column is one field.
+_NONE = "\x1f"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A header and what stands below it.
+
+    Attributes:
+        columns: The names of the columns, in lower case.
+        rows: The fields of each row; a damaged row has too few or too many.
+    """
+
+    columns: list[str]
+    rows: list[list[str]]
+
+    def position(self, names: Sequence[str]) -> int | None:
+        """The column that has the first of these names that there is."""
+        return next((self.columns.index(name) for name in names if name in self.columns), None)
+
+    def whole(self, row: list[str]) -> bool:
+        """Whether a row has a field for each column."""
+        return len(row) == len(self.columns)
+
+
+def read_table(path: Path, names: Sequence[str]) -> Table | None:
+    """Read a table that has a column of one of these names; None if it has none.
+
+    The header decides on the separator: guessing it from texts, which hold commas of their own,
+    goes wrong. Quotes are taken as in CSV if every row is then whole, and otherwise, as in the TSV
+    files of GLUE, for characters like others.
+
+    Raises:
+        WhenceError: The file cannot be read.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            content = file.read()
+    except OSError as error:
+        raise WhenceError(f"'{path}' cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError:
+        raise WhenceError(f"'{path}' is not text in UTF-8.") from None
+    separator = _separator(content, names)
+    if separator is None:
+        return None
+    best: Table | None = None
+    for table in _readings(content, separator):
+        if table.rows and all(map(table.whole, table.rows)):
+            return table
+        best = best or table
+    if best is None:
+        raise WhenceError(f"'{path}' is damaged: a field of its table has no end.")
+    return best
+
+
+def header_has(path: Path, names: Sequence[str]) -> bool:
+    """Whether a file begins with the header of a table that has such a column."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(4096).decode("utf-8-sig", "ignore")
+    except OSError:
+        return False
+    return _separator(start, names) is not None
+
+
+def _separator(content: str, names: Sequence[str]) -> str | None:
+    """The separator that finds the most columns in the header, one of the wanted among them."""
+    header = content.lstrip("\r\n").split("\n", 1)[0].split("\r", 1)[0]
+    found = {}
+    for separator in _SEPARATORS:
+        columns = _columns(next(csv.reader([header], delimiter=separator), []))
+        if set(columns) & set(names):
+            found[separator] = len(columns)
+    if not found:
+        return None
+    best = max(found, key=lambda separator: found[separator])
+    return best if found[best] > 1 else _NONE
+
+
+def _readings(content: str, separator: str) -> Iterator[Table]:
+    """The table with quotes strictly as in CSV; without quotes; with whatever quotes there are."""
+    for options in ({"strict": True}, {"quoting": csv.QUOTE_NONE}, {}):
+        lines = csv.reader(io.StringIO(content, newline=""), delimiter=separator, **options)
+        try:
+            rows = [row for row in lines if row]
+        except csv.Error:
+            continue
+        yield Table(_columns(rows[0]), rows[1:])
+
+
+def _columns(header: Sequence[str]) -> list[str]:
+    return [column.strip().lower() for column in header]
