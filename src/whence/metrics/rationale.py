@@ -66,7 +66,8 @@ def token_scores(
     spans = {(start, end) for start, end in evidence if end > start}
     read = np.isfinite(scores)
     order = np.argsort(-scores, kind="stable")[: read.sum()]
-    auprc, average = _soft(np.where(read, scores, scores[read].min(initial=0) - 1), truth)
+    below = np.nextafter(scores[read].min(initial=0), -np.inf)
+    auprc, average = _soft(np.where(read, scores, below), truth)
     found = TokenScores(
         precision=[],
         recall=[],

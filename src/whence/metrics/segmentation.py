@@ -77,7 +77,7 @@ def _segmentation(maps: Tensor, masks: Tensor, threshold: Threshold) -> dict[str
         "intersection_background": calm,
         "union_background": rest + grounds - calm,
         "average_precision": precision,
-        "f1": 2 * hits / (found + objects).clamp(min=1),
+        "f1": 2 * hits.double() / (found + objects).clamp(min=1),
     }
     return {name: row.double() for name, row in rows.items()}
 

@@ -169,9 +169,10 @@ def randomization_cascade(
     The cascading test of "Sanity Checks for Saliency Maps" (NeurIPS 2018): a map that shows what
     the model learned has to change. The model itself is left alone: a copy is made random.
 
-    Layers are modules with parameters of their own; those of one block (a module beside which stand
-    others of its class, with modules inside) are one layer. They come in reverse order of
-    definition, which is that of execution in models as they are commonly written. A layer is made
+    Layers are modules with parameters of their own; those of one block are one layer. A block is a
+    module with modules inside that stands in a `ModuleList` or beside others of its class; of
+    blocks in blocks the inner counts. Layers come in reverse order of definition, which is that of
+    execution in models as they are commonly written. A layer is made
     random as its class does when it is built (`reset_parameters`), or else with normal numbers of
     the same mean and standard deviation.
 
@@ -197,13 +198,14 @@ def _layers(model: nn.Module) -> dict[str, list[nn.Module]]:
     """Modules with parameters of their own, by the block they belong to, in order of definition."""
     blocks = set()
     for name, parent in model.named_modules():
-        kinds = [type(child) for child in parent.children() if any(True for _ in child.children())]
-        for child_name, child in parent.named_children():
-            if kinds.count(type(child)) > 1 and any(True for _ in child.children()):
+        nested = {n: child for n, child in parent.named_children() if list(child.children())}
+        kinds = [type(child) for child in nested.values()]
+        for child_name, child in nested.items():
+            if isinstance(parent, nn.ModuleList) or kinds.count(type(child)) > 1:
                 blocks.add(f"{name}.{child_name}" if name else child_name)
     layers: dict[str, list[nn.Module]] = {}
     for name, module in model.named_modules():
-        if not any(True for _ in module.parameters(recurse=False)):
+        if not list(module.parameters(recurse=False)):
             continue
         parts = name.split(".")
         above = [".".join(parts[:end]) for end in range(len(parts), 0, -1)]
