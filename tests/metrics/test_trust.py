@@ -29,9 +29,9 @@ def test_sensitivity_is_captums_on_the_same_noise():
     assert all(n.abs().max() <= RADIUS for n in noise)
     draws = iter(noise)
     expected = sensitivity_max(
-        lambda given: (squares(given[0]),),
+        lambda given: (squares(given[0] if isinstance(given, tuple) else given),),
         inputs,
-        perturb_func=lambda given, *_: (given[0] + next(draws).to(given[0]),),
+        perturb_func=lambda given, *_: given + next(draws).to(given),
         n_perturb_samples=DRAWS,
         max_examples_per_batch=len(inputs),
     )
