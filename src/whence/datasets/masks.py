@@ -54,10 +54,12 @@ def _stem(file: Path, folder: Path) -> str:
 def _object(mask: Image.Image) -> Pixels:
     """Whatever is neither black nor transparent is the object."""
     if mask.mode.startswith(("1", "L", "I", "F")) and not mask.has_transparency_data:
-        return (np.asarray(mask) != 0).astype(np.uint8)
-    # The colours count, not their numbers in a palette.
-    values = np.asarray(mask.convert("RGBA"))
-    return (values[..., :3].any(axis=-1) & (values[..., 3] > 0)).astype(np.uint8)
+        drawn: Pixels = np.asarray(mask) != 0
+    else:
+        # The colours count, not their numbers in a palette.
+        values = np.asarray(mask.convert("RGBA"))
+        drawn = values[..., :3].any(axis=-1) & (values[..., 3] > 0)
+    return drawn.astype(np.uint8)
 
 
 def _labels(file: Path) -> dict[str, Label]:

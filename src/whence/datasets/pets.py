@@ -68,7 +68,8 @@ def _animal(trimap: Image.Image) -> Pixels:
     values = np.asarray(trimap)
     if values.ndim != 2 or not np.isin(values, (1, 2, 3)).all():
         raise WhenceError("Its trimap holds other values than 1, 2 and 3.")
-    return np.array([0, 1, 0, 255], dtype=np.uint8)[values]
+    meanings: Pixels = np.array([0, 1, 0, 255], dtype=np.uint8)
+    return np.take(meanings, values)
 
 
 def _labelled(

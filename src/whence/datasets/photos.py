@@ -103,5 +103,5 @@ def _fitted(mask: Pixels, path: Path, file: Path, photo: Image.Image) -> Pixels:
 def _upright_size(file: Path) -> tuple[int, int]:
     with Image.open(file) as stored:
         width, height = stored.size
-        on_its_side = stored.getexif().get(ExifTags.Base.Orientation, 1) >= 5
+        on_its_side = stored.getexif().get(ExifTags.Base.Orientation) in (5, 6, 7, 8)
     return (height, width) if on_its_side else (width, height)
