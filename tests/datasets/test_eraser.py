@@ -126,6 +126,7 @@ def test_ids_that_come_twice(tmp_path):
         record([evidence(3, 2)]),
         record([evidence(-2, 2)]),
         record([evidence("one", 2)]),
+        record([evidence(0, float("inf"))]),
         record([evidence(0, 2, "none.txt")]),
         record([evidence(0, 2, "../test.jsonl")]),
         record([evidence(0, 2, "/etc/hostname")]),

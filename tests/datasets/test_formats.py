@@ -1,5 +1,7 @@
 """Telling datasets apart, and what is said where there is none."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.datasets.layouts import json_lines, mask_at, photo_at, text_at
@@ -86,3 +88,10 @@ def _ones():
     import numpy as np
 
     return np.ones((12, 20), dtype=np.uint8)
+
+
+def test_the_page_tells_of_every_format():
+    page = (Path(__file__).parents[2] / "docs" / "datasets.md").read_text(encoding="utf-8")
+    for name, one in datasets.FORMATS.items():
+        assert f"\n## `{name}`\n" in page
+        assert all(word in page for word in one.source.split() if word.startswith("http"))

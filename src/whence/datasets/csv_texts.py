@@ -57,7 +57,7 @@ class Texts(Listed[list[str]]):
         self._label = table.position(LABELS)
         given = {self._given(row) for row in table.rows if table.whole(row)}
         # A class called "1" among others called "one" or "1b" is a name; alone, it is an index.
-        self._indices = all(re.fullmatch(r"-1|\d+", one) for one in given if one)
+        self._indices = all(re.fullmatch(r"-1|\d{1,9}", one) for one in given if one)
 
     def _sample(self, name: str, record: list[str]) -> Sample:
         if not self._table.whole(record):

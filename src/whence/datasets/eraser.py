@@ -189,7 +189,10 @@ def _parsed(line: str) -> dict[str, Any] | None:
 
 def _name(line: str, number: int) -> str:
     annotation = _parsed(line)
-    return f"line {number}" if annotation is None else str(annotation["annotation_id"])
+    if annotation is None:
+        return f"line {number}"
+    # JSON can spell half of a letter, which no file takes.
+    return str(annotation["annotation_id"]).encode("utf-8", "backslashreplace").decode()
 
 
 def _distinct(name: str, taken: dict[str, str]) -> str:
@@ -215,5 +218,5 @@ def _spans(annotation: dict[str, Any], name: str) -> Iterator[tuple[str, int, in
                 # The published files hold a few spans of no words.
                 if start != end:
                     yield document, start, end
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise WhenceError(f"The evidence of '{name}' is not as ERASER has it.") from error

@@ -14,7 +14,14 @@ from typing import Any
 from xml.etree import ElementTree
 
 from whence.datasets.classes import Classes
-from whence.datasets.folders import files_below, first_folder, photos_in, relative, size_of
+from whence.datasets.folders import (
+    files_below,
+    first_folder,
+    photos_in,
+    relative,
+    size_of,
+    subfolders,
+)
 from whence.datasets.imagenet import split_folders
 from whence.datasets.listed import Listed
 from whence.datasets.sample import Dataset, Sample
@@ -72,7 +79,8 @@ def open_dataset(path: Path, split: str | None) -> Dataset:
     if not records:
         raise WhenceError(f"No photo in '{photos}' has an XML file of its name in '{annotations}'.")
     name = "imagenet_boxes" if split is None else f"imagenet_boxes-{split}"
-    return Boxes(name, records, Classes(photos))
+    classes = Classes(photos, [folder.name for folder in subfolders(photos)])
+    return Boxes(name, records, classes)
 
 
 class Boxes(Listed[Boxed]):

@@ -44,7 +44,7 @@ def open_dataset(path: Path, split: str | None) -> Dataset:
 def as_label(text: str) -> Label:
     """A class as a table gives it: the index of one, or the name of one, or none."""
     text = text.strip()
-    return int(text) if text.isdecimal() else text or None
+    return int(text) if text.isdecimal() and len(text) < 10 else text or None
 
 
 def _stem(file: Path, folder: Path) -> str:
