@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from whence.benchmark.command import EPILOG, benchmark
 from whence.errors import WhenceError
 from whence.inputs.sources import expand
 from whence.progress import bar
+from whence.told import sentences
 from whence.version import __version__
 
 if TYPE_CHECKING:
@@ -148,7 +150,7 @@ def explain(
     a safetensors file, and a summary.json tells of them all. The exit code is 0 if everything was
     explained, 1 if some inputs failed, 2 if the request could not be met.
     """
-    with _sentences():
+    with sentences():
         sources = expand(inputs)
         # Imported only now: torch takes a second, and wrong names are told without it.
         from whence import bulk
@@ -193,6 +195,9 @@ def _options(method: str, given: list[str], start_layer: int | None) -> dict[str
     return options
 
 
+app.command(epilog=EPILOG)(benchmark)
+
+
 @app.command()
 def methods(
     name: Annotated[
@@ -206,7 +211,7 @@ def methods(
 
     from whence import methods as registry
 
-    with _sentences():
+    with sentences():
         if name is not None:
             typer.echo(str(registry.describe(name)))
             return
@@ -223,16 +228,6 @@ def methods(
             console.width = 200
         console.print(table)
         console.print("whence methods NAME tells of one: its paper, cost and options.")
-
-
-@contextmanager
-def _sentences() -> Iterator[None]:
-    """What a user can put right is told in one sentence, with exit code 2."""
-    try:
-        yield
-    except WhenceError as error:
-        typer.echo(f"Error: {error}", err=True)
-        raise typer.Exit(2) from None
 
 
 def _many_in_a_terminal(count: int) -> bool:

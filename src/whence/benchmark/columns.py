@@ -1,0 +1,56 @@
+"""Rows as columns: one array for each name, numbers with NaN where a row has none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Columns = dict[str, NDArray[Any]]
+
+
+def as_columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
+    """Columns of rows: texts as objects, numbers (rows,), lists of numbers (rows, length)."""
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    return {key: _column([row.get(key) for row in rows]) for key in keys}
+
+
+def _column(values: Sequence[Any]) -> NDArray[Any]:
+    if any(isinstance(value, str) for value in values):
+        return np.array(values, dtype=object)
+    length = max((len(value) for value in values if isinstance(value, list | tuple)), default=None)
+    if length is None:
+        return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+    rows = np.full((len(values), length), np.nan)
+    for row, value in zip(rows, values, strict=True):
+        filled = [np.nan if one is None else one for one in (value or ())]
+        row[: len(filled)] = filled
+    return rows
+
+
+def joined(parts: Sequence[Columns]) -> Columns:
+    """Columns of all parts; what a part lacks is NaN, or None among texts."""
+    keys = list(dict.fromkeys(key for part in parts for key in part))
+    return {key: _joined([_of(part, key) for part in parts]) for key in keys}
+
+
+def _of(part: Columns, key: str) -> NDArray[Any]:
+    return part[key] if key in part else np.full(len(part["sample"]), np.nan)
+
+
+def _joined(arrays: list[NDArray[Any]]) -> NDArray[Any]:
+    if any(array.dtype == object for array in arrays):
+        texts = [a if a.dtype == object else np.full(len(a), None, dtype=object) for a in arrays]
+        return np.concatenate(texts)
+    width = max((array.shape[1] for array in arrays if array.ndim == 2), default=None)
+    if width is None:
+        return np.concatenate(arrays)
+    whole = np.full((sum(map(len, arrays)), width), np.nan)
+    at = 0
+    for array in arrays:
+        if array.ndim == 2:
+            whole[at : at + len(array), : array.shape[1]] = array
+        at += len(array)
+    return whole

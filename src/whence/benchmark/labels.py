@@ -1,0 +1,70 @@
+"""The true class of a sample, as one of the model's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from whence.errors import WhenceError
+from whence.models import LoadedModel
+from whence.targets import index_of
+
+if TYPE_CHECKING:
+    from whence.datasets import Sample
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Finds the class that a dataset's label means.
+
+    Attributes:
+        given: For labels that the model calls otherwise: what they are called there.
+    """
+
+    given: Mapping[str, str | int] = field(default_factory=dict)
+
+    def index(self, loaded: LoadedModel, sample: Sample) -> int | None:
+        """The index of a sample's class; None if it has no label.
+
+        A name that is not a class, but the beginning of a single one, means that: ``NEG`` is
+        ``negative``.
+
+        Raises:
+            WhenceError: The label is no class of the model.
+        """
+        label: int | str | None = sample.label
+        if label is None:
+            return None
+        label = self.given.get(str(label), label)
+        try:
+            return index_of(label, loaded.class_names, loaded.class_count)
+        except WhenceError as error:
+            beginnings = [
+                index
+                for index, name in loaded.class_names.items()
+                if isinstance(label, str) and name.lower().startswith(label.strip().lower())
+            ]
+            if len(beginnings) == 1:
+                return beginnings[0]
+            raise WhenceError(
+                f"The label of '{sample.name}' is not a class of '{loaded.name}': {error} Say what "
+                f"labels mean with --classes LABEL=CLASS,…"
+            ) from None
+
+
+def parse_classes(text: str | Mapping[str, str | int] | None) -> dict[str, str | int]:
+    """What labels mean, from ``NEG=negative,POS=1``.
+
+    Raises:
+        WhenceError: The text is something else.
+    """
+    if text is None or isinstance(text, Mapping):
+        return dict(text or {})
+    found: dict[str, str | int] = {}
+    for pair in text.split(","):
+        label, equals, name = (part.strip() for part in pair.partition("="))
+        if not (label and equals and name):
+            raise WhenceError(f"Classes are given as LABEL=CLASS,…, not '{text}'.")
+        found[label] = int(name) if name.isdigit() else name
+    return found

@@ -1,0 +1,49 @@
+"""The ways to judge explanations, one a file."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from typing import Any, get_args, get_type_hints
+
+from whence.benchmark.labels import Labels, parse_classes
+from whence.benchmark.protocols.base import Curve, Metric, Protocol, Row
+from whence.benchmark.protocols.perturbation import Perturbation
+from whence.benchmark.protocols.rationale import Rationale
+from whence.benchmark.protocols.segmentation import Segmentation
+from whence.benchmark.protocols.trust import Trust
+from whence.errors import WhenceError
+
+PROTOCOLS: dict[str, type[Protocol]] = {
+    kind.name: kind for kind in (Perturbation, Segmentation, Rationale, Trust)
+}
+
+__all__ = ["PROTOCOLS", "Curve", "Metric", "Protocol", "Row", "build"]
+
+
+def build(name: str, options: dict[str, Any]) -> Protocol:
+    """A protocol with its options set.
+
+    Raises:
+        WhenceError: There is no such protocol or option, or a value is not one of those allowed.
+    """
+    if name not in PROTOCOLS:
+        near = difflib.get_close_matches(name, PROTOCOLS, n=1)
+        hint = f" Did you mean '{near[0]}'?" if near else ""
+        raise WhenceError(
+            f"There is no benchmark '{name}'.{hint} There are {', '.join(PROTOCOLS)}."
+        )
+    kind = PROTOCOLS[name]
+    given = {key: value for key, value in options.items() if value is not None}
+    labels = Labels(parse_classes(given.pop("classes", None)))
+    hints = get_type_hints(kind)
+    known = [f.name for f in dataclasses.fields(kind) if f.init and f.name != "labels"]
+    for option, value in given.items():
+        if option not in known:
+            listed = ", ".join(known) or "none"
+            raise WhenceError(f"The {name} benchmark has no option '{option}'. It has: {listed}.")
+        allowed = get_args(hints[option])
+        if allowed and value not in allowed:
+            listed = " or ".join(f"'{one}'" for one in allowed)
+            raise WhenceError(f"'{option}' is {listed}, not {value!r}.")
+    return kind(labels=labels, **given)

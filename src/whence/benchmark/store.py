@@ -1,0 +1,179 @@
+"""The folder of a run: settings and results, written so that no half of anything is ever seen."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from whence.benchmark.columns import Columns, as_columns, joined
+from whence.benchmark.hashes import short_hash, slug
+from whence.errors import WhenceError
+from whence.extras import needed
+from whence.files import exists, is_file, write_whole
+
+_FORMAT = "whence benchmark 1"
+_STALE = 3600.0
+
+
+class Store:
+    """Results of a run, a Parquet file for each batch and method, and `run.json`.
+
+    Args:
+        folder: Where; it is made if it is not there.
+        settings: What the results depend on. A folder of other settings is refused.
+
+    Attributes:
+        set_aside: Result files that were damaged, and are called ``….broken`` now.
+
+    Raises:
+        WhenceError: The folder holds a run of other settings or something else, or cannot be
+            written to.
+    """
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
+        self._parquet = needed("pyarrow.parquet", "pyarrow", "benchmark")
+        self._arrow = needed("pyarrow", "pyarrow", "benchmark")
+        self.folder = folder
+        self.settings = json.loads(json.dumps(settings))
+        self.set_aside: list[str] = []
+        self._parts: dict[str, list[Columns]] = {}
+        self._done: dict[str, set[str]] = {}
+        self.earlier = self._read_run()
+        self._check_settings()
+        self._make(folder / "parts")
+        self._read_parts()
+
+    def done(self, method: str) -> set[str]:
+        """Names of the samples that a method has results for."""
+        return self._done.get(method, set())
+
+    def add(self, method: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Keep the rows of a batch.
+
+        Raises:
+            WhenceError: They cannot be written; nothing that was written before is lost.
+        """
+        names = [str(row["sample"]) for row in rows]
+        home = self.folder / "parts" / f"{slug(method)}-{short_hash(method)}"
+        self._make(home)
+        stream = io.BytesIO()
+        keys = list(dict.fromkeys(key for row in rows for key in row))
+        table = self._arrow.Table.from_pylist([{key: row.get(key) for key in keys} for row in rows])
+        table = table.replace_schema_metadata({"method": method})
+        self._parquet.write_table(table, stream, write_page_checksum=True)
+        path = home / f"{short_hash(*names)}.parquet"
+        try:
+            write_whole(path, stream.getvalue())
+        except WhenceError as error:
+            raise WhenceError(f"{error} What was done so far is kept; run it again.") from error
+        self._keep(method, as_columns(table.to_pylist()))
+
+    def results(self, method: str, names: Sequence[str]) -> Columns:
+        """The columns of a method, a row for each name."""
+        whole = joined(self._parts.get(method, []))
+        place = {str(name): at for at, name in enumerate(whole.get("sample", ()))}
+        order = [place[name] for name in names]
+        return {key: values[order] for key, values in whole.items()}
+
+    def write_run(self, facts: Mapping[str, Any]) -> None:
+        """Write `run.json`: the settings, and what else is known."""
+        content = {"format": _FORMAT, "settings": self.settings, **facts}
+        self.write("run.json", json.dumps(content, ensure_ascii=False, indent=2) + "\n")
+
+    def write(self, name: str, content: str | bytes) -> Path:
+        """Write a file of the folder, whole or not at all."""
+        path = self.folder / name
+        write_whole(path, content.encode("utf-8") if isinstance(content, str) else content)
+        return path
+
+    def _read_run(self) -> dict[str, Any]:
+        path = self.folder / "run.json"
+        if exists(self.folder) and not self.folder.is_dir():
+            raise WhenceError(f"'{self.folder}' is a file, not a folder; name another with --out.")
+        if not is_file(path):
+            if exists(self.folder / "parts") and any((self.folder / "parts").iterdir()):
+                raise WhenceError(
+                    f"'{self.folder}' holds results but no run.json that tells their settings; "
+                    f"name another folder with --out."
+                )
+            return {}
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            if content["format"] == _FORMAT and isinstance(content["settings"], dict):
+                return dict(content)
+        except (OSError, ValueError, LookupError, TypeError):
+            pass
+        raise WhenceError(
+            f"'{path}' is damaged or not that of a run; name another folder with --out."
+        )
+
+    def _check_settings(self) -> None:
+        before = self.earlier.get("settings")
+        if before is None:
+            return
+        for name in dict.fromkeys([*before, *self.settings]):
+            was, now = before.get(name), self.settings.get(name)
+            if was != now:
+                raise WhenceError(
+                    f"'{self.folder}' holds a run with another setting: '{name}' was {_said(was)} "
+                    f"and is {_said(now)} now. Name another folder with --out, or give the "
+                    f"earlier setting."
+                )
+
+    def _make(self, folder: Path) -> None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise WhenceError(f"The folder '{folder}' cannot be made: {reason}.") from error
+
+    def _read_parts(self) -> None:
+        for file in sorted((self.folder / "parts").glob("*/*")):
+            if file.name.startswith("."):
+                self._forget_if_stale(file)
+            elif file.suffix == ".parquet":
+                self._read_part(file)
+
+    def _read_part(self, file: Path) -> None:
+        try:
+            table = self._parquet.read_table(
+                io.BytesIO(file.read_bytes()), page_checksum_verification=True
+            )
+            method = table.schema.metadata[b"method"].decode()
+            columns = as_columns(table.to_pylist())
+            assert "sample" in columns
+        except Exception:  # a damaged file may fail in any way
+            try:
+                file.replace(file.with_name(f"{file.name}.broken"))
+            except OSError as error:
+                raise WhenceError(
+                    f"'{file}' is damaged and cannot be set aside: {error}."
+                ) from None
+            self.set_aside.append(str(file.relative_to(self.folder)))
+            return
+        self._keep(method, columns)
+
+    def _keep(self, method: str, columns: Columns) -> None:
+        done = self._done.setdefault(method, set())
+        # Runs with other batches may hold a sample twice; the first is as good as the second.
+        new = np.array([str(name) not in done for name in columns["sample"]])
+        self._parts.setdefault(method, []).append({k: v[new] for k, v in columns.items()})
+        done.update(map(str, columns["sample"]))
+
+    def _forget_if_stale(self, file: Path) -> None:
+        """Remove what a killed run was writing, unless another run may be writing it now."""
+        try:
+            if time.time() - file.stat().st_mtime > _STALE:
+                file.unlink()
+        except OSError:
+            pass
+
+
+def _said(value: Any) -> str:
+    return "not set" if value is None else json.dumps(value, ensure_ascii=False)

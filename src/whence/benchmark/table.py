@@ -1,0 +1,197 @@
+"""Figures of all methods with their intervals, and which differ from the best."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whence.benchmark.columns import Columns
+from whence.benchmark.protocols.base import Metric, Protocol
+from whence.metrics.statistics import holm, interval_of_mean, interval_of_ratio, paired_test
+
+LEVEL = 0.05
+# Draws for each test and interval: fewer for large sets, whose figures vary less.
+_DRAWN = 20_000_000
+_FEWEST = 1000
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A figure of a method.
+
+    Attributes:
+        value: The figure.
+        low: Where its 95 % interval begins.
+        high: Where that ends.
+        p: How likely so large a difference to the best is by chance alone, corrected after Holm for
+            all methods of the column; None for the best one itself.
+        samples: Of how many samples.
+    """
+
+    value: float
+    low: float
+    high: float
+    p: float | None
+    samples: int
+
+    @property
+    def best(self) -> bool:
+        """Whether no other method has a better figure."""
+        return self.p is None
+
+    @property
+    def like_best(self) -> bool:
+        """Whether the difference to the best is not significant."""
+        return self.p is not None and self.p >= LEVEL
+
+
+@dataclass(frozen=True)
+class Table:
+    """Methods and metrics.
+
+    Attributes:
+        title: Its heading.
+        metrics: Its columns.
+        methods: Its rows.
+        cells: By method and metric; what a method has no figure for is missing.
+        notes: Sentences under it.
+    """
+
+    title: str
+    metrics: list[Metric]
+    methods: list[str]
+    cells: dict[tuple[str, str], Cell]
+    notes: list[str] = field(default_factory=list)
+
+    def cell(self, method: str, metric: Metric) -> Cell | None:
+        """A figure; None if there is none."""
+        return self.cells.get((method, metric.name))
+
+    def best(self, metric: str) -> str | None:
+        """The method with the best figure."""
+        return next(
+            (m for m in self.methods if (c := self.cells.get((m, metric))) and c.best), None
+        )
+
+    def as_dict(self) -> dict[str, dict[str, Any]]:
+        """All figures, for scripts."""
+        return {
+            method: {
+                metric.name: {
+                    "value": cell.value,
+                    "low": cell.low,
+                    "high": cell.high,
+                    "p": cell.p,
+                    "samples": cell.samples,
+                    "verdict": verdict(cell),
+                }
+                for metric in self.metrics
+                if (cell := self.cell(method, metric)) is not None
+            }
+            for method in self.methods
+        }
+
+
+def verdict(cell: Cell) -> str:
+    """``best``, ``like best`` (no significant difference) or ``worse``."""
+    return "best" if cell.best else "like best" if cell.like_best else "worse"
+
+
+def tabulate(
+    protocol: Protocol,
+    title: str,
+    results: Mapping[str, Columns],
+    seed: int = 0,
+    notes: Sequence[str] = (),
+) -> Table:
+    """The table of a run: every figure with its interval, every method tested against the best.
+
+    Args:
+        protocol: Says what the columns are.
+        title: The heading.
+        results: For each method its columns, rows of the same samples in the same order.
+        seed: Of intervals and tests.
+        notes: Further sentences.
+    """
+    metrics = protocol.metrics(results)
+    cells: dict[tuple[str, str], Cell] = {}
+    for metric in metrics:
+        for method, cell in _column(metric, results, seed).items():
+            cells[method, metric.name] = cell
+    told = [*protocol.notes(results), *notes, _legend(len(results))]
+    return Table(title, metrics, list(results), cells, told)
+
+
+def _legend(methods: int) -> str:
+    said = "Brackets hold bootstrap 95 % intervals."
+    if methods < 2:
+        return said
+    return (
+        f"{said} The best figure is bold; ≈ marks what is not significantly different from it "
+        f"(paired sign-flip test, Holm-corrected over the methods, p ≥ {LEVEL})."
+    )
+
+
+def _column(metric: Metric, results: Mapping[str, Columns], seed: int) -> dict[str, Cell]:
+    needed = (*metric.columns, *metric.denominators)
+    columns = {
+        method: np.stack([found[name] for name in needed], 1).astype(np.float64)
+        for method, found in results.items()
+        if all(name in found and np.isfinite(found[name]).any() for name in needed)
+    }
+    if not columns:
+        return {}
+    # Figures are comparable only on the same samples.
+    common = np.logical_and.reduce([np.isfinite(one).all(1) for one in columns.values()])
+    if not common.any():
+        return {}
+    columns = {method: one[common] for method, one in columns.items()}
+    draws = int(np.clip(_DRAWN // int(common.sum()), _FEWEST, 10_000))
+    intervals = {method: _interval(metric, one, seed, draws) for method, one in columns.items()}
+    sign = 1 if metric.better == "higher" else -1
+    best = max(intervals, key=lambda method: sign * intervals[method].estimate)
+    others = [method for method in columns if method != best]
+    own = {method: _per_sample(metric, one) for method, one in columns.items()}
+    tests = [paired_test(own[other], own[best], draws, seed).p_value for other in others]
+    p_values: dict[str, float | None] = {
+        other: float(p) for other, p in zip(others, holm(tests), strict=True)
+    }
+    return {
+        method: Cell(
+            metric.factor * found.estimate,
+            metric.factor * found.low,
+            metric.factor * found.high,
+            p_values.get(method),
+            int(common.sum()),
+        )
+        for method, found in intervals.items()
+    }
+
+
+def _interval(metric: Metric, values: Floats, seed: int, draws: int) -> Any:
+    draws = min(draws, 2000)
+    if not metric.denominators:
+        return interval_of_mean(values[:, 0], resamples=draws, seed=seed)
+    above, below = np.split(values, [len(metric.columns)], 1)
+    return interval_of_ratio(above, below, resamples=draws, seed=seed)
+
+
+def _per_sample(metric: Metric, values: Floats) -> Floats:
+    r"""A value of each sample whose mean is the figure.
+
+    A pooled figure :math:`r = \sum a_i / \sum b_i` has none; to first order a sample moves it by
+    :math:`(a_i - r b_i) / \bar b`, so :math:`r + (a_i - r b_i) / \bar b` stands for it.
+    """
+    if not metric.denominators:
+        return values[:, 0]
+    above, below = np.split(values, [len(metric.columns)], 1)
+    whole = np.where(below.sum(0) > 0, below.sum(0), 1)
+    ratio = above.sum(0) / whole
+    of_samples: Floats = (ratio + (above - ratio * below) * len(values) / whole).mean(1)
+    return of_samples
