@@ -112,10 +112,10 @@ def _panel(
                 for x, y in zip(curve.x, line, strict=True)
             ]
             pen.line(points, colors[method], max(2, round(1.8 * tall / _HEIGHT)), joint="curve")
-        return canvas.resize(size, Image.Resampling.LANCZOS)
+        return canvas.reduce(_FINER)
 
     parts.append(Picture(left, top, _WIDTH, _HEIGHT, draw, curve.title))
-    for value in (first, (first + last) / 2, last):
+    for value in dict.fromkeys((first, curve.x[len(curve.x) // 2], last)):
         said, x = f"{value:g}", left + _WIDTH * (value - first) / spread
         parts.append(
             Words(x - text_width(said, 10.5) / 2, top + _HEIGHT + 14, said, 10.5, theme.muted)

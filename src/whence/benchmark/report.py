@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from whence.benchmark.table import Table
 from whence.errors import WhenceError
 from whence.models import LoadedModel
 from whence.render import overlay, text_html
-from whence.render.drawing import Figure, png_address
+from whence.render.drawing import png_address
 from whence.render.facts import printable
 from whence.render.styles import page_style, words_style
 
@@ -29,6 +30,7 @@ _EXAMPLES = 3
 _METHODS = {"image": 6, "text": 2}
 _SIDE = 320
 _MARKED = 400
+_CURVES = 960
 
 _STYLE = """
 main.whence { max-width: 72rem; }
@@ -89,13 +91,24 @@ def page(
     protocol: Protocol,
     table: Table,
     results: Mapping[str, Columns],
-    curves: Figure | None,
+    curves: bytes | None,
     loaded: LoadedModel,
     dataset: Dataset,
     methods: Sequence[Chosen],
     facts: Mapping[str, Any],
 ) -> str:
-    """The page."""
+    """The page.
+
+    Args:
+        protocol: What was measured.
+        table: The figures.
+        results: For each method its columns.
+        curves: The drawn curves, as PNG.
+        loaded: The model, to explain examples again.
+        dataset: Where these come from.
+        methods: What explains them.
+        facts: Settings and versions, told at the end.
+    """
     title = escape(printable(table.title))
     parts = [
         "<!DOCTYPE html>",
@@ -110,10 +123,10 @@ def page(
         f"<section><h2>Table</h2>{_table(table)}{_notes(table.notes)}</section>",
     ]
     if curves is not None:
-        address = png_address(curves.image(2.0))
+        address = "data:image/png;base64," + base64.b64encode(curves).decode()
         parts.append(
             f'<section><h2>Curves</h2><img class="curves" alt="Curves of all methods" '
-            f'width="{curves.width:g}" src="{address}"></section>'
+            f'width="{_CURVES}" src="{address}"></section>'
         )
     best, chosen = examples(protocol, table, results)
     if chosen:

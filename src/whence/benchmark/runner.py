@@ -323,14 +323,15 @@ class _Run:
         store.write("table.csv", formats.comma_separated(table))
         store.write("table.tex", formats.latex(table))
         figure = curves.drawn(self.protocol.curves(results), results, table.title)
+        picture = store.folder / "curves.png"
         if figure is not None:
-            figure.save(store.folder / "curves.png")
+            figure.save(picture)
         facts = {"settings": store.settings, **self.facts()}
         page = report.page(
             self.protocol,
             table,
             results,
-            figure,
+            picture.read_bytes() if figure is not None else None,
             self.loaded,
             self.dataset,
             self.methods,

@@ -216,7 +216,10 @@ class Trust(Protocol):
 def _scores(
     loaded: LoadedModel, model: nn.Module, inputs: Any, method: Chosen, classes: list[int]
 ) -> Tensor:
-    explainer = Explainer(model, class_names=loaded.class_names, tokenizer=loaded.tokenizer)
+    # Embeddings have no tokens that a tokenizer could name.
+    named = not isinstance(inputs, Tensor) and "input_ids" in inputs
+    tokenizer = loaded.tokenizer if named else None
+    explainer = Explainer(model, class_names=loaded.class_names, tokenizer=tokenizer)
     return explainer.explain(inputs, target=classes, **method.request()).scores.detach()
 
 

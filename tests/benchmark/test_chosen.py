@@ -1,0 +1,37 @@
+import pytest
+
+from whence import WhenceError
+from whence.benchmark import choose
+
+
+def test_names_options_and_rules():
+    a, b, c, d = choose("tiba, rollout:start_layer=1,tiba:rules=reference,start_layer=1,gae")
+    assert (a.label, a.name, a.options, a.rules) == ("tiba", "tiba", {}, "stable")
+    assert (b.label, b.options) == ("rollout:start_layer=1", {"start_layer": 1})
+    assert (c.label, c.rules) == ("tiba:rules=reference,start_layer=1", "reference")
+    assert c.options == {"start_layer": 1}
+    assert d.name == "gae"
+    assert d.request() == {"method": "gae", "rules": "stable"}
+
+
+def test_lists_and_other_rules():
+    (only,) = choose(["tiba", "tiba"], rules="paper")
+    assert only.rules == "paper"
+    (own,) = choose(["transformer_attribution:gradients=balanced"])
+    assert own.options == {"gradients": "balanced"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "at least one method"),
+        ("tibba", "Did you mean 'tiba'"),
+        ("tiba:depth=1", "has no option 'depth'"),
+        ("tiba:start_layer=x", "must be int"),
+        ("tiba:rules=lax", "lax"),
+        ("tiba:start_layer", "tiba:NAME=VALUE"),
+    ],
+)
+def test_sentences(text, message):
+    with pytest.raises(WhenceError, match=message):
+        choose(text)
