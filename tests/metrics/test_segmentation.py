@@ -109,6 +109,12 @@ def test_nothing_labelled_gives_zeros_not_nan():
     assert all(row.shape == (0,) for row in empty.values())
 
 
+def test_a_class_that_is_nowhere_has_no_overlap():
+    maps, _ = case("constant")
+    found = s.pooled(s.segmentation(maps, torch.zeros(4, 13, 17, dtype=torch.uint8)))
+    assert found == {"pixel_accuracy": 1.0, "mIoU": 0.5, "mAP": 0.5, "F1": 0.0}
+
+
 def test_a_constant_map_says_nothing():
     found = s.segmentation(*case("constant"))
     assert found["average_precision"].tolist() == [0.5] * 4

@@ -251,3 +251,12 @@ def test_the_cascade_of_a_transformer_as_whence_explains_it(name):
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     assert all(step.spearman.isfinite().all() for step in steps)
     assert steps[-1].spearman.mean() < 0.9
+
+
+def test_random_scores_stay_as_they_are():
+    case = CASES["ViTForImageClassification-sdpa"]
+    inputs = case.inputs()
+    steps = t.randomization_cascade(
+        built(case), lambda model: Explainer(model).explain(inputs, method="random").scores
+    )
+    assert all(step.spearman.tolist() == [1.0] * 3 for step in steps)

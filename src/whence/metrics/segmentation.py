@@ -251,14 +251,13 @@ def _widened(masks: Tensor, tolerance: int) -> Tensor:
     if tolerance == 0:
         return masks
     height, width = masks.shape[1:]
-    before = F.pad(masks.int().cumsum(2, dtype=torch.int32), (1, 0))
-    columns = torch.arange(width, device=masks.device)
+    before = F.pad(masks.float().cumsum(2), (1, 0))  # how many are to the left of each edge
+    before = F.pad(before, (tolerance, tolerance), mode="replicate")
     wide = torch.zeros_like(masks)
     for down in range(-min(tolerance, height - 1), min(tolerance, height - 1) + 1):
         reach = math.isqrt(tolerance**2 - down**2)
-        right, left = (columns + reach + 1).clamp(max=width), (columns - reach).clamp(min=0)
-        near = before[:, :, right] > before[:, :, left]
-        wide[:, max(0, down) : height + min(0, down)] |= near[
-            :, max(0, -down) : height + min(0, -down)
-        ]
+        from_, to = tolerance - reach, tolerance + reach + 1
+        rows = slice(max(0, -down), height + min(0, -down))
+        near = before[:, rows, to : to + width] > before[:, rows, from_ : from_ + width]
+        wide[:, max(0, down) : height + min(0, down)] |= near
     return wide
