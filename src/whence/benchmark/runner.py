@@ -150,21 +150,23 @@ def _check(
         if dataset.kind not in method.about.inputs:
             told = " and ".join(method.about.inputs)
             raise WhenceError(f"Method '{method.name}' explains {told}s only, not {dataset.kind}s.")
-    problem: WhenceError | None = None
-    for name in names[:_LOOKED_AT]:
+    unreadable: WhenceError | None = None
+    unfit: list[WhenceError] = []
+    for name in names:
         try:
             sample = dataset.read(name)
         except WhenceError as error:
-            problem = problem or error
+            unreadable = unreadable or error
             continue
         try:
             protocol.check(loaded, dataset.kind, sample)
         except WhenceError as error:
-            problem = error
-            continue
+            unfit.append(error)
+            if len(unfit) < _LOOKED_AT:
+                continue
+            break
         return
-    if problem is not None:
-        raise problem
+    raise unfit[0] if unfit else unreadable or WhenceError("The dataset holds no sample.")
 
 
 class _Run:

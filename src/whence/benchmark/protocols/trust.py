@@ -80,13 +80,8 @@ class Trust(Protocol):
         self, loaded: LoadedModel, samples: Sequence[Any], method: Chosen
     ) -> list[Row]:
         if loaded.kind == "text":
-            inputs = [dict(loaded.prepare([sample.content]).inputs) for sample in samples]
-            names = [sample.name for sample in samples]
             # One by one: noise and rounding of a text must not depend on others' padding.
-            return [
-                self._rows(loaded, name, one, method)[0]
-                for name, one in zip([[n] for n in names], inputs, strict=True)
-            ]
+            return [self._text_row(loaded, sample, method) for sample in samples]
         seen = [s if isinstance(s, Seen) else see(loaded, s) for s in samples]
         rows: dict[int, Row] = {}
         for places in by_shape(seen):
@@ -94,6 +89,10 @@ class Trust(Protocol):
             names = [seen[at].sample.name for at in places]
             rows.update(zip(places, self._rows(loaded, names, pixels, method), strict=True))
         return [rows[at] for at in range(len(seen))]
+
+    def _text_row(self, loaded: LoadedModel, sample: Sample, method: Chosen) -> Row:
+        inputs: Any = loaded.prepare([sample.content]).inputs
+        return self._rows(loaded, [sample.name], dict(inputs), method)[0]
 
     def _rows(
         self, loaded: LoadedModel, names: Sequence[str], inputs: Any, method: Chosen
