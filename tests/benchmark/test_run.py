@@ -354,3 +354,22 @@ def test_what_a_killed_run_was_writing_is_cleared(copied):
     os.utime(left, (0, 0))
     Store(copied, settings)
     assert not left.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quick")
+def test_figures_that_were_measured_with_other_code(data, tmp_path):
+    """ViT-Ti on 200 pets, whole photos: pixel accuracy, mIoU, mAP of an independent sketch."""
+    measured = {"tiba": (86.04, 72.05, 85.37), "gae": (83.06, 68.18, 84.10)}
+    outcome = benchmark.run(
+        "segmentation",
+        data / "vit_tiny_in1k_hf",
+        data / "pets",
+        list(measured),
+        view="whole",
+        out=tmp_path / "pets",
+    )
+    for method, expected in measured.items():
+        told = outcome.table.as_dict()[method]
+        found = [told[name]["value"] for name in ("pixel accuracy", "mIoU", "mAP")]
+        assert found == pytest.approx(expected, abs=0.05)
