@@ -50,7 +50,7 @@ $(TEST)/.installed: pyproject.toml constraints.txt
 
 $(RUN)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(RUN)
-	$(RUN)/bin/python $(PIP) --editable '.[methods]'
+	$(RUN)/bin/python $(PIP) --editable '.[benchmark,methods]'
 	touch $@
 
 $(PEERS)/.installed: pyproject.toml
