@@ -27,7 +27,7 @@ def test_lists_and_other_rules():
         ("", "at least one method"),
         ("tibba", "Did you mean 'tiba'"),
         ("tiba:depth=1", "has no option 'depth'"),
-        ("tiba:start_layer=x", "must be int"),
+        ("tiba:start_layer=x", "must be a whole number"),
         ("tiba:rules=lax", "lax"),
         ("tiba:start_layer", "tiba:NAME=VALUE"),
     ],
