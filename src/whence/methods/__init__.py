@@ -1,4 +1,4 @@
-"""The methods, by name. Every module of this package is a method and registers itself."""
+"""The methods, by name. Every module here is a method and registers itself; `parts` is shared."""
 
 import importlib
 import pkgutil

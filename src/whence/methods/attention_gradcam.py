@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from whence.evidence import Evidence
+from whence.methods.parts.rows import lowest_at_pooled, pooled_rows, read_layer
 from whence.methods.registry import Method, register
-from whence.rows import lowest_at_pooled, pooled_rows, read_layer
 from whence.tracing.gradients import Gradients
 
 

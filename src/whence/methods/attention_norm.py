@@ -10,9 +10,9 @@ from torch import Tensor
 
 from whence.errors import WhenceError
 from whence.evidence import Evidence
+from whence.methods.parts.mixing import layers_of, rolled_out, shares
+from whence.methods.parts.rows import one_sequence
 from whence.methods.registry import Method, register
-from whence.mixing import layers_of, rolled_out, shares
-from whence.rows import one_sequence
 from whence.tracing.blocks import Block, projected_values
 from whence.tracing.operations import Function
 from whence.tracing.trace import Trace

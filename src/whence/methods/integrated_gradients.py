@@ -11,9 +11,9 @@ from torch import Tensor
 from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.extras import needed
+from whence.methods.parts.units import summed
 from whence.methods.registry import Method, register
 from whence.tracing.gradients import Gradients
-from whence.units import summed
 
 Rule = Literal[
     "gausslegendre", "riemann_trapezoid", "riemann_middle", "riemann_left", "riemann_right"

@@ -10,11 +10,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from whence.chance import Chance
 from whence.errors import WhenceError
 from whence.evidence import Evidence
+from whence.methods.parts.chance import Chance
+from whence.methods.parts.units import (
+    Output,
+    check_one_row_per_token,
+    measured,
+    real_inputs,
+    with_prefix,
+)
 from whence.methods.registry import Method, register
-from whence.units import Output, check_one_row_per_token, measured, real_inputs, with_prefix
 
 
 @register("rise")

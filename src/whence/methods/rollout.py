@@ -10,8 +10,8 @@ from torch import Tensor
 
 from whence.errors import WhenceError
 from whence.evidence import Evidence
+from whence.methods.parts.rows import carried, layers_from, lowest_at_pooled, one_sequence
 from whence.methods.registry import Method, register
-from whence.rows import carried, layers_from, lowest_at_pooled, one_sequence
 
 
 @register("rollout", aliases=("attention_rollout",))

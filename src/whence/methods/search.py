@@ -9,12 +9,12 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from whence.chance import Chance
 from whence.errors import WhenceError
 from whence.evidence import Evidence
-from whence.faithfulness import area, ranked
+from whence.methods.parts.chance import Chance
+from whence.methods.parts.faithfulness import area, ranked
+from whence.methods.parts.rows import lowest_at_pooled, one_sequence
 from whence.methods.registry import Method, build, get, register
-from whence.rows import lowest_at_pooled, one_sequence
 from whence.tracing.gradients import Gradients, Reading
 
 _HEADS = ("mean", "gradient", "each")

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from whence.evidence import Evidence
+from whence.methods.parts.rows import carried, layers_from, lowest_at_pooled, one_sequence
 from whence.methods.registry import Method, register
-from whence.rows import carried, layers_from, lowest_at_pooled, one_sequence
 from whence.tracing.gradients import Gradients
 
 

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from whence.evidence import Evidence
+from whence.methods.parts.mixing import layers_of, rolled_out, shares
+from whence.methods.parts.rows import one_sequence
 from whence.methods.registry import Method, register
-from whence.mixing import layers_of, rolled_out, shares
-from whence.rows import one_sequence
 from whence.tracing.blocks import Block
 from whence.tracing.recorder import Edit
 

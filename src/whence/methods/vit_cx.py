@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from whence.chance import Chance
 from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.extras import needed
+from whence.methods.parts.chance import Chance
 from whence.methods.registry import Method, register
 from whence.progress import bar
 

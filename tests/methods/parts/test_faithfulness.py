@@ -3,7 +3,7 @@ import torch
 
 from whence import Layout
 from whence.evidence import Evidence
-from whence.faithfulness import deletable
+from whence.methods.parts.faithfulness import deletable
 
 
 def of_text(pooling: list[list[float]], **facts) -> Evidence:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from whence.errors import WhenceError
-from whence.rows import carried
+from whence.methods.parts.rows import carried
 
 
 def layers_of(layer: int | None, layers: int) -> list[int]:

@@ -1,0 +1,1 @@
+"""What several methods share: reading rows, inputs as tokens, chance, ratings."""
