@@ -373,3 +373,18 @@ def test_figures_that_were_measured_with_other_code(data, tmp_path):
         told = outcome.table.as_dict()[method]
         found = [told[name]["value"] for name in ("pixel accuracy", "mIoU", "mAP")]
         assert found == pytest.approx(expected, abs=0.05)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_batch_of_unknown_labels_is_skipped_after_a_stop_too(vit, photos, tmp_path):
+    shutil.copytree(photos, tmp_path / "set")
+    (tmp_path / "set" / "val" / "dog").rename(tmp_path / "set" / "val" / "zebra")
+    unstopped = again(vit, tmp_path / "set", tmp_path / "out", batch=3)
+    assert len(unstopped.skipped) == 3
+    before = table(tmp_path / "out")
+    for file in parts(tmp_path / "out"):
+        if "zebra" in str(parquet.read_table(file).column("sample")[0]):
+            file.unlink()  # as if the run had been stopped before
+    stopped = again(vit, tmp_path / "set", tmp_path / "out", batch=3)
+    assert stopped.skipped == unstopped.skipped
+    assert table(tmp_path / "out") == before

@@ -186,7 +186,7 @@ class _Run:
         self.protocol, self.loaded, self.dataset = protocol, loaded, dataset
         self.methods, self.names, self.store = methods, names, store
         self.batch, self.seed = batch, seed
-        self.worked: set[str] = set()
+        self.worked = {m.label for m in methods if store.worked(m.label)}
         protocol.begin(names, seed)
         self.versions = [*store.earlier.get("versions_before", ()), store.earlier.get("versions")]
         self.versions = [v for v in self.versions if v is not None and v != versions()]
@@ -257,7 +257,7 @@ class _Run:
             raise
         except WhenceError as error:
             if len(samples) == 1:
-                if method.label not in self.worked and not self.store.done(method.label):
+                if method.label not in self.worked:
                     # Nothing is known to work: the model or the request is wrong, not this sample.
                     raise
                 return [{"sample": _name(samples[0]), "error": str(error)}]

@@ -53,6 +53,14 @@ class Store:
         """Names of the samples that a method has results for."""
         return self._done.get(method, set())
 
+    def worked(self, method: str) -> bool:
+        """Whether a method has a result that is not just the reason why there is none."""
+        return any(
+            not isinstance(error, str)
+            for part in self._parts.get(method, ())
+            for error in part.get("error", np.full(len(part["sample"]), None))
+        )
+
     def add(self, method: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Keep the rows of a batch.
 
