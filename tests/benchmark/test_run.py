@@ -388,3 +388,27 @@ def test_a_batch_of_unknown_labels_is_skipped_after_a_stop_too(vit, photos, tmp_
     stopped = again(vit, tmp_path / "set", tmp_path / "out", batch=3)
     assert stopped.skipped == unstopped.skipped
     assert table(tmp_path / "out") == before
+
+
+def test_names_that_no_text_can_hold(vit, photos, tmp_path):
+    shutil.copytree(photos, tmp_path / "set")
+    home = tmp_path / "set" / "val" / "dog"
+    odd = ("new\nline.png", os.fsdecode(b"\xffodd.png"), os.fsdecode(b"\xfebroken.png"))
+    try:
+        for name in odd:
+            shutil.copy(home / "dog1.png", home / name)
+    except OSError:
+        pytest.skip("this disk has no such names")
+    (home / odd[0]).write_bytes(b"no photo")
+    (home / odd[2]).write_bytes(b"no photo")
+    outcome = again(vit, tmp_path / "set", tmp_path / "out")
+    assert [name.rpartition("/")[2] for name in outcome.skipped] == [odd[0], "\\xfebroken.png"]
+    assert any("odd.png" in name for name in outcome.results["tiba"]["sample"])
+    told = json.loads((tmp_path / "out" / "run.json").read_text())["summary"]["skipped"]
+    assert [one["sample"] for one in told] == list(outcome.skipped)
+    before = table(tmp_path / "out")
+    for line in (tmp_path / "out" / "table.tex").read_text().splitlines():
+        assert not line.startswith("line.png")
+    parts(tmp_path / "out")[0].unlink()
+    again(vit, tmp_path / "set", tmp_path / "out")
+    assert table(tmp_path / "out") == before

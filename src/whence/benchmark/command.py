@@ -136,6 +136,7 @@ def benchmark(
     with sentences():
         from whence.benchmark.formats import terminal
         from whence.benchmark.runner import run
+        from whence.render.facts import printable
 
         options = {
             "classes": classes,
@@ -167,7 +168,7 @@ def benchmark(
         for damaged in outcome.set_aside:
             typer.echo(f"'{damaged}' was damaged; it was set aside and computed again.", err=True)
         for name, error in outcome.skipped.items():
-            typer.echo(f"Skipped {name}: {error}", err=True)
+            typer.echo(printable(f"Skipped {name}: {error}"), err=True)
         if quiet:
             return
         console = Console(highlight=False, emoji=False, markup=False)

@@ -23,6 +23,7 @@ from whence.benchmark.table import Table, tabulate
 from whence.errors import WhenceError
 from whence.models import LoadedModel, load
 from whence.progress import bar
+from whence.render.facts import printable
 
 if TYPE_CHECKING:
     from whence.datasets import Dataset
@@ -310,7 +311,7 @@ class _Run:
     def _footer(self, skipped: Mapping[str, str]) -> list[str]:
         notes = []
         if skipped:
-            named = ", ".join(list(skipped)[:_TOLD]) + (", …" if len(skipped) > _TOLD else "")
+            named = ", ".join(map(printable, list(skipped)[:_TOLD])) + (", …" if len(skipped) > _TOLD else "")
             notes.append(f"{len(skipped)} sample(s) were skipped: {named}; run.json says why.")
         if self.versions:
             told = "; ".join(", ".join(f"{k} {v}" for k, v in one.items()) for one in self.versions)

@@ -67,6 +67,7 @@ class Store:
         Raises:
             WhenceError: They cannot be written; nothing that was written before is lost.
         """
+        rows = [{k: _plain(v) if isinstance(v, str) else v for k, v in row.items()} for row in rows]
         names = [str(row["sample"]) for row in rows]
         home = self.folder / "parts" / f"{slug(method)}-{short_hash(method)}"
         self._make(home)
@@ -97,7 +98,7 @@ class Store:
     def write(self, name: str, content: str | bytes) -> Path:
         """Write a file of the folder, whole or not at all."""
         path = self.folder / name
-        write_whole(path, content.encode("utf-8") if isinstance(content, str) else content)
+        write_whole(path, _plain(content).encode() if isinstance(content, str) else content)
         return path
 
     def _read_run(self) -> dict[str, Any]:
@@ -181,6 +182,11 @@ class Store:
                 file.unlink()
         except OSError:
             pass
+
+
+def _plain(text: str) -> str:
+    """A text that can be written: paths, which errors tell, need not be UTF-8."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _said(value: Any) -> str:
