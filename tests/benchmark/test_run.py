@@ -412,3 +412,28 @@ def test_names_that_no_text_can_hold(vit, photos, tmp_path):
     parts(tmp_path / "out")[0].unlink()
     again(vit, tmp_path / "set", tmp_path / "out")
     assert table(tmp_path / "out") == before
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        {"methods": None},
+        {"methods": ["tiba"]},
+        {"versions": "new"},
+        {"versions_before": 5},
+        {"settings": []},
+    ],
+)
+def test_a_run_json_that_was_edited(copied, vit, photos, edited):
+    told = json.loads((copied / "run.json").read_text())
+    (copied / "run.json").write_text(json.dumps(told | edited))
+    with pytest.raises(WhenceError, match="damaged or not that of a run"):
+        again(vit, photos, copied)
+
+
+@pytest.mark.usefixtures("quick")
+def test_all_earlier_methods_are_remembered(copied, vit, photos):
+    for methods in ("rollout", "raw_attention"):
+        again(vit, photos, copied, methods=methods)
+    told = json.loads((copied / "run.json").read_text())
+    assert [m["label"] for m in told["methods_before"]] == ["tiba", "random", "rollout"]

@@ -195,7 +195,10 @@ class _Run:
 
     def _write_run(self, state: str, summary: Mapping[str, Any]) -> None:
         labels = [method.label for method in self.methods]
-        before = [m for m in self.store.earlier.get("methods", ()) if m.get("label") not in labels]
+        earlier = self.store.earlier
+        known = [*earlier.get("methods_before", ()), *earlier.get("methods", ())]
+        last = {m.get("label"): m for m in known}
+        before = [m for label, m in last.items() if label not in labels]
         more = {"methods_before": before, "state": state, **summary}
         self.store.write_run(self.facts() | more)
 

@@ -114,7 +114,7 @@ class Store:
             return {}
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            if content["format"] == _FORMAT and isinstance(content["settings"], dict):
+            if content["format"] == _FORMAT and "settings" in content and _whole(content):
                 return dict(content)
         except (OSError, ValueError, LookupError, TypeError):
             pass
@@ -182,6 +182,14 @@ class Store:
                 file.unlink()
         except OSError:
             pass
+
+
+def _whole(content: Mapping[str, Any]) -> bool:
+    """Whether what is read of an earlier run is what was written."""
+    lists = [content.get(name, []) for name in ("methods", "methods_before", "versions_before")]
+    return all(isinstance(content.get(name, {}), dict) for name in ("settings", "versions")) and all(
+        isinstance(found, list) and all(isinstance(one, dict) for one in found) for found in lists
+    )
 
 
 def _plain(text: str) -> str:
