@@ -437,3 +437,16 @@ def test_all_earlier_methods_are_remembered(copied, vit, photos):
         again(vit, photos, copied, methods=methods)
     told = json.loads((copied / "run.json").read_text())
     assert [m["label"] for m in told["methods_before"]] == ["tiba", "random", "rollout"]
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_run_without_results_holds_to_no_settings(vit, photos, tmp_path):
+    shutil.copytree(photos, tmp_path / "set")
+    for name in sets.CLASSES:
+        home = tmp_path / "set" / "val" / name
+        home.rename(home.with_name(f"{name}-photos"))
+    with pytest.raises(WhenceError, match="--classes"):
+        again(vit, tmp_path / "set", tmp_path / "out")
+    named = {f"{name}-photos": name for name in sets.CLASSES}
+    outcome = again(vit, tmp_path / "set", tmp_path / "out", classes=named)
+    assert not outcome.skipped

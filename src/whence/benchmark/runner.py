@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -125,7 +126,11 @@ def run(
     }
     store = Store(folder, settings)
     work = _Run(judged, loaded, dataset, chosen, names, store, batch, seed)
-    work.compute()
+    try:
+        work.compute()
+    except BaseException:
+        work.stopped()
+        raise
     return work.finish()
 
 
@@ -292,6 +297,12 @@ class _Run:
             raise WhenceError(
                 f"Method '{method.label}' failed: {type(error).__name__}: {said}."
             ) from error
+
+    def stopped(self) -> None:
+        """Say so if there is no result yet, so that the folder is free for other settings."""
+        if not self.store.has_parts():
+            with suppress(WhenceError):
+                self._write_run("stopped", {})
 
     def finish(self) -> Outcome:
         """Make the table and write everything."""

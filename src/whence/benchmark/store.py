@@ -45,6 +45,8 @@ class Store:
         self._parts: dict[str, list[Columns]] = {}
         self._done: dict[str, set[str]] = {}
         self.earlier = self._read_run()
+        if self.earlier.get("state") == "stopped" and not self.has_parts():
+            self.earlier = {}  # it ended before there was any result, so nothing depends on it
         self._check_settings()
         self._make(folder / "parts")
         self._read_parts()
@@ -52,6 +54,10 @@ class Store:
     def done(self, method: str) -> set[str]:
         """Names of the samples that a method has results for."""
         return self._done.get(method, set())
+
+    def has_parts(self) -> bool:
+        """Whether there are results, or what is left of damaged ones."""
+        return any((self.folder / "parts").glob("*/*.parquet*"))
 
     def worked(self, method: str) -> bool:
         """Whether a method has a result that is not just the reason why there is none."""
