@@ -450,3 +450,10 @@ def test_a_run_without_results_holds_to_no_settings(vit, photos, tmp_path):
     named = {f"{name}-photos": name for name in sets.CLASSES}
     outcome = again(vit, tmp_path / "set", tmp_path / "out", classes=named)
     assert not outcome.skipped
+
+
+@pytest.mark.parametrize("meant", ["zebra", "7", "²"])
+def test_classes_that_the_model_does_not_know(vit, photos, tmp_path, meant):
+    with pytest.raises(WhenceError, match=f"'cat' is '{meant}', which is no class of"):
+        again(vit, photos, tmp_path / "out", classes=f"cat={meant}")
+    assert not (tmp_path / "out").exists()

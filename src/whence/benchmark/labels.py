@@ -24,6 +24,19 @@ class Labels:
 
     given: Mapping[str, str | int] = field(default_factory=dict)
 
+    def check(self, loaded: LoadedModel) -> None:
+        """Refuse meanings that the model does not know, rather than skip all they are said of.
+
+        Raises:
+            WhenceError: One of them is no class of the model.
+        """
+        for label, meant in self.given.items():
+            if isinstance(self._found(loaded, meant), WhenceError):
+                raise WhenceError(
+                    f"--classes says that '{label}' is '{meant}', which is no class of "
+                    f"'{loaded.name}'."
+                )
+
     def index(self, loaded: LoadedModel, sample: Sample) -> int | None:
         """The index of a sample's class; None if it has no label.
 
@@ -37,6 +50,16 @@ class Labels:
         if label is None:
             return None
         label = self.given.get(str(label), label)
+        found = self._found(loaded, label)
+        if isinstance(found, WhenceError):
+            raise WhenceError(
+                f"The label of '{sample.name}' is not a class of '{loaded.name}': {found} Say what "
+                f"labels mean with --classes LABEL=CLASS,…"
+            )
+        return found
+
+    def _found(self, loaded: LoadedModel, label: int | str) -> int | WhenceError:
+        """The index of a class, or why there is none."""
         try:
             return index_of(label, loaded.class_names, loaded.class_count)
         except WhenceError as error:
@@ -45,12 +68,7 @@ class Labels:
                 for index, name in loaded.class_names.items()
                 if isinstance(label, str) and name.lower().startswith(label.strip().lower())
             ]
-            if len(beginnings) == 1:
-                return beginnings[0]
-            raise WhenceError(
-                f"The label of '{sample.name}' is not a class of '{loaded.name}': {error} Say what "
-                f"labels mean with --classes LABEL=CLASS,…"
-            ) from None
+            return beginnings[0] if len(beginnings) == 1 else error
 
 
 def parse_classes(text: str | Mapping[str, str | int] | None) -> dict[str, str | int]:
@@ -66,5 +84,5 @@ def parse_classes(text: str | Mapping[str, str | int] | None) -> dict[str, str |
         label, equals, name = (part.strip() for part in pair.partition("="))
         if not (label and equals and name):
             raise WhenceError(f"Classes are given as LABEL=CLASS,…, not '{text}'.")
-        found[label] = int(name) if name.isdigit() else name
+        found[label] = int(name) if name.isdecimal() else name
     return found

@@ -111,6 +111,7 @@ def run(
         loaded = load(model, None if model else dataset.kind, weights, device)
     names = drawn(dataset.names(), limit, seed)
     _check(judged, loaded, dataset, names, chosen)
+    judged.labels.check(loaded)
     name = Path(loaded.name).name
     title = slug(f"{protocol}-{dataset.name}-{name}")
     folder = Path(out) if out else Path("whence-benchmark", title)
