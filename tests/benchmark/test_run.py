@@ -457,3 +457,9 @@ def test_classes_that_the_model_does_not_know(vit, photos, tmp_path, meant):
     with pytest.raises(WhenceError, match=f"'cat' is '{meant}', which is no class of"):
         again(vit, photos, tmp_path / "out", classes=f"cat={meant}")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.usefixtures("quick")
+def test_trust_says_how_many_samples_saw_random_layers(vit, photos, tmp_path):
+    outcome = benchmark.run("trust", vit, photos, "random", limit=2, draws=1, out=tmp_path / "t")
+    assert any("on 2 sample(s)" in note for note in outcome.table.notes)

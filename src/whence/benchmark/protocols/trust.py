@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -200,12 +201,14 @@ class Trust(Protocol):
         steps = tuple(float(n) for n in range(1, layers + 1))
         return [Curve("rank correlation", "cascade", steps, "layers made random", False)]
 
-    def notes(self, results: Mapping[str, Columns]) -> list[str]:  # noqa: ARG002, D102
+    def notes(self, results: Mapping[str, Columns]) -> list[str]:  # noqa: D102
+        first = next(iter(results.values()))
+        cascaded = int(np.isfinite(first["cascade_mean"]).sum()) if "cascade_mean" in first else 0
         return [
             f"The predicted class is explained. Sensitivity: largest relative change over "
             f"{self.draws} draws of noise of ±{self.radius:g}. Float64 difference: relative to a "
             f"map's largest score. Randomised: rank correlation of absolute scores with those of "
-            f"the model itself, layers made random from the logits down, on {self.cascade} "
+            f"the model itself, layers made random from the logits down, on {cascaded} "
             f"sample(s).",
             "Completeness error: relative, for methods whose scores are to add up to the change of "
             "the logit.",
