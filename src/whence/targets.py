@@ -108,7 +108,7 @@ def _index_of_name(name: str, names: Mapping[int, str], count: int) -> int:
         return found[0]
     if len(found) > 1:
         raise WhenceError(f"'{name}' names several classes: {found}. Give the index.")
-    if wanted.isdigit():
+    if wanted.isdecimal():
         return index_of(int(wanted), names, count)
     if not spoken:
         raise WhenceError(
