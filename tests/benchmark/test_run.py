@@ -463,3 +463,10 @@ def test_classes_that_the_model_does_not_know(vit, photos, tmp_path, meant):
 def test_trust_says_how_many_samples_saw_random_layers(vit, photos, tmp_path):
     outcome = benchmark.run("trust", vit, photos, "random", limit=2, draws=1, out=tmp_path / "t")
     assert any("on 2 sample(s)" in note for note in outcome.table.notes)
+
+
+def test_files_that_are_not_of_a_run_are_not_overwritten(vit, photos, tmp_path):
+    (tmp_path / "table.csv").write_text("my own")
+    with pytest.raises(WhenceError, match=r"holds a table\.csv that is not of a run"):
+        again(vit, photos, tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["table.csv"]

@@ -19,6 +19,7 @@ from whence.files import exists, is_file, write_whole
 
 _FORMAT = "whence benchmark 1"
 _STALE = 3600.0
+_WRITTEN = ("table.md", "table.csv", "table.tex", "curves.png", "report.html")
 
 
 class Store:
@@ -116,6 +117,12 @@ class Store:
                 raise WhenceError(
                     f"'{self.folder}' holds results but no run.json that tells their settings; "
                     f"name another folder with --out."
+                )
+            taken = next((name for name in _WRITTEN if exists(self.folder / name)), None)
+            if taken:
+                raise WhenceError(
+                    f"'{self.folder}' holds a {taken} that is not of a run, and it would be "
+                    f"overwritten; name another folder with --out."
                 )
             return {}
         try:
