@@ -470,3 +470,24 @@ def test_files_that_are_not_of_a_run_are_not_overwritten(vit, photos, tmp_path):
     with pytest.raises(WhenceError, match=r"holds a table\.csv that is not of a run"):
         again(vit, photos, tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["table.csv"]
+
+
+@pytest.mark.usefixtures("quick")
+def test_short_memory_is_no_fault_of_samples(vit, photos, tmp_path, monkeypatch):
+    import torch
+
+    from whence.benchmark import forward
+
+    whole_logits, calls = forward.logits_of, []
+
+    def full(*arguments):
+        calls.append(1)
+        if len(calls) > 2:
+            raise torch.OutOfMemoryError("full")
+        return whole_logits(*arguments)
+
+    monkeypatch.setattr("whence.benchmark.protocols.perturbation.logits_of", full)
+    with pytest.raises(WhenceError, match="memory is too small"):
+        again(vit, photos, tmp_path / "out", methods="random", batch=1)
+    monkeypatch.undo()
+    assert not again(vit, photos, tmp_path / "out", methods="random", batch=1).skipped

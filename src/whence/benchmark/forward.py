@@ -16,6 +16,10 @@ from whence.tracing.trace import find_logits
 _ON_A_GPU, _ON_A_CPU = 256, 32
 
 
+class MemoryShortError(WhenceError):
+    """Too little memory: no fault of a sample."""
+
+
 def rows_at_once(loaded: LoadedModel) -> int:
     """How many rows a forward pass should have to keep the device busy."""
     return _ON_A_CPU if torch.device(loaded.device).type == "cpu" else _ON_A_GPU
@@ -35,7 +39,7 @@ def in_parts(
     """Results of work on ranges of 0 … count, joined; ranges are halved where memory is short.
 
     Raises:
-        WhenceError: Memory is too small for a single one.
+        MemoryShortError: Memory is too small for a single one.
     """
     results: list[Tensor] = []
     done = 0
@@ -45,7 +49,9 @@ def in_parts(
             results.append(work(part))
         except torch.OutOfMemoryError:
             if len(part) == 1:
-                raise WhenceError("The device's memory is too small for this model.") from None
+                raise MemoryShortError(
+                    "The device's memory is too small for this model."
+                ) from None
             at_once = len(part) // 2
             if torch.device(device).type == "cuda":
                 torch.cuda.empty_cache()

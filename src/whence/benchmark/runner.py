@@ -15,6 +15,7 @@ from whence import datasets
 from whence.benchmark import curves, formats, report
 from whence.benchmark.chosen import Chosen, choose
 from whence.benchmark.columns import Columns
+from whence.benchmark.forward import MemoryShortError
 from whence.benchmark.hashes import drawn, slug, versions, weights_hash
 from whence.benchmark.protocols import Protocol, build
 from whence.benchmark.protocols.base import Row
@@ -263,7 +264,7 @@ class _Run:
     def _explained(self, samples: Sequence[Any], method: Chosen) -> list[Row]:
         try:
             rows = self._tried(samples, method)
-        except _MemoryShortError:
+        except MemoryShortError:
             raise
         except WhenceError as error:
             if len(samples) == 1:
@@ -290,7 +291,7 @@ class _Run:
         except WhenceError:
             raise
         except torch.OutOfMemoryError:
-            raise _MemoryShortError(
+            raise MemoryShortError(
                 "The device's memory is too small; give a smaller --batch."
             ) from None
         except Exception as error:  # a model may raise anything
@@ -364,10 +365,6 @@ class _Run:
             "notes": table.notes,
         }
         self._write_run("finished", {"summary": summary, "results": table.as_dict()})
-
-
-class _MemoryShortError(WhenceError):
-    """Too little memory: no fault of a sample."""
 
 
 def _name(one: Any) -> str:
