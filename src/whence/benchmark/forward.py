@@ -49,9 +49,7 @@ def in_parts(
             results.append(work(part))
         except torch.OutOfMemoryError:
             if len(part) == 1:
-                raise MemoryShortError(
-                    "The device's memory is too small for this model."
-                ) from None
+                raise MemoryShortError("The device's memory is too small for this model.") from None
             at_once = len(part) // 2
             if torch.device(device).type == "cuda":
                 torch.cuda.empty_cache()

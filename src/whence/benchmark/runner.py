@@ -327,7 +327,8 @@ class _Run:
     def _footer(self, skipped: Mapping[str, str]) -> list[str]:
         notes = []
         if skipped:
-            named = ", ".join(map(printable, list(skipped)[:_TOLD])) + (", …" if len(skipped) > _TOLD else "")
+            named = ", ".join(map(printable, list(skipped)[:_TOLD]))
+            named += ", …" if len(skipped) > _TOLD else ""
             notes.append(f"{len(skipped)} sample(s) were skipped: {named}; run.json says why.")
         if self.versions:
             told = "; ".join(", ".join(f"{k} {v}" for k, v in one.items()) for one in self.versions)

@@ -200,9 +200,10 @@ class Store:
 def _whole(content: Mapping[str, Any]) -> bool:
     """Whether what is read of an earlier run is what was written."""
     lists = [content.get(name, []) for name in ("methods", "methods_before", "versions_before")]
-    return all(isinstance(content.get(name, {}), dict) for name in ("settings", "versions")) and all(
-        isinstance(found, list) and all(isinstance(one, dict) for one in found) for found in lists
-    )
+    single = [content.get(name, {}) for name in ("settings", "versions")]
+    if not all(isinstance(found, list) for found in lists):
+        return False
+    return all(isinstance(one, dict) for found in (single, *lists) for one in found)
 
 
 def _plain(text: str) -> str:
