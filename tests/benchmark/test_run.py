@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pyarrow.parquet as parquet
 import pytest
+from typer.testing import CliRunner
 
 from tests.benchmark import sets
 from whence import WhenceError, benchmark, datasets
 from whence.benchmark.store import Store
+from whence.cli import app
 
 METHODS = "tiba,random"
 
@@ -491,3 +493,14 @@ def test_short_memory_is_no_fault_of_samples(vit, photos, tmp_path, monkeypatch)
         again(vit, photos, tmp_path / "out", methods="random", batch=1)
     monkeypatch.undo()
     assert not again(vit, photos, tmp_path / "out", methods="random", batch=1).skipped
+
+
+def test_interrupted_in_the_command_line(monkeypatch, tmp_path):
+    def stop(*_args, **_options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("whence.benchmark.runner.run", stop)
+    asked = ["benchmark", "perturbation", "--data", str(tmp_path), "--methods", "tiba"]
+    result = CliRunner().invoke(app, asked)
+    assert result.exit_code == 130
+    assert result.output == "Stopped. What was done is kept; the same command goes on.\n"

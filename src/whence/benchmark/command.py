@@ -131,7 +131,7 @@ def benchmark(
 
     Results are kept in the folder as they come, so a run that was stopped goes on when it is
     started again, also with further methods. Records that cannot be read are named and skipped. The
-    exit code is 0 if the table was made, 2 if not.
+    exit code is 0 if the table was made, 2 if not, 130 if it was interrupted.
     """
     with sentences():
         from whence.benchmark.formats import terminal
@@ -149,22 +149,26 @@ def benchmark(
             "draws": draws,
             "cascade": cascade,
         }
-        outcome = run(
-            protocol.value,
-            model,
-            data,
-            methods,
-            format=data_format,
-            split=split,
-            limit=limit,
-            seed=seed,
-            batch=batch,
-            out=out,
-            rules=rules,
-            device=device,
-            weights=weights,
-            **options,
-        )
+        try:
+            outcome = run(
+                protocol.value,
+                model,
+                data,
+                methods,
+                format=data_format,
+                split=split,
+                limit=limit,
+                seed=seed,
+                batch=batch,
+                out=out,
+                rules=rules,
+                device=device,
+                weights=weights,
+                **options,
+            )
+        except KeyboardInterrupt:
+            typer.echo("Stopped. What was done is kept; the same command goes on.", err=True)
+            raise typer.Exit(130) from None
         for damaged in outcome.set_aside:
             typer.echo(f"'{damaged}' was damaged; it was set aside and computed again.", err=True)
         for name, error in outcome.skipped.items():

@@ -42,6 +42,13 @@ def find_streams(trace: Trace) -> list[Streams]:
     it adds to is the stream of its queries; so are the queries of a later attention of a stream if
     the way back from them, other than through an attention, comes upon it.
     """
+    if "streams" not in trace.remembered:
+        trace.remembered["streams"] = _streams(trace)
+    found: list[Streams] = trace.remembered["streams"]
+    return found
+
+
+def _streams(trace: Trace) -> list[Streams]:
     links = Links(trace)
     products = {site.product.index: number for number, site in enumerate(trace.sites)}
     joined = list(range(2 * len(trace.sites)))  # queries of each site, then keys of each

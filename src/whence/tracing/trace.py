@@ -33,6 +33,7 @@ class Trace:
         copies: Nodes of the graph that overwrite the whole of a tensor.
         tape: What the operations share.
         again: Records the same forward pass once more, otherwise.
+        remembered: What was found by walking the graph, so that it is walked once.
     """
 
     logits: Tensor
@@ -43,6 +44,7 @@ class Trace:
     copies: set[Any]
     tape: Tape
     again: Callable[[Run], Trace]
+    remembered: dict[str, Any] = field(default_factory=dict, repr=False)
     _samples_first: dict[tuple[Any, int], bool] = field(default_factory=dict, repr=False)
 
     @property
