@@ -17,7 +17,7 @@ from whence.bulk.writing import moved_when_whole
 from whence.errors import WhenceError
 from whence.explanation import Explanation
 from whence.files import exists
-from whence.render.facts import SAME_FOR_EVERY_CLASS, explained_classes
+from whence.render.facts import explained_classes, unspecific
 from whence.version import __version__
 
 _FORMAT = "whence summary 1"
@@ -35,8 +35,8 @@ def found(
 ) -> dict[str, Any]:
     """The entry for an input that was explained."""
     classes = _classes(explanation)
-    if not explanation.class_specific:
-        notes = [*notes, f"{explanation.method} is {SAME_FOR_EVERY_CLASS}"]
+    if unspecific(explanation):
+        notes = [*notes, unspecific(explanation)]
     return {
         **_asked(planned, model),
         "method": explanation.method,

@@ -14,7 +14,7 @@ from PIL import Image
 from whence.errors import WhenceError
 from whence.render.colors import Colormap, Floats, get_colormap
 from whence.render.drawing import png_address
-from whence.render.facts import explained_classes
+from whence.render.facts import explained_classes, unspecific
 from whence.render.figure import figure
 from whence.render.overlay import as_rgb, blended, contrasted, is_signed, upsampled
 from whence.render.text import notebook_html, terminal_heading, terminal_text
@@ -53,6 +53,7 @@ def show(
         display(figure(image, explanation) if image is not None else explanation)
         return
     from rich.console import Console
+    from rich.text import Text
 
     console = console or Console()
     # A photo belongs to one sample.
@@ -66,6 +67,8 @@ def show(
                 colored = console.color_system is not None
                 console.print(_blocks(explanation, sample, target, image, colored))
             console.print()
+    if unspecific(explanation):
+        console.print(Text(f"{unspecific(explanation)}."))
 
 
 def show_picture(image: Image.Image, heading: str, console: Console | None = None) -> None:
@@ -105,7 +108,8 @@ def html(explanation: Explanation) -> str:
         else "".join(_pictures(explanation, sample) for sample in samples)
     )
     left = total - len(samples)
-    return content + (f"<p>and {left} more</p>" if left else "")
+    label = f"<p>{escape(unspecific(explanation))}</p>" if unspecific(explanation) else ""
+    return content + (f"<p>and {left} more</p>" if left else "") + label
 
 
 def _notebook_display() -> Any:

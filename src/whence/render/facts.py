@@ -87,12 +87,17 @@ def explained_class(explanation: Explanation, sample: int, target: int) -> Expla
     return classes[target]
 
 
+def unspecific(explanation: Explanation) -> str:
+    """A line that says so where every class gets the same explanation; else nothing."""
+    if explanation.class_specific or not explanation.method:
+        return ""
+    return printable(f"{explanation.method} is {SAME_FOR_EVERY_CLASS}")
+
+
 def made_by(explanation: Explanation) -> list[tuple[str, str]]:
     """How the explanation was made, as names and values."""
-    method = explanation.method
-    if method and not explanation.class_specific:
-        method += f" ({SAME_FOR_EVERY_CLASS})"
-    facts = [("method", method), *explanation.settings.items()]
+    label = f" ({SAME_FOR_EVERY_CLASS})" if unspecific(explanation) else ""
+    facts = [("method", explanation.method + label), *explanation.settings.items()]
     facts.append(("whence", explanation.version))
     return [(printable(str(k)), printable(str(v))) for k, v in facts if v not in ("", None)]
 
