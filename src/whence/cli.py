@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from whence.benchmark.command import EPILOG, benchmark
+from whence.defaults import METHOD
 from whence.errors import WhenceError
 from whence.inputs.sources import expand
 from whence.progress import bar
@@ -105,7 +106,7 @@ def explain(
     ] = None,
     method: Annotated[
         str, typer.Option(help="See `whence methods`.", autocompletion=_method_names)
-    ] = "tiba",
+    ] = METHOD,
     option: Annotated[
         list[str] | None,
         typer.Option(

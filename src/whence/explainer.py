@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from whence import methods
 from whence.call import Call
+from whence.defaults import METHOD
 from whence.errors import WhenceError
 from whence.evidence import gather, joined
 from whence.explanation import Explanation
@@ -76,7 +77,7 @@ class Explainer:
         inputs: Tensor | Mapping[str, Any],
         target: Any = None,
         classes: Any = None,
-        method: str = "tiba",
+        method: str = METHOD,
         rules: str | RuleSet = "stable",
         *,
         keep_evidence: bool = False,

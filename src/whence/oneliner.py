@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from whence.defaults import METHOD
 from whence.errors import WhenceError
 from whence.explanation import Explanation
 from whence.inputs import checked_text, image_from_array, to_rgb
@@ -21,7 +22,7 @@ def explain(
     model: str | Path | LoadedModel | None = None,
     target: Any = None,
     classes: Any = None,
-    method: str = "tiba",
+    method: str = METHOD,
     rules: Any = "stable",
     *,
     weights: str | Path | None = None,

@@ -9,13 +9,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from whence.defaults import METHOD
 from whence.told import sentences
 
 EPILOG = """[bold]Examples[/bold]
 
-    whence benchmark perturbation --model ./my-vit --data imagenet/ --methods tiba,gae --limit 500
-    whence benchmark segmentation --model ./my-vit --data pets/ --methods tiba,rollout:start_layer=1
-    whence benchmark rationale --model ./my-bert --data movies/ --methods tiba,random --split test
+    whence benchmark perturbation --model ./my-vit --data imagenet/ --methods whence,gae --limit 50
+    whence benchmark segmentation --model ./my-vit --data pets/ --methods rollout:start_layer=1
+    whence benchmark rationale --model ./my-bert --data movies/ --methods whence,random --split test
     whence benchmark trust --data photos/ --methods tiba,tiba:rules=reference --limit 50"""
 
 
@@ -66,7 +67,7 @@ def benchmark(
             help="Methods, separated by commas, with options if wanted: "
             "tiba,rollout:start_layer=1,tiba:rules=reference. See `whence methods`."
         ),
-    ] = "tiba",
+    ] = METHOD,
     model: Annotated[
         str | None,
         typer.Option(

@@ -22,6 +22,7 @@ from whence.benchmark.protocols.base import Row
 from whence.benchmark.reading import Broken, batches
 from whence.benchmark.store import Store
 from whence.benchmark.table import Table, tabulate
+from whence.defaults import METHOD
 from whence.errors import WhenceError
 from whence.models import LoadedModel, load
 from whence.progress import bar
@@ -58,7 +59,7 @@ def run(
     protocol: str,
     model: str | Path | LoadedModel | None = None,
     data: str | Path | Dataset = ".",
-    methods: str | Sequence[str] = "tiba",
+    methods: str | Sequence[str] = METHOD,
     *,
     format: str | None = None,  # noqa: A002
     split: str | None = None,

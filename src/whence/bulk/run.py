@@ -13,6 +13,7 @@ from whence import methods, render
 from whence.bulk import summary
 from whence.bulk.naming import Planned, check_free, plan
 from whence.bulk.writing import moved_when_whole
+from whence.defaults import METHOD
 from whence.errors import WhenceError
 from whence.explanation import Explanation
 from whence.inputs.sources import Source
@@ -47,7 +48,7 @@ class Request:
     device: str | None = None
     targets: tuple[str, ...] = ()
     top: int | None = None
-    method: str = "tiba"
+    method: str = METHOD
     rules: str = "stable"
     options: dict[str, Any] = field(default_factory=dict)
     batch: int = 16

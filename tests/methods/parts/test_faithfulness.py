@@ -3,7 +3,7 @@ import torch
 
 from whence import Layout
 from whence.evidence import Evidence
-from whence.methods.parts.faithfulness import deletable
+from whence.methods.parts.rows import content
 
 
 def of_text(pooling: list[list[float]], **facts) -> Evidence:
@@ -15,7 +15,7 @@ def of_text(pooling: list[list[float]], **facts) -> Evidence:
 
 
 def told(evidence: Evidence, tokens: int) -> list[list[int]]:
-    return deletable(evidence, tokens)[0].int().tolist()
+    return content(evidence, tokens)[0].int().tolist()
 
 
 def test_the_token_that_is_read_and_padding_stay():

@@ -13,24 +13,7 @@ from torch import Tensor
 
 from whence.errors import WhenceError
 from whence.evidence import Evidence
-
-
-def deletable(evidence: Evidence, tokens: int) -> Tensor:
-    """(classes, batch, tokens), true for tokens that may be deleted.
-
-    Never prefix tokens, padding, and tokens known to be of no word. Of a text, tokens that the
-    classifier reads are kept too, unless it reads all that are left.
-    """
-    allowed = torch.arange(tokens, device=evidence.logits.device) >= (evidence.layout.prefix or 0)
-    allowed = allowed.expand(evidence.batch, tokens)
-    for never in (evidence.padding, evidence.special):
-        if never is not None and never.shape == allowed.shape:
-            allowed = allowed & ~never
-    allowed = allowed.expand(len(evidence.pooling), *allowed.shape)
-    if evidence.layout.grid is not None or evidence.pooling.shape[-1] != tokens:
-        return allowed
-    unread = allowed & (evidence.pooling == 0)
-    return torch.where(unread.any(-1, keepdim=True), unread, allowed)
+from whence.methods.parts.rows import content
 
 
 def area(evidence: Evidence, scores: Tensor, fractions: Sequence[float]) -> Tensor:
@@ -48,7 +31,7 @@ def area(evidence: Evidence, scores: Tensor, fractions: Sequence[float]) -> Tens
     Returns:
         (candidates, classes, batch).
     """
-    allowed = deletable(evidence, scores.shape[-1])
+    allowed = content(evidence, scores.shape[-1])
     scores = _levels(scores, allowed)
     faithful = scores.new_zeros(scores.shape[:-1])
     kept: list[Tensor] = []
@@ -77,7 +60,7 @@ def ranked(evidence: Evidence, scores: Tensor) -> Tensor:
         (candidates, classes, batch).
     """
     tokens = scores.shape[-1]
-    allowed = deletable(evidence, tokens)
+    allowed = content(evidence, tokens)
     scores = _levels(scores, allowed)
     faithful = scores.new_zeros(scores.shape[:-1])
     whole = torch.ones(1, tokens, dtype=torch.bool, device=scores.device)

@@ -92,6 +92,24 @@ def carried(
     return (kept, moved + step) if identity else (torch.zeros_like(step), step)
 
 
+def content(evidence: Evidence, tokens: int) -> Tensor:
+    """(classes, batch, tokens), true for tokens that stand for a part of the input.
+
+    Never prefix tokens, padding, and tokens known to be of no word. Of a text, tokens that the
+    classifier reads are left out too, unless it reads all that remain.
+    """
+    allowed = torch.arange(tokens, device=evidence.logits.device) >= (evidence.layout.prefix or 0)
+    allowed = allowed.expand(evidence.batch, tokens)
+    for never in (evidence.padding, evidence.special):
+        if never is not None and never.shape == allowed.shape:
+            allowed = allowed & ~never
+    allowed = allowed.expand(len(evidence.pooling), *allowed.shape)
+    if evidence.layout.grid is not None or evidence.pooling.shape[-1] != tokens:
+        return allowed
+    unread = allowed & (evidence.pooling == 0)
+    return torch.where(unread.any(-1, keepdim=True), unread, allowed)
+
+
 def lowest_at_pooled(scores: Tensor, evidence: Evidence) -> Tensor:
     """Give the token that is read, if it is a single one, the lowest score among real tokens.
 

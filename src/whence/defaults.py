@@ -1,0 +1,3 @@
+"""What is used where a user names nothing. Nothing here imports torch."""
+
+METHOD = "whence"

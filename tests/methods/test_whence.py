@@ -1,0 +1,135 @@
+import pytest
+import torch
+from torch import Tensor
+
+from tests.zoo import CASES, built, run
+from whence import Explainer, WhenceError, methods
+from whence.defaults import METHOD
+
+
+def double(inputs):
+    if isinstance(inputs, Tensor):
+        return inputs.double()
+    return {k: v.double() if v.is_floating_point() else v for k, v in inputs.items()}
+
+
+def by_the_formula(hidden, gradients, maps, content, image: bool, sharing: float) -> Tensor:
+    """The scores of one sample, token by token."""
+    tokens = len(hidden[0])
+    held = [
+        sum(max(float(x[i] @ g[i]), 0.0) for x, g in zip(hidden, gradients, strict=True))
+        for i in range(tokens)
+    ]
+    mean = sum(a.mean(0) for a in maps) / len(maps)
+    scores = torch.zeros(tokens, dtype=torch.float64)
+    for i in range(tokens):
+        own = others = held[i] ** 0.5
+        if content[i]:
+            bonds = [float(mean[i, j] + mean[j, i]) if content[j] else 0.0 for j in range(tokens)]
+            others = sum(b * h**0.5 for b, h in zip(bonds, held, strict=True)) / sum(bonds)
+        score = (own + sharing * others) / (1 + sharing)
+        scores[i] = score if image else score**2
+    return scores
+
+
+@pytest.mark.parametrize(("options", "sharing"), [({}, None), ({"sharing": 0.7}, 0.7)])
+@pytest.mark.parametrize("name", ["ViTForImageClassification", "Bert"])
+def test_the_formula(name, options, sharing):
+    """With plain gradients, which transformers' own hidden states have too."""
+    model = built(CASES[f"{name}-eager"]).double()
+    inputs = double(CASES[f"{name}-eager"].inputs())
+    image = "pixel_values" in inputs
+    result = Explainer(model).explain(
+        inputs, method="whence", classes=[0, 2], gradients="plain", **options
+    )
+    usual = 2.0 if image else 0.25
+    for b in range(len(result.scores)):
+        one = {key: value[b : b + 1] for key, value in inputs.items()}
+        output = run(model, one, output_hidden_states=True, output_attentions=True)
+        entering = output.hidden_states[: len(output.attentions)]
+        tokens = entering[0].shape[1]
+        content = one.get("attention_mask", torch.ones(1, tokens))[0].bool().tolist()
+        content[0] = False  # the class token
+        for n, target in enumerate((0, 2)):
+            gradients = torch.autograd.grad(output.logits[0, target], entering, retain_graph=True)
+            expected = by_the_formula(
+                [x[0].detach() for x in entering],
+                [g[0] for g in gradients],
+                [a[0].detach() for a in output.attentions],
+                content,
+                image,
+                usual if sharing is None else sharing,
+            )
+            real = torch.tensor(content)
+            units = len(result.scores[b, n])
+            found, real, expected = result.scores[b, n], real[-units:], expected[-units:]
+            assert torch.allclose(found[real], expected[real], rtol=1e-9)
+            assert expected[real].max() > 0
+
+
+def test_without_sharing_it_is_what_tokens_hold():
+    case = CASES["ViTForImageClassification-sdpa"]
+    model, inputs = built(case).double(), double(case.inputs())
+    explainer = Explainer(model)
+    result = explainer.explain(inputs, method="whence", target=1, sharing=0, keep_evidence=True)
+    found = result.evidence
+    held = sum(
+        (x * g).sum(-1).clamp(min=0)
+        for x, g in zip(found.hidden[:-1], found.hidden_gradient[:-1], strict=True)
+    )
+    assert torch.allclose(result.scores, held[:, 1:].sqrt())
+    later = explainer.explain(inputs, method="whence", target=1, sharing=0, start_layer=1).scores
+    rest = sum(
+        (x * g).sum(-1).clamp(min=0)
+        for x, g in zip(found.hidden[1:-1], found.hidden_gradient[1:-1], strict=True)
+    )
+    assert torch.allclose(later, rest[:, 1:].sqrt())
+    assert not torch.allclose(later, result.scores)
+
+
+def test_attention_that_is_the_same_everywhere_shares_with_all():
+    case = CASES["ViTForImageClassification-eager"]
+    model, inputs = built(case).double(), double(case.inputs())
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "query" in name or "q_proj" in name:
+                parameter.zero_()
+    own = Explainer(model).explain(inputs, method="whence", target=0, sharing=0).scores
+    shared = Explainer(model).explain(inputs, method="whence", target=0).scores
+    assert torch.allclose(shared, (own + 2 * own.mean(-1, keepdim=True)) / 3)
+    assert own.std() > 0
+
+
+def test_what_is_shared_is_a_mean_over_real_tokens():
+    """However much is shared, scores stay between the lowest and the highest of the words."""
+    case = CASES["Bert-sdpa"]
+    model, inputs = built(case).double(), case.inputs()
+    own = Explainer(model).explain(inputs, method="whence", target=0, sharing=0).scores
+    shared = Explainer(model).explain(inputs, method="whence", target=0, sharing=50.0).scores
+    assert not torch.allclose(own, shared, rtol=0.1)
+    low, high = (
+        own[:, 1:].masked_fill(inputs["attention_mask"][:, 1:] == 0, value)
+        for value in (float("inf"), float("-inf"))
+    )
+    real = inputs["attention_mask"][:, 1:].bool()
+    assert (shared[:, 1:][real] >= low.amin(1, keepdim=True).expand_as(real)[real] - 1e-12).all()
+    assert (shared[:, 1:][real] <= high.amax(1, keepdim=True).expand_as(real)[real] + 1e-12).all()
+
+
+@pytest.mark.parametrize("sharing", [-1.0, float("inf"), float("nan")])
+def test_a_wrong_weight(sharing):
+    with pytest.raises(WhenceError, match="sharing"):
+        methods.build("whence", {"sharing": sharing})
+
+
+def test_a_layer_that_does_not_exist():
+    case = CASES["ViTForImageClassification-sdpa"]
+    with pytest.raises(WhenceError, match="start_layer=9 does not exist"):
+        Explainer(built(case)).explain(case.inputs(), method="whence", start_layer=9)
+
+
+def test_it_is_the_default():
+    case = CASES["ViTForImageClassification-sdpa"]
+    result = Explainer(built(case)).explain(case.inputs())
+    assert result.method == METHOD == "whence"
+    assert result.settings == {"sharing": None, "start_layer": 0, "gradients": "balanced"}
