@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from whence.errors import WhenceError
-from whence.tracing.operations import Convolution, Function, MatMul, Operation
+from whence.tracing.operations import Convolution, MatMul, Operation, Softmax
 
 if TYPE_CHECKING:
     from whence.tracing.recorder import Recorder
@@ -117,7 +117,7 @@ def spelled_out_attention(
             return (scores * scale + attn_mask).softmax(-1) @ value
     mask = None if attn_mask is None else attn_mask.detach()
     if scores.requires_grad:
-        softmax = Function("pass", lambda s: masked_softmax(s, scale, mask), name=SOFTMAX)
+        softmax = Softmax(scale, lambda s: masked_softmax(s, scale, mask), name=SOFTMAX)
         weights = record.apply(softmax, scores)
     else:
         weights = masked_softmax(scores, scale, mask)

@@ -38,16 +38,16 @@ def _is_activation(operation: Operation) -> bool:
     return name.endswith((*_ACTIVATIONS, "hardtanh", "hardswish")) or name == "softsign"
 
 
-def _plain(op: Operation, gradient: Tensor) -> tuple[Tensor, ...]:
+def _plain(op: Operation, gradient: Tensor) -> tuple[Tensor | None, ...]:
     return op.gradient(gradient)
 
 
-def _halves(op: Operation, gradient: Tensor) -> tuple[Tensor, ...]:
+def _halves(op: Operation, gradient: Tensor) -> tuple[Tensor | None, ...]:
     """Half the gradient to each factor: the two contributions then add up to the product."""
-    return tuple(part / 2 for part in op.gradient(gradient))
+    return op.gradient(gradient / 2)
 
 
-def _attended(op: MatMul, gradient: Tensor) -> tuple[Tensor, ...]:
+def _attended(op: MatMul, gradient: Tensor) -> tuple[Tensor | None, ...]:
     """Of attention, whose softmax lets nothing through, the values contribute all."""
     return op.gradient(gradient) if op.attends else _halves(op, gradient)
 
@@ -172,9 +172,16 @@ BALANCED = RuleSet(
         "shift": _plain,
         "pass": _passing(lambda op, _: (torch.zeros_like(op.inputs[0]),)),
     },
+    in_parts=True,
 )
-ATTNLRP = BALANCED.extended(
-    "attnlrp", matmul=_halves, **{"pass": _passing(lambda op, gradient: op.vjp(gradient))}
+ATTNLRP = RuleSet(
+    "attnlrp",
+    {
+        **BALANCED.rules,
+        "matmul": _halves,
+        "pass": _passing(lambda op, gradient: op.vjp(gradient)),
+    },
+    in_parts=True,
 )
 
 

@@ -11,9 +11,10 @@ keeps a tensor that belongs to the graph, so no reference cycle holds memory bac
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
@@ -30,12 +31,15 @@ class Tape:
         rules: The rule set of a relevance reading; None while gradients are read.
         batch: Number of samples, the size of the leading dimension.
         forward_only: Whether nothing will be read, so that operations let go of what they keep.
+        exact: Whether rules are to compute what cancels without shortcuts.
     """
 
     def __init__(self) -> None:
         self.rules: RuleSet | None = None
         self.batch = 0
         self.forward_only = False
+        self.exact = False
+        self._doubts: list[Tensor] = []
         self._operations: list[weakref.ref[Operation]] = []
 
     def add(self, operation: Operation) -> None:
@@ -43,6 +47,22 @@ class Tape:
         operation.tape = self
         operation.index = len(self._operations)
         self._operations.append(weakref.ref(operation))
+
+    def doubts(self, doubt: Tensor) -> bool:
+        """Whether a rule should not take its shortcut.
+
+        To look at a tensor of a GPU is to wait for it. There, doubts are gathered, the shortcut is
+        taken, and `in_doubt` says in the end if it should not have been.
+        """
+        if doubt.device.type == "cpu":
+            return bool(doubt)
+        self._doubts.append(doubt)
+        return False
+
+    def in_doubt(self) -> bool:
+        """Whether a shortcut was taken since the last question that should not have been."""
+        doubts, self._doubts = self._doubts, []
+        return bool(doubts) and bool(torch.stack(doubts).any())
 
     def preserve(self, tensor: Tensor) -> None:
         """Copy what operations keep of this tensor's memory, which is about to be overwritten."""
@@ -64,6 +84,7 @@ class Operation:
         uses: How many recorded operations read the output.
         index: Its place among the operations of the forward pass.
         attends: Whether it is the softmax of an attention, or the product of its map with values.
+        wanted: For each input, whether its reading is wanted; nothing said: all are.
     """
 
     kind = ""
@@ -72,6 +93,7 @@ class Operation:
     uses = 0
     index = 0
     attends = False
+    wanted: tuple[bool, ...] = ()
 
     def __init__(self, name: str = "", where: str = "") -> None:
         self.name = name or type(self).__name__.lower()
@@ -81,9 +103,38 @@ class Operation:
         """Compute the output and keep what `gradient` and the rules need."""
         raise NotImplementedError
 
-    def gradient(self, output: Tensor) -> tuple[Tensor, ...]:
+    def gradient(self, output: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of the inputs, given that of the output."""
         raise NotImplementedError
+
+    def wants(self, number: int) -> bool:
+        """Whether the reading of an input is wanted; a rule may give None for it if not."""
+        return not self.wanted or self.wanted[number]
+
+    def only_rows(
+        self,
+        dim: int,  # noqa: ARG002  for those that can
+        start: int,  # noqa: ARG002
+        length: int,  # noqa: ARG002
+    ) -> tuple[Operation, tuple[torch.Size | None, ...]] | None:
+        """The operation that makes some rows of the output alone, if there is one.
+
+        Args:
+            dim: Where rows are counted, from the end.
+            start: The first of them.
+            length: How many.
+
+        Returns:
+            The operation, and for each of its inputs the shape of the whole if it has only these
+            rows of it, too, and None if it reads all of it.
+        """
+        return None
+
+    def _narrowed(self, names: tuple[str, ...], dim: int, start: int, length: int) -> Self:
+        small = copy.copy(self)
+        for name in names:
+            setattr(small, name, getattr(self, name).narrow(dim, start, length))
+        return small
 
     def release(self) -> None:
         """Let go of all tensors, when nothing will be read backward."""
@@ -159,6 +210,16 @@ class Linear(Operation):
     def gradient(self, output: Tensor) -> tuple[Tensor, ...]:  # noqa: D102
         return (self.adjoint(output, self.weight),)
 
+    def only_rows(self, dim: int, start: int, length: int) -> Any:  # noqa: D102
+        if dim == -1 or not self._by_row:
+            return None
+        return self._narrowed(("x", "output"), dim, start, length), (self.x.shape,)
+
+    @property
+    def _by_row(self) -> bool:
+        """Whether a row of the output is made of the same row of the input."""
+        return True
+
 
 class Convolution(Linear):
     """A convolution in any number of dimensions."""
@@ -179,6 +240,10 @@ class Convolution(Linear):
         adjoint: Tensor = backward(s, self.x, weight, None, *self.settings, only_x)[0]
         return adjoint
 
+    @property
+    def _by_row(self) -> bool:
+        return False
+
 
 class ConstantMatMul(Linear):
     """A matrix product of which one factor, of any shape, does not depend on the input."""
@@ -195,6 +260,10 @@ class ConstantMatMul(Linear):
         product = weight.mT @ s if self.weight_first else s @ weight.mT
         return product.sum_to_size(self.x.shape)
 
+    @property
+    def _by_row(self) -> bool:
+        return not self.weight_first and self.weight.dim() == 2
+
 
 class MatMul(Operation):
     """C = A B, both factors depending on the input."""
@@ -202,18 +271,27 @@ class MatMul(Operation):
     kind = "matmul"
     a: Tensor
     b: Tensor
+    a_is_map = False  # as it came out of a softmax, so that it is nowhere negative
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:  # type: ignore[override]  # noqa: D102
         self.a, self.b = a.detach(), b.detach()
         self.output = a @ b
         return self.output
 
-    def adjoints(self, s: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        """S B^T and A^T S, in the shapes of A and B."""
-        return (s @ b.mT).sum_to_size(a.shape), (a.mT @ s).sum_to_size(b.shape)
+    def adjoints(self, s: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """S B^T and A^T S, in the shapes of A and B; None where that is not wanted."""
+        return (
+            (s @ b.mT).sum_to_size(a.shape) if self.wants(0) else None,
+            (a.mT @ s).sum_to_size(b.shape) if self.wants(1) else None,
+        )
 
-    def gradient(self, output: Tensor) -> tuple[Tensor, ...]:  # noqa: D102
+    def gradient(self, output: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
         return self.adjoints(output, self.a, self.b)
+
+    def only_rows(self, dim: int, start: int, length: int) -> Any:  # noqa: D102
+        if dim != -2:
+            return None
+        return self._narrowed(("a", "output"), dim, start, length), (self.a.shape, None)
 
 
 class Add(Operation):
@@ -240,6 +318,13 @@ class Add(Operation):
 
     def gradient(self, output: Tensor) -> tuple[Tensor, ...]:  # noqa: D102
         return self.to_shapes(output, output if self.scale == 1 else output * self.scale)
+
+    def only_rows(self, dim: int, start: int, length: int) -> Any:  # noqa: D102
+        if not self.a.shape == self.b.shape == self.output.shape:
+            return None
+        small = self._narrowed(("a", "b", "output"), dim, start, length)
+        small.shapes = small.a.shape, small.b.shape
+        return small, self.shapes
 
 
 class Shift(Operation):
@@ -274,14 +359,23 @@ class Function(Operation):
 
     Attributes:
         inputs: The inputs that depend on the model's input.
+        mixes: How many of the last dimensions it mixes: 0 for a function of single numbers, 1 for
+            a norm of rows; None if that is not known.
     """
 
     inputs: tuple[Tensor, ...]
 
-    def __init__(self, kind: str, function: Callable[..., Tensor], **at: str) -> None:
+    def __init__(
+        self,
+        kind: str,
+        function: Callable[..., Tensor],
+        mixes: int | None = None,
+        **at: str,
+    ) -> None:
         super().__init__(**at)
         self.kind = kind
         self.function = function
+        self.mixes = mixes
 
     def forward(self, *inputs: Tensor) -> Tensor:  # noqa: D102
         with torch.enable_grad():
@@ -299,6 +393,40 @@ class Function(Operation):
     def gradient(self, output: Tensor) -> tuple[Tensor, ...]:  # noqa: D102
         return self.vjp(output)
 
+    def only_rows(self, dim: int, start: int, length: int) -> Any:  # noqa: D102
+        if self.mixes is None or -dim <= self.mixes or len(self.inputs) > 1:
+            return None
+        x = self.inputs[0].detach()
+        if x.shape != self.output.shape:
+            return None
+        small = copy.copy(self)
+        small.forward(x.narrow(dim, start, length))
+        return small, (x.shape,)
+
     def preserve(self, overwritten: Tensor) -> None:  # noqa: D102
         if any(_same_memory(kept, overwritten) for kept in (*self.inputs, self.output)):
             self.forward(*(x.detach().clone() for x in self.inputs))
+
+
+class Softmax(Function):
+    """Softmax over the last dimension of scaled scores, without the keys that a mask leaves out."""
+
+    def __init__(self, scale: float, function: Callable[[Tensor], Tensor], **at: str) -> None:
+        super().__init__("pass", function, mixes=1, **at)
+        self._scale = scale
+
+    def forward(self, *inputs: Tensor) -> Tensor:  # noqa: D102
+        self.inputs = (inputs[0].detach(),)
+        self.output = self.function(self.inputs[0])
+        return self.output
+
+    def vjp(self, cotangent: Tensor) -> tuple[Tensor, ...]:  # noqa: D102
+        y = self.output
+        return (torch._softmax_backward_data(cotangent, y, -1, y.dtype).mul_(self._scale),)
+
+    def only_rows(self, dim: int, start: int, length: int) -> Any:  # noqa: D102
+        if dim == -1:
+            return None
+        small = self._narrowed(("output",), dim, start, length)
+        small.inputs = (self.inputs[0].narrow(dim, start, length),)
+        return small, (self.inputs[0].shape,)

@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from whence.errors import WhenceError
 from whence.tracing import spelling
 from whence.tracing.attention import SOFTMAX, AttentionSite, softmax_behind, weighs_products
+from whence.tracing.descent import REFUSED
 from whence.tracing.operations import Function, MatMul, Operation, Recorded, Tape
 from whence.tracing.rules import RuleSet, no_rule
 from whence.tracing.spelling import Call, is_traced
@@ -70,6 +71,8 @@ def _traced(value: Tensor) -> Tensor:
 
 def edge_of(tensor: Tensor) -> GradientEdge:
     """Where in the graph a tensor is now; it may be overwritten later."""
+    if tensor.is_leaf and tensor.requires_grad:
+        return get_gradient_edge(tensor)
     return GradientEdge(tensor.grad_fn, tensor.output_nr)  # type: ignore[arg-type]
 
 
@@ -206,14 +209,14 @@ class Recorder(TorchFunctionMode):
 
     def apply_module(self, kind: str, module: nn.Module, path: str) -> Callable[..., Any]:
         """A forward that runs a module as one operation of the given kind."""
-        forward = module.forward
+        forward, mixes = module.forward, spelling.mixed_by_module(module)
 
         def whole(*args: Any, **kwargs: Any) -> Any:
             with torch._C.DisableTorchFunction():
                 function, inputs = Call("", forward, args, kwargs).as_function()
                 if spelling.fits(kind, inputs):
                     at = {"name": type(module).__name__, "where": f"module '{path}'"}
-                    return self.apply(Function(kind, function, **at), *inputs)
+                    return self.apply(Function(kind, function, mixes, **at), *inputs)
             return forward(*args, **kwargs)
 
         return whole
@@ -225,6 +228,7 @@ class Recorder(TorchFunctionMode):
             if softmax is not None:
                 self._softmaxes.pop(softmax, None)
                 softmax.attends = product.attends = True
+                product.a_is_map = getattr(a.grad_fn, "operation", None) is softmax
                 site = AttentionSite(factor, product, self.where(), keys_first=factor is b)
                 self.sites.append(site)
                 return
@@ -323,7 +327,8 @@ def refuse_relevance(node: Any, tape: Tape, name: str, where: str) -> None:
         if tape.rules is not None:
             raise no_rule(tape.rules.name, name, where)
 
-    node.register_prehook(refuse)
+    node.metadata[REFUSED] = name, where
+    node.register_prehook(refuse)  # for those who go backward with autograd's own engine
 
 
 def _flat(args: Iterable[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:

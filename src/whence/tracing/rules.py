@@ -16,6 +16,7 @@ a kind with `whence.register_operation` and a rule with `RuleSet.extended`.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -34,21 +35,29 @@ from whence.tracing.operations import (
     Shift,
 )
 
-Rule = Callable[[Any, Tensor], "Tensor | tuple[Tensor, ...]"]
+Rule = Callable[[Any, Tensor], "Tensor | tuple[Tensor | None, ...]"]
 
 
 @dataclass(frozen=True)
 class RuleSet:
-    """A named choice of one rule for each kind of operation."""
+    """A named choice of one rule for each kind of operation.
+
+    Attributes:
+        name: Its name.
+        rules: The rules, by kind.
+        in_parts: Whether rules may be given an operation that makes only some rows of the output,
+            where relevance is zero in all others, or one of which not all inputs are wanted.
+    """
 
     name: str
     rules: Mapping[str, Rule]
+    in_parts: bool = False
 
     def extended(self, name: str, **rules: Rule) -> RuleSet:
         """This set under a new name, with rules added or replaced."""
         return RuleSet(name, {**self.rules, **rules})
 
-    def propagate(self, operation: Operation, relevance: Tensor) -> tuple[Tensor, ...]:
+    def propagate(self, operation: Operation, relevance: Tensor) -> tuple[Tensor | None, ...]:
         """Relevance of each input of an operation, given that of its output.
 
         Raises:
@@ -87,14 +96,14 @@ def _kept_from_zero(denominator: Tensor) -> Tensor:
 def _authors_quotient(a: Tensor, b: Tensor) -> Tensor:
     """The quotient a / b as the authors guard it: b is moved by 1e-9, and b = 0 gives 0."""
     moved = b + 1e-9
-    moved = torch.where(moved == 0, 1e-9, moved)
-    return torch.where(b == 0, 0.0, a / moved)
+    moved.masked_fill_(moved == 0, 1e-9)
+    return (a / moved).masked_fill_(b == 0, 0.0)
 
 
 # linear: the same in every set -------------------------------------------------------------------
 
 
-_CANCELLED = 2e-3
+_CANCELLED = 1e-3
 
 
 def positive_products(quotient: Callable[[Tensor, Tensor], Tensor]) -> Rule:
@@ -112,16 +121,16 @@ def positive_products(quotient: Callable[[Tensor, Tensor], Tensor]) -> Rule:
     def rule(op: Linear, relevance: Tensor) -> Tensor:
         w_positive = op.weight.clamp(min=0)
         w_negative = op.weight - w_positive
-        x_positive = op.x.clamp(min=0)
-        x_negative = op.x - x_positive
-        less_bias = None if op.bias is None else -op.bias
-        absolute = op.map(x_positive - x_negative, w_positive - w_negative, less_bias)
-        total = absolute + op.output
-        if absolute.abs_().mul_(-_CANCELLED).add_(total).amin() < 0:
-            total = 2 * (op.map(x_positive, w_positive) + op.map(x_negative, w_negative))
-        s = quotient(relevance, total.mul_(0.5))
-        to_x = op.adjoint(s, w_positive).mul_(x_positive)
-        return to_x.addcmul_(op.adjoint(s, w_negative), x_negative)
+        half = torch.sub(w_positive, op.weight, alpha=0.5)  # |w| / 2, in one step
+        less_bias = None if op.bias is None else op.bias * -0.5
+        total = op.map(op.x.abs(), half, less_bias).add_(op.output, alpha=0.5)
+        size = op.output.abs()
+        if op.tape.exact or op.tape.doubts(size.mul_(-_CANCELLED).add_(total).amin() < 0):
+            total = op.map(op.x.clamp(min=0), w_positive)
+            total.add_(op.map(op.x.clamp(max=0), w_negative))
+        s = quotient(relevance, total)
+        to_x = torch.where(op.x > 0, op.adjoint(s, w_positive), op.adjoint(s, w_negative))
+        return to_x.mul_(op.x)
 
     return rule
 
@@ -129,15 +138,20 @@ def positive_products(quotient: Callable[[Tensor, Tensor], Tensor]) -> Rule:
 # stable ------------------------------------------------------------------------------------------
 
 
-def _stable_matmul(op: MatMul, relevance: Tensor) -> tuple[Tensor, Tensor]:
-    a, b = op.a.abs(), op.b.abs()
-    to_a, to_b = op.adjoints(relevance / _kept_from_zero((a @ b).mul_(2)), a, b)
-    return to_a.mul_(a), to_b.mul_(b)
+def _times(reading: Tensor | None, factor: Tensor) -> Tensor | None:
+    return None if reading is None else reading.mul_(factor)
+
+
+def _stable_matmul(op: MatMul, relevance: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    a, b = op.a if op.a_is_map else op.a.abs(), op.b.abs()
+    to_a, to_b = op.adjoints(relevance / _kept_from_zero(a @ (b + b)), a, b)
+    return _times(to_a, a), _times(to_b, b)
 
 
 def _stable_add(op: Add, relevance: Tensor) -> tuple[Tensor, Tensor]:
     a = op.a.abs()
-    to_a = relevance * (a / _kept_from_zero(a + op.b.abs()))
+    total = _kept_from_zero(a + op.b.abs())
+    to_a = relevance * torch.div(a, total, out=total)
     # What is left goes to b: the two add up to the relevance exactly.
     return op.to_shapes(to_a, relevance - to_a)
 
@@ -203,13 +217,17 @@ def _authors_add(op: Add, relevance: Tensor) -> tuple[Tensor, Tensor]:
     return _rescaled(op, relevance, a, b)
 
 
-def _reference_matmul(op: MatMul, relevance: Tensor) -> tuple[Tensor, Tensor]:
-    to_a, to_b = op.adjoints(_authors_quotient(relevance, op.output), op.a, op.b)
-    return op.a * to_a / 2, op.b * to_b / 2
+def _reference_matmul(op: MatMul, relevance: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    s = _authors_quotient(relevance, op.output).div_(2)
+    to_a, to_b = op.adjoints(s, op.a, op.b)
+    return _times(to_a, op.a), _times(to_b, op.b)
 
 
 def _paper_matmul(op: MatMul, relevance: Tensor) -> tuple[Tensor, Tensor]:
+    op.wanted = ()  # the parts are scaled to add up, so that both are needed
     to_a, to_b = op.adjoints(_authors_quotient(relevance, op.output), op.a, op.b)
+    assert to_a is not None
+    assert to_b is not None
     return _rescaled(op, relevance, op.a * to_a, op.b * to_b)
 
 
@@ -295,6 +313,7 @@ _STABLE = RuleSet(
         "shift": unchanged,
         "pass": unchanged,
     },
+    in_parts=True,
 )
 _REFERENCE = RuleSet(
     "reference",
@@ -307,11 +326,12 @@ _REFERENCE = RuleSet(
         "pass": unchanged,
         "shared": _authors_shared,
     },
+    in_parts=True,
 )
 _SETS = {
     "stable": _STABLE,
     "reference": _REFERENCE,
-    "paper": _REFERENCE.extended("paper", matmul=_paper_matmul),
+    "paper": dataclasses.replace(_REFERENCE.extended("paper", matmul=_paper_matmul), in_parts=True),
     "authors_lrp": _REFERENCE.extended(
         "authors_lrp", linear=pixels_or(_doubled), add=_unscaled_add, shift=_unscaled_positions
     ),

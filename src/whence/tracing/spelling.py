@@ -65,6 +65,13 @@ SUMMING = frozenset(
     adaptive_avg_pool3d
     """.split()
 )
+# Those of them that take each number by itself.
+ELEMENT_WISE = frozenset(
+    """
+    gelu relu relu6 silu mish elu selu celu leaky_relu hardswish hardsigmoid hardtanh softplus
+    softsign logsigmoid sigmoid tanh erf exp abs neg mul multiply div divide true_divide
+    """.split()
+)
 DROPOUT = frozenset(
     """
     dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout
@@ -115,6 +122,12 @@ def kind_of_module(module: nn.Module) -> str | None:
     return None
 
 
+def mixed_by_module(module: nn.Module) -> int | None:
+    """How many of the last dimensions a module mixes, if that is known."""
+    element_wise = type(module).__module__.startswith(_PASSING_PACKAGES)
+    return 0 if element_wise and not any(True for _ in module.parameters()) else None
+
+
 def name_of(function: Callable[..., Any] | str) -> str:
     """The name under which a torch function is known here."""
     if isinstance(function, str):
@@ -146,6 +159,9 @@ class Call:
 
     def as_function(self) -> tuple[Callable[..., Tensor], list[Tensor]]:
         """The call as a function of the tensors that depend on the input, and those tensors."""
+        simple = self._of_first_argument()
+        if simple is not None:
+            return simple
         leaves, tree = torch.utils._pytree.tree_flatten((self.args, self.kwargs))
         places = [i for i, leaf in enumerate(leaves) if is_traced(leaf)]
         inputs = [leaves[i] for i in places]
@@ -158,16 +174,31 @@ class Call:
             for i, value in zip(places, values, strict=True):
                 filled[i] = value
             args, kwargs = torch.utils._pytree.tree_unflatten(filled, tree)
-            output = called(*args, **kwargs)
-            if isinstance(output, Tensor):
-                return output
-            name = getattr(called, "__qualname__", str(called))
-            raise WhenceError(
-                f"{name} is registered as one operation but returns {type(output).__name__}; only "
-                f"what returns one tensor can be."
-            )
+            return _one_tensor(called, called(*args, **kwargs))
 
         return function, inputs
+
+    def _of_first_argument(self) -> tuple[Callable[..., Tensor], list[Tensor]] | None:
+        """The same for nearly all calls, quickly; None where other arguments may matter, too."""
+        others = (*self.args[1:], *self.kwargs.values())
+        if not self.args or not is_traced(self.args[0]):
+            return None
+        if any(isinstance(v, list | dict | tuple) or is_traced(v) for v in others):
+            shapes = all(isinstance(v, int) for o in others if type(o) in (list, tuple) for v in o)
+            if not shapes or any(isinstance(v, dict) or is_traced(v) for v in others):
+                return None
+        called, rest, kwargs = self.function, self.args[1:], self.kwargs
+        return lambda x: _one_tensor(called, called(x, *rest, **kwargs)), [self.args[0]]
+
+
+def _one_tensor(called: Any, output: Any) -> Tensor:
+    if isinstance(output, Tensor):
+        return output
+    name = getattr(called, "__qualname__", str(called))
+    raise WhenceError(
+        f"{name} is registered as one operation but returns {type(output).__name__}; only what "
+        f"returns one tensor can be."
+    )
 
 
 def is_traced(value: object) -> bool:
@@ -200,7 +231,21 @@ def _whole(record: Recorder, call: Call, kind: str) -> Any:
     function, inputs = call.as_function()
     if not fits(kind, inputs):
         return record.refuse(call.run(), call.name)
-    return record.apply(Function(kind, function, name=call.name, where=record.where(kind)), *inputs)
+    operation = Function(kind, function, _mixed(call), name=call.name, where=record.where(kind))
+    return record.apply(operation, *inputs)
+
+
+def _mixed(call: Call) -> int | None:
+    """How many of the last dimensions of its input a call mixes, if that is known."""
+    if call.name in ELEMENT_WISE:
+        # A constant of fewer dimensions is the same for all rows that are counted further ahead.
+        others = (v for v in (*call.args, *call.kwargs.values()) if isinstance(v, Tensor))
+        return max((v.dim() for v in others if not is_traced(v)), default=0)
+    if call.name in ("layer_norm", "rms_norm"):
+        return len(call.argument(1, "normalized_shape"))
+    if call.name == "softmax":
+        return 1 if call.argument(1, "dim") == -1 else None
+    return None
 
 
 def fits(kind: str, inputs: list[Tensor]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -13,8 +13,9 @@ from torch.autograd.graph import GradientEdge
 
 from whence.errors import WhenceError
 from whence.tracing.attention import AttentionSite, arrange
+from whence.tracing.descent import descend
 from whence.tracing.operations import Tape
-from whence.tracing.recorder import Recorder, Run, Step
+from whence.tracing.recorder import Recorder, Run, Step, edge_of
 from whence.tracing.replica import replicate, unwrapped
 from whence.tracing.rules import RuleSet
 from whence.tracing.spelling import kind_of_module
@@ -98,26 +99,45 @@ class Trace:
         Returns:
             For each place, a tensor of its shape with the classes as a new first dimension.
         """
+        found = dict(self.descend(classes, places, [rules]))
+        return [found[number][0] for number in range(len(places))]
+
+    def descend(
+        self,
+        classes: Tensor,
+        places: Sequence[Tensor | GradientEdge],
+        readings: Sequence[RuleSet | None],
+        *,
+        release: bool = False,
+    ) -> Iterator[tuple[int, list[Tensor]]]:
+        """Several readings at once, handed over place by place on the way down.
+
+        Args:
+            classes: (batch, n) class indices.
+            places: Where to read.
+            readings: How to read: by rules, or None for gradients.
+            release: Whether to let go of all that has been passed. The trace can then be read only
+                this once.
+
+        Yields:
+            The number of a place and its readings, which are as `read` gives them.
+        """
         seeds = self.logits.new_zeros(classes.shape[1], *self.logits.shape)
         seeds.scatter_(2, classes.T[..., None], 1)
         several = len(seeds) > 1
-        self.tape.rules = rules
-        try:
-            readings = self._backward(places, seeds if several else seeds[0], several)
-        finally:
-            self.tape.rules = None
-        return [reading if several else reading[None] for reading in readings]
+        seed = seeds if several else seeds[0]
+        for number, found in self._descend(places, seed, readings, several, release):
+            yield number, found if several else [reading[None] for reading in found]
 
     def first_sample(self, place: Tensor | GradientEdge) -> Tensor:
         """Gradient of all that the model says of the first sample, somewhere in the graph."""
         return self._of_sample([place], 0)[0]
 
-    def _of_sample(
-        self, places: Sequence[Tensor | GradientEdge], sample: int
-    ) -> tuple[Tensor, ...]:
+    def _of_sample(self, places: Sequence[Tensor | GradientEdge], sample: int) -> list[Tensor]:
         seed = torch.zeros_like(self.logits)
         seed[sample] = 1
-        return self._backward(places, seed)
+        found = dict(self._descend(places, seed, [None]))
+        return [found[number][0] for number in range(len(places))]
 
     def find_order(self, places: Sequence[GradientEdge]) -> None:
         """Find, for places of so many rows as there are tokens in all, if samples come first.
@@ -161,18 +181,31 @@ class Trace:
         reading = reading.reshape(*extra, tokens, batch, *shape[2:])
         return reading.transpose(len(extra), len(extra) + 1)
 
-    def _backward(
-        self, places: Sequence[Tensor | GradientEdge], seed: Tensor, several: bool = False
-    ) -> tuple[Tensor, ...]:
-        with torch.inference_mode(False):
-            return torch.autograd.grad(
-                self.logits,
-                list(places),  # type: ignore[arg-type]
-                seed,
-                retain_graph=True,
-                is_grads_batched=several,
-                materialize_grads=True,
-            )
+    def _descend(
+        self,
+        places: Sequence[Tensor | GradientEdge],
+        seed: Tensor,
+        readings: Sequence[RuleSet | None],
+        several: bool = False,
+        release: bool = False,
+    ) -> Iterator[tuple[int, list[Tensor]]]:
+        edges = [place if isinstance(place, GradientEdge) else edge_of(place) for place in places]
+        going = descend(
+            self.logits,
+            seed,
+            readings,
+            edges,
+            batch=self.batch,
+            several=several,
+            release=release,
+        )
+        while True:
+            # Not around the whole loop: what is done with a reading is the caller's own affair.
+            with torch.inference_mode(False), torch.no_grad():
+                found = next(going, None)
+            if found is None:
+                return
+            yield found
 
 
 def trace(
