@@ -28,6 +28,10 @@ _COMMON = frozenset(("linear", "matmul", "add", "sum", "pass"))
 _LOOKUPS = frozenset(("embedding", "__getitem__", "index_select"))
 
 
+# Attributes that are no tensors, which models ask for all the time.
+_FACTS = frozenset(("shape", "dtype", "device", "ndim", "is_cuda", "requires_grad", "is_leaf"))
+
+
 class Step(NamedTuple):
     """A recorded operation, and where its inputs and its output are in the graph."""
 
@@ -137,6 +141,8 @@ class Recorder(TorchFunctionMode):
     ) -> Any:
         """Handle one call; while this runs, the mode is off."""
         name = spelling.name_of(func)
+        if name in _FACTS:
+            return func(*args)
         if name == "_set_grad_enabled" and self._ignore_no_grad:
             return None
         args, kwargs = _constants(args), {k: _constant(v) for k, v in (kwargs or {}).items()}
@@ -346,8 +352,11 @@ def _constants(values: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _constant(value: Any) -> Any:
     """Parameters without their gradients, also in lists and tuples; other values as they are."""
+    kind = type(value)
+    if kind is int or kind is float or value is None:
+        return value
     if isinstance(value, Tensor):
         return value.detach() if value.requires_grad and value.is_leaf else value
-    if type(value) is tuple:
+    if kind is tuple:
         return _constants(value)
-    return [_constant(v) for v in value] if type(value) is list else value
+    return [_constant(v) for v in value] if kind is list else value

@@ -106,6 +106,11 @@ def _authors_quotient(a: Tensor, b: Tensor) -> Tensor:
 _CANCELLED = 1e-3
 
 
+def _cancelled(total: Tensor, other: Tensor) -> Tensor:
+    """Whether somewhere a sum is far smaller than one of its two terms."""
+    return other.abs().mul_(-_CANCELLED).add_(total).amin() < 0
+
+
 def positive_products(quotient: Callable[[Tensor, Tensor], Tensor]) -> Rule:
     r"""The rule in which only positive products take part.
 
@@ -122,15 +127,14 @@ def positive_products(quotient: Callable[[Tensor, Tensor], Tensor]) -> Rule:
         w_positive = op.weight.clamp(min=0)
         w_negative = op.weight - w_positive
         half = torch.sub(w_positive, op.weight, alpha=0.5)  # |w| / 2, in one step
+        x_positive, x_negative = op.x.clamp(min=0), op.x.clamp(max=0)
         less_bias = None if op.bias is None else op.bias * -0.5
         total = op.map(op.x.abs(), half, less_bias).add_(op.output, alpha=0.5)
-        size = op.output.abs()
-        if op.tape.exact or op.tape.doubts(size.mul_(-_CANCELLED).add_(total).amin() < 0):
-            total = op.map(op.x.clamp(min=0), w_positive)
-            total.add_(op.map(op.x.clamp(max=0), w_negative))
+        if op.tape.exact or op.tape.doubts(_cancelled(total, op.output)):
+            total = op.map(x_positive, w_positive).add_(op.map(x_negative, w_negative))
         s = quotient(relevance, total)
-        to_x = torch.where(op.x > 0, op.adjoint(s, w_positive), op.adjoint(s, w_negative))
-        return to_x.mul_(op.x)
+        to_x = op.adjoint(s, w_positive).mul_(x_positive)
+        return to_x.addcmul_(op.adjoint(s, w_negative), x_negative)
 
     return rule
 

@@ -132,9 +132,9 @@ def name_of(function: Callable[..., Any] | str) -> str:
     """The name under which a torch function is known here."""
     if isinstance(function, str):
         return function
+    if isinstance(function, types.MethodWrapperType):
+        return function.__self__.__name__  # type: ignore[attr-defined, no-any-return]
     name: str = getattr(function, "__name__", str(function))
-    if name == "__get__":
-        name = function.__self__.__name__  # type: ignore[attr-defined]
     return name.split(".")[0]
 
 
