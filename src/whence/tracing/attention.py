@@ -112,6 +112,8 @@ def spelled_out_attention(
         if enable_gqa:
             key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
             value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
+        # Heads mostly come as a transposed view, which every product would copy again.
+        query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
         scores = query @ key.mT
         if attn_mask is not None and attn_mask.requires_grad and not attn_mask.is_leaf:
             return (scores * scale + attn_mask).softmax(-1) @ value

@@ -280,6 +280,7 @@ class MatMul(Operation):
 
     def adjoints(self, s: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """S B^T and A^T S, in the shapes of A and B; None where that is not wanted."""
+        s = s.contiguous()  # or it would be copied for each product
         return (
             (s @ b.mT).sum_to_size(a.shape) if self.wants(0) else None,
             (a.mT @ s).sum_to_size(b.shape) if self.wants(1) else None,
