@@ -53,6 +53,12 @@ class Call:
         return main
 
     @property
+    def tensors(self) -> list[Tensor]:
+        """All arguments that are tensors."""
+        values = (*self.args, *self.kwargs.values())
+        return [value for value in values if isinstance(value, Tensor)]
+
+    @property
     def padding(self) -> Tensor | None:
         """(batch, tokens), true where a token is padding."""
         mask = self.kwargs.get("attention_mask")
@@ -78,9 +84,8 @@ class Call:
         return Call(self.args, {**self.kwargs, self.main_at: value}, self.main_at)
 
     def _check(self, model: nn.Module) -> None:
-        tensors = [v for v in (*self.args, *self.kwargs.values()) if isinstance(v, Tensor)]
         devices = {p.device for p in model.parameters()}
-        for tensor in tensors:
+        for tensor in self.tensors:
             if len(devices) == 1 and tensor.device not in devices:
                 device = devices.pop()
                 raise WhenceError(

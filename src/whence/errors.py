@@ -7,3 +7,7 @@ class WhenceError(ValueError):
 
 class NoRuleError(WhenceError):
     """An operation stands on the relevance path and the rule set does not say how to pass it."""
+
+
+class TooLargeError(Exception):
+    """A batch takes more memory than it may: it is to go in smaller parts."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,6 +35,20 @@ KINDS = {
     "blocks": "the operations around each attention",
     "forwards": "further forward passes",
 }
+
+
+class Layer(NamedTuple):
+    """What there is at one attention map; what a method does not need is empty.
+
+    Attributes:
+        attention: (batch, heads, queries, keys).
+        gradient: (classes, batch, heads, queries, keys).
+        relevance: As the gradient.
+    """
+
+    attention: Tensor
+    gradient: Tensor
+    relevance: Tensor
 
 
 @dataclass
@@ -81,6 +96,7 @@ class Evidence:
         multi_label: Whether several classes can hold at once.
         found: What a method has to tell beside its scores, as JSON: for each sample and each
             explained class. It goes into the settings of the explanation.
+        descent: Reads the attention maps on the way down, once, if they are not all there.
     """
 
     pooling: Tensor
@@ -106,6 +122,20 @@ class Evidence:
     special: Tensor | None = None
     multi_label: bool = False
     found: list[list[dict[str, Any]]] = field(default_factory=list)
+    descent: Iterator[Layer] | None = field(default=None, repr=False)
+
+    def layers(self) -> Iterator[Layer]:
+        """What there is at each attention map, from the last layer down to the method's first.
+
+        Methods that say that they go `layer_by_layer` can ask for this once. Each layer is let go
+        before the next is read.
+        """
+        if self.descent is not None:
+            yield from self.descent
+            return
+        lists = (self.attention, self.gradient, self.relevance)
+        for number in reversed(range(max(map(len, lists)))):
+            yield Layer(*(of[number] if of else torch.empty(0) for of in lists))
 
     @property
     def batch(self) -> int:
@@ -207,6 +237,8 @@ def gather(
     special: Tensor | None = None,
     multi_label: bool = False,
     class_specific: bool = True,
+    layer_by_layer: bool = False,
+    release: bool = False,
 ) -> Evidence:
     """Read the kinds of evidence asked for: one pass for gradients, one for relevance.
 
@@ -224,17 +256,27 @@ def gather(
         multi_label: Whether several classes can hold at once.
         class_specific: Whether rows are pooled as each class weighs them. Otherwise all are pooled
             as the predicted class does, so that what is read of them is the same for every class.
+        layer_by_layer: Whether attention maps are read only as `Evidence.layers` asks for them.
+        release: Whether to let go of what has been read then, so that the trace is of no more use.
     """
     around = {"hidden", "hidden_gradient", "hidden_relevance", "attended", "attended_gradient"}
     blocks = find_blocks(traced) if around & set(kinds) or "blocks" in kinds else []
     places = _Places(traced, blocks, first_layer)
+    descent, at_maps = None, {"attention", "gradient", "relevance"} & set(kinds)
+    if layer_by_layer:
+        kinds = set(kinds) - at_maps
+        descent = places.descend(at_maps, classes, reading(gradients), rules, release)
     gradient = places.read("gradient", kinds, classes, reading(gradients))
     read = classes if class_specific else traced.logits.detach().argmax(1, keepdim=True)
     known = gradient["gradient"][-1:] if class_specific else []
+    if descent is not None and "gradient" in at_maps and class_specific:
+        first = next(descent)
+        descent, known = chain((first,), descent), [first.gradient]
     last = known or traced.gradient(read, traced.sites[-1:])
     pooling = pooling_weights(last[0].abs().sum((-3, -1)), layout)
     relevance = places.read("relevance", kinds, classes, rules)
     return Evidence(
+        descent=descent,
         pooling=pooling.expand(classes.shape[1], -1, -1),
         classes=classes,
         logits=traced.logits.detach(),
@@ -290,6 +332,42 @@ class _Places:
 
     def _attended(self) -> list[tuple[Tensor, GradientEdge]]:
         return [(block.attended, block.attended_at) for block in self._blocks]
+
+    def descend(
+        self,
+        kinds: Collection[str],
+        classes: Tensor,
+        gradients: RuleSet | None,
+        rules: RuleSet,
+        release: bool,
+    ) -> Iterator[Layer]:
+        """The attention maps from the last down to the first, with readings of them."""
+        sites = self._sites[::-1]
+        how = {"gradient": gradients, "relevance": rules}
+        wanted = [kind for kind in how if kind in kinds]
+        readings = self._traced.descend(
+            classes,
+            [site.weights for site in sites] if wanted else (),
+            [how[kind] for kind in wanted],
+            release=release,
+        )
+        waiting: dict[int, list[Tensor]] = {}
+        empty = torch.empty(0)
+        for number, site in enumerate(sites):
+            while wanted and number not in waiting:
+                waiting.update((next(readings),))
+            found = [site.by_head(one, self._traced.batch) for one in waiting.pop(number, ())]
+            by_kind = dict(zip(wanted, found, strict=True))
+            del found
+            maps = site.by_head(site.weights.detach(), self._traced.batch)
+            yield Layer(
+                maps if "attention" in kinds else empty,
+                by_kind.pop("gradient", empty),
+                by_kind.pop("relevance", empty),
+            )
+            del maps
+            if release:
+                site.release()
 
     def hidden_values(self) -> list[Tensor]:
         return [self._traced.by_token(value, at, value.shape) for value, at in self._hidden()]
@@ -355,5 +433,5 @@ def joined(parts: Sequence[Evidence], one_target: bool) -> Evidence:
     whole["pooling"] = join([part.pooling for part in parts])
     whole["classes"] = torch.cat([part.classes for part in parts], 1)
     # The graph, which is large, is not kept with the readings.
-    whole.update(blocks=[], forwards=None, trace=None, found=[])
+    whole.update(blocks=[], forwards=None, trace=None, found=[], descent=None)
     return Evidence(**whole)  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from whence import methods
 from whence.call import Call
 from whence.defaults import METHOD
-from whence.errors import WhenceError
-from whence.evidence import gather, joined
+from whence.errors import TooLargeError, WhenceError
+from whence.evidence import Evidence, gather, joined
 from whence.explanation import Explanation
-from whence.forwards import Forwards
+from whence.forwards import Forwards, most_bytes
 from whence.layout import Layout, Tokens, find_layout, find_tokens
 from whence.methods import Method
-from whence.targets import class_names_of, resolve
+from whence.targets import class_names_of, of_samples, resolve
 from whence.tracing import rules as rule_sets
 from whence.tracing.replica import unwrapped
 from whence.tracing.rules import RuleSet
@@ -31,6 +31,44 @@ from whence.version import __version__
 _MAPS_AT_ONCE = 64
 _KEPT = ("attention", "gradient", "relevance")
 _COARSE = (torch.float16, torch.bfloat16)
+
+
+class _Request(NamedTuple):
+    """What `explain` was asked for."""
+
+    method: Method
+    name: str
+    rules: RuleSet
+    target: Any
+    classes: Any
+    keep_evidence: bool
+    memory: float | None
+
+
+class _Part(NamedTuple):
+    """The explanation of some samples of a batch."""
+
+    scores: Tensor
+    indices: Tensor
+    logits: Tensor
+    layout: Layout
+    tokens: Tokens | None
+    told: list[list[dict[str, Any]]]
+    evidence: list[Evidence]
+
+    @classmethod
+    def joined(cls, parts: list[_Part]) -> _Part:
+        """Several parts, none of which has evidence, as one."""
+        if len(parts) == 1:
+            return parts[0]
+        scores, indices, logits = (
+            torch.cat([part[number] for part in parts])  # type: ignore[misc]
+            for number in range(3)
+        )
+        tokens = [part.tokens for part in parts if part.tokens is not None]
+        told = [one for part in parts for one in part.told]
+        joined = Tokens.joined(tokens) if tokens else None
+        return cls(scores, indices, logits, parts[0].layout, joined, told, [])
 
 
 class Explainer:
@@ -65,6 +103,7 @@ class Explainer:
         if not isinstance(self.layout, Layout):
             raise WhenceError(f"layout is a whence.Layout, not {layout!r}.")
         self.output = output
+        self._at_once: dict[Any, int] = {}
         if class_names is None:
             self.class_names = class_names_of(unwrapped(model))
         elif isinstance(class_names, Mapping):
@@ -98,8 +137,9 @@ class Explainer:
                 or a rule set of your own.
             keep_evidence: Whether to return the attention, gradient and relevance of each layer,
                 and what else the method worked with.
-            memory: Gibibytes that methods of many forward passes may take for them; if left out,
-                half of a GPU's free memory, or 2 on a CPU.
+            memory: Gibibytes that a forward pass may keep for the way back, or that methods of many
+                forward passes may take for them; larger batches go in parts. If left out, half of
+                a GPU's free memory, or 2 on a CPU; for the way back no more than 4.
             **options: Options of the method, such as ``start_layer``.
 
         Returns:
@@ -112,38 +152,14 @@ class Explainer:
         _check_memory(memory)
         rule_set = rule_sets.get(rules)
         call = Call.of(inputs, self.model)
+        request = _Request(built, method, rule_set, target, classes, keep_evidence, memory)
         # Whatever surrounds the call, explanations are computed in the precision of the weights.
         with torch.autocast(call.main.device.type, enabled=False), torch.inference_mode(False):
-            traced = self._trace(call)
-            indices = resolve(traced.logits.detach(), self.class_names, target, classes)
-            layout = find_layout(self.layout, traced.sites[0].tokens, call.main, traced.grids)
-            _check_inputs(method, built, layout)
-            kinds = {*built.needs, *(_KEPT if keep_evidence else ())}
-            tokens = None if layout.grid else find_tokens(call.kwargs, call.main, self.tokenizer)
-            special = _special(tokens, call.main.device)
-            scores, evidence, told = [], [], []
-            for group in torch.split(indices, _classes_at_once(built, kinds, indices), 1):
-                found = gather(
-                    traced,
-                    kinds,
-                    group,
-                    rule_set,
-                    layout,
-                    padding=call.padding,
-                    special=special,
-                    multi_label=_is_multi_label(self.model),
-                    class_specific=built.class_specific,
-                    gradients=getattr(built, "gradients", "plain"),
-                    first_layer=0 if keep_evidence else built.first_layer,
-                    forwards=lambda: Forwards(self.model, call, self.output, traced, memory),
-                )
-                scores.append(_units(_finite(built(found), method), layout, call.padding))
-                told.append(found.found)
-                if keep_evidence:
-                    evidence.append(found)
-        if built.propagates and traced.logits.dtype in _COARSE:
+            part = self._in_parts(call, request)
+        indices, layout, logits = part.indices, part.layout, part.logits
+        if built.propagates and logits.dtype in _COARSE:
             warnings.warn(
-                f"Relevance in {traced.logits.dtype} is too coarse to be conserved; explain a "
+                f"Relevance in {logits.dtype} is too coarse to be conserved; explain a "
                 f"float32 copy of the model.",
                 stacklevel=2,
             )
@@ -151,28 +167,101 @@ class Explainer:
         # One target is a class dimension of length 1, which the user did not ask for.
         many = classes is not None
         chosen = (slice(None), slice(None) if many else 0)
-        by_sample = [[fact for part in parts for fact in part] for parts in zip(*told, strict=True)]
         return Explanation(
-            scores=torch.cat(scores, 1)[chosen],
+            scores=part.scores[chosen],
             target=indices[chosen],
-            logits=traced.logits.detach(),
+            logits=logits,
             grid=layout.grid,
             image_size=tuple(call.main.shape[-2:]) if layout.grid else None,  # type: ignore[arg-type]
-            tokens=tokens,
+            tokens=part.tokens,
             target_names=self._names(indices[chosen].tolist()),
             multi_label=_is_multi_label(self.model),
             method=methods.describe(method).name,
             class_specific=built.class_specific,
             settings=rules_used | dataclasses.asdict(built),  # type: ignore[call-overload]
-            found=(by_sample if many else [one for (one,) in by_sample]) or None,
+            found=(part.told if many else [one for (one,) in part.told]) or None,
             version=__version__,
-            evidence=joined(evidence, one_target=not many) if keep_evidence else None,
+            evidence=joined(part.evidence, one_target=not many) if keep_evidence else None,
         )
 
-    def _trace(self, call: Call) -> Trace:
+    def _in_parts(self, call: Call, request: _Request) -> _Part:
+        """An explanation of as many samples at a time as memory allows."""
+        batch = len(call.main)
+        bound = most_bytes(call.main.device, request.memory)
+        if not request.method.layer_by_layer or request.keep_evidence:
+            return self._part(call, request, slice(0, batch), None)
+        # The shapes of a sample say how much memory it takes; what was found is remembered.
+        key = bound, *(tuple(value.shape[1:]) for value in call.tensors)
+        at_once = min(batch, self._at_once.get(key, batch))
+        parts: list[_Part] = []
+        start = 0
+        while start < batch:
+            rows = slice(start, min(start + at_once, batch))
+            try:
+                parts.append(self._part(call, request, rows, bound if at_once > 1 else None))
+                start = rows.stop
+            except TooLargeError:
+                at_once = self._at_once[key] = (at_once + 1) // 2
+        return _Part.joined(parts)
+
+    def _part(self, call: Call, request: _Request, rows: slice, bound: float | None) -> _Part:
+        """The explanation of some samples, by shortcuts unless these turn out to be too coarse."""
+        whole = call
+        if rows != slice(0, len(call.main)):
+            call = call.rows(torch.arange(rows.start, rows.stop))
+        for exact in (False, True):
+            traced = self._trace(call, bound)
+            traced.tape.exact = exact
+            part = self._scored(traced, whole, call, request, rows)
+            if not traced.tape.in_doubt():
+                break
+        return part
+
+    def _scored(
+        self, traced: Trace, whole: Call, call: Call, request: _Request, rows: slice
+    ) -> _Part:
+        method, keep_evidence = request.method, request.keep_evidence
+        logits = traced.logits.detach()
+        wanted = of_samples(request.target, request.classes, rows, len(whole.main))
+        indices = resolve(logits, self.class_names, *wanted)
+        layout = find_layout(self.layout, traced.sites[0].tokens, call.main, traced.grids)
+        _check_inputs(request.name, method, layout)
+        kinds = {*method.needs, *(_KEPT if keep_evidence else ())}
+        tokens = None if layout.grid else find_tokens(whole.kwargs, whole.main, self.tokenizer)
+        tokens = None if tokens is None else tokens.of_samples(rows)
+        special = _special(tokens, call.main.device)
+        scores, evidence, told = [], [], []
+        groups = torch.split(indices, _classes_at_once(method, kinds, indices), 1)
+        for group in groups:
+            found = gather(
+                traced,
+                kinds,
+                group,
+                request.rules,
+                layout,
+                padding=call.padding,
+                special=special,
+                multi_label=_is_multi_label(self.model),
+                class_specific=method.class_specific,
+                gradients=getattr(method, "gradients", "plain"),
+                first_layer=0 if keep_evidence else method.first_layer,
+                layer_by_layer=method.layer_by_layer and not keep_evidence,
+                release=group is groups[-1],
+                forwards=lambda: Forwards(self.model, call, self.output, traced, request.memory),
+            )
+            scores.append(_units(_finite(method(found), request.name), layout, call.padding))
+            told.append(found.found)
+            if keep_evidence:
+                evidence.append(found)
+        by_sample = [[fact for part in parts for fact in part] for parts in zip(*told, strict=True)]
+        return _Part(torch.cat(scores, 1), indices, logits, layout, tokens, by_sample, evidence)
+
+    def _trace(self, call: Call, bound: float | None) -> Trace:
         try:
-            return trace(self.model, call.args, dict(call.kwargs), call.main_at, self.output)
-        except WhenceError:
+            return trace(
+                self.model, call.args, dict(call.kwargs), call.main_at, self.output, bound=bound
+            )
+        except (WhenceError, TooLargeError):
             raise
         except Exception as error:
             if call.main.is_floating_point() and call.main.dim() == 3:

@@ -20,6 +20,8 @@ from whence.tracing.trace import Trace, find_logits, trace
 
 # Gibibytes that passes may take on a CPU if the user names no bound.
 _ON_A_CPU = 2.0
+# Gibibytes that a recorded pass may keep at most, then: more would not make it faster.
+_KEPT_AT_ONCE = 4.0
 
 
 class Forwards:
@@ -160,6 +162,11 @@ def _bytes_kept(traced: Trace) -> int:
                     storage = tensor.untyped_storage()
                     sizes[storage.data_ptr()] = storage.nbytes()
     return max(1, sum(sizes.values()))
+
+
+def most_bytes(device: torch.device, memory: float | None) -> float:
+    """What one recorded forward pass may keep, if the user names so many gibibytes or none."""
+    return (min(_free(device), _KEPT_AT_ONCE) if memory is None else memory) * 2**30
 
 
 def _free(device: torch.device) -> float:

@@ -70,6 +70,17 @@ def resolve(
     return torch.tensor(indices, device=logits.device)
 
 
+def of_samples(target: Any, classes: Any, rows: slice, batch: int) -> tuple[Any, Any]:
+    """What was asked for of some samples of a batch, where it was said for each of them."""
+    if rows == slice(0, batch):
+        return target, classes
+    if target is not None and not _is_one(target) and len(target) == batch:
+        target = list(target)[rows]
+    if classes is not None and not _is_one(classes) and not all(map(_is_one, classes)):
+        classes = list(classes)[rows] if len(classes) == batch else classes
+    return target, classes
+
+
 def _is_one(value: Any) -> bool:
     """Whether a value names one class, rather than several."""
     if isinstance(value, str):

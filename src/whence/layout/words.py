@@ -28,6 +28,19 @@ class Tokens:
     words: list[list[int | None]]
     texts: list[list[str]] = field(default_factory=list)
 
+    def of_samples(self, rows: slice) -> Tokens:
+        """The tokens of some of the texts."""
+        return Tokens(self.strings[rows], self.words[rows], self.texts[rows])
+
+    @classmethod
+    def joined(cls, parts: Sequence[Tokens]) -> Tokens:
+        """The tokens of several batches as one."""
+        return cls(
+            [one for part in parts for one in part.strings],
+            [one for part in parts for one in part.words],
+            [one for part in parts for one in part.texts],
+        )
+
 
 def find_tokens(inputs: Mapping[str, Any], ids: Tensor, tokenizer: Any = None) -> Tokens | None:
     """Tokens from what a fast tokenizer returned, or from ids and a tokenizer, or None."""

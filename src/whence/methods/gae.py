@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor
 
 from whence.errors import WhenceError
-from whence.evidence import Evidence
+from whence.evidence import Evidence, Layer
 from whence.methods.parts.rows import carried, lowest_at_pooled, pooled_rows
 from whence.methods.registry import Method, register
 from whence.tracing.gradients import Gradients, reading
@@ -59,6 +58,7 @@ class Gae(Method):
         "Encoder-Decoder Transformers, ICCV 2021"
     )
     cost: ClassVar[str] = "2, or 4 with cross-attention"
+    layer_by_layer: ClassVar[bool] = True
 
     gradients: Gradients = "plain"
 
@@ -75,24 +75,25 @@ class Gae(Method):
         if len({end for of in within for end in (of.queries, of.keys)}) > 1:
             return self._across(evidence, trace, streams)
         kept, moved = evidence.pooling, torch.zeros_like(evidence.pooling)
-        for added in reversed(_weighted(evidence.attention, evidence.gradient)):
-            kept, moved = carried(kept, moved, added)
+        for layer in evidence.layers():
+            kept, moved = carried(kept, moved, _weighted(layer))
         return lowest_at_pooled(moved, evidence)
 
     def _across(self, evidence: Evidence, trace: Trace, streams: list[Streams]) -> Tensor:
         """The scores in a model of several sequences."""
         explained = explained_stream(trace, streams)
-        gradient, attention = evidence.gradient, evidence.attention
-        if trace is not evidence.trace:
+        if trace is evidence.trace:
+            layers = list(evidence.layers())[::-1]
+        else:
             places = [site.weights for site in trace.sites]
             readings = trace.read(evidence.classes, places, reading(self.gradients))
-            attention = trace.attention()
-            gradient = [
-                site.by_head(at, trace.batch)
-                for site, at in zip(trace.sites, readings, strict=True)
+            layers = [
+                Layer(maps, site.by_head(at, trace.batch), at)
+                for site, maps, at in zip(trace.sites, trace.attention(), readings, strict=True)
             ]
         relevancies = _Relevancies()
-        for of, added in zip(streams, _weighted(attention, gradient), strict=True):
+        for of, layer in zip(streams, layers, strict=True):
+            added = _weighted(layer)
             if of.cross:
                 relevancies.attend(of.queries, of.keys, added)
             else:
@@ -107,10 +108,9 @@ class Gae(Method):
         return lowest_at_pooled(pooled_rows(found, evidence), evidence)
 
 
-def _weighted(attention: Sequence[Tensor], gradient: Sequence[Tensor]) -> list[Tensor]:
-    """For each layer, the mean over heads of max(gradient * attention, 0)."""
-    layers = zip(attention, gradient, strict=True)
-    return [(at * weights).clamp_(min=0).mean(-3) for weights, at in layers]
+def _weighted(layer: Layer) -> Tensor:
+    """The mean over heads of max(gradient * attention, 0)."""
+    return (layer.gradient * layer.attention).clamp_(min=0).mean(-3)
 
 
 class _Relevancies:

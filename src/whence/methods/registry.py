@@ -30,6 +30,8 @@ class Method:
         class_specific: Whether different classes get different explanations.
         signed: Whether scores below zero speak against the class.
         inputs: What it explains: ``"image"``, ``"text"`` or both.
+        layer_by_layer: Whether it reads attention maps by `Evidence.layers`, so that they need not
+            all be there at once; its attention, gradient and relevance are then not filled.
     """
 
     needs: ClassVar[tuple[str, ...]] = ()
@@ -38,6 +40,7 @@ class Method:
     class_specific: ClassVar[bool] = True
     signed: ClassVar[bool] = False
     inputs: ClassVar[tuple[str, ...]] = ("image", "text")
+    layer_by_layer: ClassVar[bool] = False
 
     @property
     def first_layer(self) -> int:

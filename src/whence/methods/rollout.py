@@ -10,7 +10,7 @@ from torch import Tensor
 
 from whence.errors import WhenceError
 from whence.evidence import Evidence
-from whence.methods.parts.rows import carried, layers_from, lowest_at_pooled, one_sequence
+from whence.methods.parts.rows import carried, layers_down_to, lowest_at_pooled, one_sequence
 from whence.methods.registry import Method, register
 
 
@@ -44,6 +44,7 @@ class Rollout(Method):
     citation: ClassVar[str] = "Abnar, Zuidema: Quantifying Attention Flow in Transformers, ACL 2020"
     cost: ClassVar[str] = "1"
     class_specific: ClassVar[bool] = False
+    layer_by_layer: ClassVar[bool] = True
 
     start_layer: int = 0
     heads: Literal["mean", "max", "min"] = "mean"
@@ -57,11 +58,15 @@ class Rollout(Method):
                 f"0 to below 1."
             )
 
+    @property
+    def first_layer(self) -> int:  # noqa: D102
+        return self.start_layer
+
     def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
         one_sequence(evidence)
         kept, moved = evidence.pooling, torch.zeros_like(evidence.pooling)
-        for layer in layers_from(self.start_layer, len(evidence.attention)):
-            fused = self._fused(evidence.attention[layer])
+        for layer in layers_down_to(self.start_layer, evidence):
+            fused = self._fused(layer.attention)
             if self.discard_ratio:
                 fused = _without_lowest(fused, self.discard_ratio, evidence)
             kept, moved = carried(kept, moved, fused, self.normalize_rows)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from whence.evidence import Evidence
-from whence.methods.parts.rows import carried, layers_from, lowest_at_pooled, one_sequence
+from whence.methods.parts.rows import carried, layers_down_to, lowest_at_pooled, one_sequence
 from whence.methods.registry import Method, register
 from whence.tracing.gradients import Gradients
 
@@ -43,6 +43,7 @@ class Tiba(Method):
         "Chefer, Gur, Wolf: Transformer Interpretability Beyond Attention Visualization, CVPR 2021"
     )
     cost: ClassVar[str] = "5"
+    layer_by_layer: ClassVar[bool] = True
 
     start_layer: int = 0
     normalize_rows: bool = False
@@ -55,8 +56,7 @@ class Tiba(Method):
     def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
         one_sequence(evidence)
         kept, moved = evidence.pooling, torch.zeros_like(evidence.pooling)
-        for layer in layers_from(self.start_layer, len(evidence.gradient)):
-            weighted = evidence.gradient[layer] * evidence.relevance[layer]
-            added = weighted.clamp_(min=0).mean(-3)
-            kept, moved = carried(kept, moved, added, self.normalize_rows)
+        for layer in layers_down_to(self.start_layer, evidence):
+            weighted = (layer.gradient * layer.relevance).clamp_(min=0)
+            kept, moved = carried(kept, moved, weighted.mean(-3), self.normalize_rows)
         return lowest_at_pooled(moved, evidence)

@@ -43,6 +43,10 @@ class AttentionSite:
         """The number of keys."""
         return self.weights.shape[-2 if self.keys_first else -1]
 
+    def release(self) -> None:
+        """Let go of the map; its shape stays known."""
+        self.weights = torch.empty(self.weights.shape, device="meta")
+
     def values(self, batch: int) -> Tensor:
         """The values that the map weighs, as (batch, heads, keys, width of a head)."""
         values = self.product.a.mT if self.keys_first else self.product.b

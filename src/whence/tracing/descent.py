@@ -10,6 +10,7 @@ only some tokens, only these rows are worked on.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -85,11 +86,11 @@ def descend(
     order, leading = _way_down(logits.grad_fn, asked)
     walk = _Walk(batch, several)
     arrived: list[dict[Any, dict[int, Value]]] = [{} for _ in readings]
-    for values in arrived:
-        values[logits.grad_fn] = {logits.output_nr: seed}
+    for waiting in arrived:
+        waiting[logits.grad_fn] = {logits.output_nr: seed}
     left = set(range(len(places)))
     for node in order:
-        incoming = [values.pop(node, {}) for values in arrived]
+        incoming = [waiting.pop(node, {}) for waiting in arrived]
         for number in asked.get(node, ()):
             at = places[number].output_nr
             read = [_whole(values[at]) if at in values else None for values in incoming]
@@ -161,7 +162,7 @@ class _Walk:
     def zeros(self, place: GradientEdge, seed: Tensor) -> Tensor:
         """The reading of a place that nothing arrives at."""
         classes = seed.shape[:1] if self._several else ()
-        like = place.node._input_metadata[place.output_nr]  # type: ignore[attr-defined]
+        like = place.node._input_metadata[place.output_nr]
         return seed.new_zeros(*classes, *like.shape, dtype=like.dtype)
 
     def through(
@@ -186,18 +187,14 @@ class _Walk:
         rules: RuleSet | None,
         wanted: tuple[bool, ...],
     ) -> Sequence[Value | None]:
-        read = operation.gradient if rules is None else None
         shapes: Sequence[torch.Size | None] = ()
         if isinstance(value, Rows) and (rules is None or rules.in_parts):
             part = operation.only_rows(*value.place)
             if part is not None:
                 operation, shapes = part
-                read = operation.gradient if rules is None else None
         operation.wanted = wanted if rules is None or rules.in_parts else ()
         plain = value.value if shapes and isinstance(value, Rows) else _whole(value)
-        if read is None:
-            assert rules is not None
-            read = _by(rules, operation)
+        read = operation.gradient if rules is None else partial(rules.propagate, operation)
         results = self._of_classes(read, [plain])
         operation.wanted = ()
         if not shapes or not isinstance(value, Rows):
@@ -259,10 +256,6 @@ class _Walk:
         return [Rows(value, dim - len(shape), max(0, start % shape[dim]), shape)]
 
 
-def _by(rules: RuleSet, operation: Operation) -> Callable[[Tensor], Sequence[Tensor | None]]:
-    return lambda relevance: rules.propagate(operation, relevance)
-
-
 def _called(node: Any, grads: list[Tensor | None]) -> Sequence[Tensor | None]:
     if callable(node):
         results = node(*grads)
@@ -271,8 +264,8 @@ def _called(node: Any, grads: list[Tensor | None]) -> Sequence[Tensor | None]:
     given = [(i, grad) for i, grad in enumerate(grads) if grad is not None]
     edges = [(i, edge) for i, edge in enumerate(node.next_functions) if edge[0] is not None]
     found = torch.autograd.grad(
-        [GradientEdge(node, i) for i, _ in given],  # type: ignore[arg-type]
-        [GradientEdge(*edge) for _, edge in edges],  # type: ignore[arg-type]
+        [GradientEdge(node, i) for i, _ in given],
+        [GradientEdge(*edge) for _, edge in edges],
         [grad for _, grad in given],
         retain_graph=True,
         allow_unused=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from whence.errors import WhenceError
+from whence.errors import TooLargeError, WhenceError
 from whence.tracing import spelling
 from whence.tracing.attention import SOFTMAX, AttentionSite, softmax_behind, weighs_products
 from whence.tracing.descent import REFUSED
@@ -87,6 +88,7 @@ class Recorder(TorchFunctionMode):
         names: Paths of the model's modules, by id, for messages.
         ignore_no_grad: Whether to follow the input where the model itself switches gradients off.
         run: What is done otherwise than in the model's own forward pass.
+        bound: How many bytes the operations may keep.
 
     Attributes:
         tape: What the recorded operations share.
@@ -98,9 +100,14 @@ class Recorder(TorchFunctionMode):
     """
 
     def __init__(
-        self, names: Mapping[int, str], ignore_no_grad: bool = False, run: Run | None = None
+        self,
+        names: Mapping[int, str],
+        ignore_no_grad: bool = False,
+        run: Run | None = None,
+        bound: float | None = None,
     ) -> None:
         super().__init__()
+        self._bytes_left = math.inf if bound is None else bound
         self.tape = Tape()
         self.run = Run() if run is None else run
         self.tape.rules = self.run.rules
@@ -210,6 +217,9 @@ class Recorder(TorchFunctionMode):
         if self.run.forward_only:
             operation.release()
         else:
+            self._bytes_left -= output.nbytes
+            if self._bytes_left < 0:
+                raise TooLargeError
             self.steps.append(Step(operation, tuple(map(edge_of, inputs)), edge_of(output)))
         return output if edit is None or edit.output is None else _traced(edit.output(output))
 

@@ -261,7 +261,7 @@ def pixels_or(rule: Rule) -> Rule:
             {\sum_{j'} x_{j'} w_{j'i} - l w_{j'i}^+ - h w_{j'i}^-} R_i
     """
 
-    def bounded(op: Linear, relevance: Tensor) -> Tensor | tuple[Tensor, ...]:
+    def bounded(op: Linear, relevance: Tensor) -> Tensor | tuple[Tensor | None, ...]:
         if not (isinstance(op, Convolution) and op.x.dim() == 4 and op.x.shape[1] == 3):
             return rule(op, relevance)
         low, high = (op.x * 0 + bound((1, 2, 3), True) for bound in (op.x.amin, op.x.amax))

@@ -215,6 +215,7 @@ def trace(
     main: str | int,
     output: Callable[[Any], Tensor] | None = None,
     run: Run | None = None,
+    bound: float | None = None,
 ) -> Trace:
     """Run a model once and record it.
 
@@ -228,12 +229,14 @@ def trace(
         main: Which argument is the input to explain, by position or name.
         output: Gets the logits from what the model returns, if it is not obvious.
         run: What is done otherwise than in the model's own forward pass.
+        bound: How many bytes the operations may keep.
 
     Raises:
         WhenceError: The model has no attention, or no logits that whence can follow.
+        TooLargeError: The operations keep more than they may.
     """
     for ignore_no_grad in (False, True):
-        recorded = _record(model, args, kwargs, main, output, ignore_no_grad, run)
+        recorded = _record(model, args, kwargs, main, output, ignore_no_grad, run, bound)
         if recorded is not None:
             return recorded
     raise WhenceError(
@@ -250,12 +253,13 @@ def _record(
     output: Callable[[Any], Tensor] | None,
     ignore_no_grad: bool,
     run: Run | None,
+    bound: float | None,
 ) -> Trace | None:
     """Record a forward pass; None if the logits do not depend on the input."""
     with torch.inference_mode(False), torch.enable_grad():
         stand_in = replicate(model)
         names = {id(module): name for name, module in stand_in.named_modules()}
-        recorder = Recorder(names, ignore_no_grad, run)
+        recorder = Recorder(names, ignore_no_grad, run, bound)
         whole = [m for m in stand_in.modules() if kind_of_module(m) is not None]
         for module in whole:
             kind = kind_of_module(module)

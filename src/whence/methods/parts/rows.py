@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from itertools import islice
 
 import torch
 from torch import Tensor
 
 from whence.errors import WhenceError
-from whence.evidence import Evidence
+from whence.evidence import Evidence, Layer
 from whence.tracing.streams import find_streams, pools
 
 
@@ -24,6 +26,18 @@ def layers_from(start: int, layers: int, option: str = "start_layer") -> range:
             f"layers, 0 to {layers - 1}."
         )
     return range(layers - 1, start - 1, -1)
+
+
+def layers_down_to(start: int, evidence: Evidence) -> Iterator[Layer]:
+    """What there is in the layers from the last one down to a first one.
+
+    Raises:
+        WhenceError: There is no such layer.
+    """
+    layers = len(evidence.attention or evidence.gradient)
+    if evidence.trace is not None:
+        layers = len(evidence.trace.sites)
+    return islice(evidence.layers(), len(layers_from(start, layers)))
 
 
 def read_layer(layer: int, evidence: Evidence) -> int:
