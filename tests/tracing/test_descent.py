@@ -1,0 +1,180 @@
+"""Going down the graph gives what autograd's own engine gives, with less work and memory."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.zoo import CASES, built
+from whence import Explainer, rules
+from whence.tracing.descent import Rows
+from whence.tracing.gradients import BALANCED
+from whence.tracing.operations import Add, Linear, MatMul, Operation, Tape
+from whence.tracing.trace import Trace, trace
+
+# A class token, averages, heads folded into the batch, text, attention call by call.
+MODELS = [
+    "timm-vit-fused",
+    "timm-vit-average-fused",
+    "timm-deit-distilled-unfused",
+    "torchvision-vit",
+    "hand-written",
+    "BeitForImageClassification-sdpa",
+    "Dinov2ForImageClassification-sdpa",
+    "Bert-sdpa",
+]
+
+
+def traced(name: str) -> Trace:
+    case = CASES[name]
+    model, inputs = built(case).double(), case.inputs()
+    if isinstance(inputs, Tensor):
+        return trace(model, (inputs.double(),), {}, 0)
+    main = next(key for key in ("input_ids", "pixel_values") if key in inputs)
+    given = {k: v.double() if v.is_floating_point() else v for k, v in inputs.items()}
+    return trace(model, (), given, main)
+
+
+def by_engine(of: Trace, classes: Tensor, rule_set) -> list[Tensor]:
+    """The same reading by autograd's engine, which knows neither rows nor what is wanted."""
+    of.tape.rules = rule_set
+    seed = torch.zeros_like(of.logits).scatter_(1, classes, 1)
+    try:
+        found = torch.autograd.grad(
+            of.logits, [site.weights for site in of.sites], seed, retain_graph=True
+        )
+    finally:
+        of.tape.rules = None
+    return [site.by_head(one, of.batch) for site, one in zip(of.sites, found, strict=True)]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_readings_are_those_of_the_engine(name):
+    of = traced(name)
+    classes = of.logits.detach().topk(2).indices
+    for rule_set in (None, BALANCED, *map(rules.get, ("stable", "reference", "paper"))):
+        together = [site.weights for site in of.sites]
+        together = of.read(classes, together, rule_set)
+        for number in range(2):
+            one = classes[:, number : number + 1]
+            places = [site.weights for site in of.sites]
+            alone = of.read(one, places, rule_set)
+            expected = by_engine(of, one, rule_set)
+            for site, a, b, c in zip(of.sites, alone, together, expected, strict=True):
+                assert torch.allclose(site.by_head(a[0], of.batch), c, rtol=1e-9, atol=1e-14)
+                assert torch.allclose(site.by_head(b[number], of.batch), c, rtol=1e-9, atol=1e-14)
+
+
+def test_several_readings_go_down_together():
+    of = traced("timm-vit-fused")
+    classes = of.logits.detach().argmax(1, keepdim=True)
+    stable = rules.get("stable")
+    places = [site.weights for site in of.sites]
+    found = dict(of.descend(classes, places, [None, stable]))
+    for number, (gradient, relevance) in found.items():
+        assert torch.equal(gradient, of.read(classes, places, None)[number])
+        assert torch.equal(relevance, of.read(classes, places, stable)[number])
+
+
+def test_behind_a_class_token_only_its_row_is_worked_on(monkeypatch):
+    of = traced("timm-vit-fused")
+    tokens, seen = of.sites[0].tokens, []
+    plain = Linear.gradient
+
+    def watched(self, output):
+        seen.append(output.shape[1] if output.dim() == 3 else 1)
+        return plain(self, output)
+
+    monkeypatch.setattr(Linear, "gradient", watched)
+    classes = of.logits.detach().argmax(1, keepdim=True)
+    of.gradient(classes, of.sites[-1:])
+    assert seen
+    assert set(seen) == {1}
+    seen.clear()
+    of.gradient(classes)
+    assert tokens in seen
+
+
+def test_what_has_been_passed_is_let_go():
+    of = traced("timm-vit-fused")
+    classes = of.logits.detach().argmax(1, keepdim=True)
+    going = of.descend(classes, [s.weights for s in of.sites[::-1]], [None], release=True)
+    next(going)
+    next(going)
+    upper = [s.operation for s in of.steps if s.operation.index > of.sites[-1].product.index]
+    lower = [s.operation for s in of.steps if s.operation.index < of.sites[0].product.index]
+    assert not any(hasattr(operation, "output") for operation in upper)
+    assert all(hasattr(operation, "output") for operation in lower)
+
+
+def recorded(operation: Operation, *inputs: Tensor) -> Operation:
+    operation.tape = Tape()
+    operation.tape.batch = 2
+    operation.forward(*inputs)
+    return operation
+
+
+@pytest.mark.parametrize("rule_set", ["stable", "reference", "paper"])
+@pytest.mark.parametrize(
+    "operation",
+    [
+        recorded(Linear(torch.randn(5, 4).double()), torch.randn(2, 6, 4).double()),
+        recorded(MatMul(), torch.randn(2, 6, 4).double(), torch.randn(2, 4, 5).double()),
+        recorded(Add(), torch.randn(2, 6, 5).double(), torch.randn(2, 6, 5).double()),
+    ],
+    ids=lambda operation: type(operation).__name__,
+)
+def test_rows_get_what_the_whole_would_give_them(operation, rule_set):
+    rows = Rows(torch.rand(2, 2, 5).double(), -2, 3, operation.output.shape)
+    small, shapes = operation.only_rows(*rows.place)
+    some = rules.get(rule_set).propagate(small, rows.value)
+    whole = rules.get(rule_set).propagate(operation, rows.whole())
+    for part, shape, expected in zip(some, shapes, whole, strict=True):
+        got = part if shape is None else Rows(part, -2, 3, shape).whole()
+        assert torch.allclose(got, expected)
+
+
+def test_a_reading_without_shortcuts_is_the_same():
+    of = traced("timm-vit-fused")
+    classes = of.logits.detach().argmax(1, keepdim=True)
+    quick = of.relevance(classes, rules.get("stable"))
+    of.tape.exact = True
+    for a, b in zip(quick, of.relevance(classes, rules.get("stable")), strict=True):
+        assert torch.allclose(a, b, rtol=1e-9, atol=1e-15)
+
+
+def test_shortcuts_in_doubt_are_not_taken_in_the_end(monkeypatch):
+    case = CASES["timm-vit-fused"]
+    expected = Explainer(built(case)).explain(case.inputs()).scores
+    exact = []
+
+    def postponed(self, doubt):
+        exact.append(self.exact)
+        self._doubts.append(torch.ones_like(doubt))  # as on a GPU, where nobody looks in between
+        return False
+
+    monkeypatch.setattr(Tape, "doubts", postponed)
+    monkeypatch.setattr("whence.tracing.rules._CANCELLED", 1e9)
+    model, passes = built(case), []
+    model.register_forward_pre_hook(lambda *_: passes.append(1))
+    scores = Explainer(model).explain(case.inputs()).scores
+    assert len(passes) == 2
+    assert exact
+    assert not any(exact)
+    assert torch.allclose(scores, expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("method", ["tiba", "gae", "rollout"])
+@pytest.mark.parametrize("name", ["timm-vit-fused", "Bert-sdpa"])
+def test_a_batch_in_parts_is_explained_alike(name, method):
+    case = CASES[name]
+    explainer, inputs = Explainer(built(case).double()), case.inputs()
+    if isinstance(inputs, Tensor):
+        inputs = inputs.double()
+    whole = explainer.explain(inputs, method=method, classes=2)
+    parts = explainer.explain(inputs, method=method, classes=2, memory=1e-6)
+    assert explainer._at_once
+    assert torch.allclose(parts.scores, whole.scores)
+    assert torch.equal(parts.target, whole.target)
+    assert parts.target_names == whole.target_names
+    alone = explainer.explain(inputs, method=method, target=[0, 1, 2], memory=1e-6)
+    assert alone.target.tolist() == [0, 1, 2]
