@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from whence.forwards import Forwards
 from whence.layout import Layout, pooling_weights
 from whence.tracing.blocks import Block, find_blocks
 from whence.tracing.gradients import Reading, reading
+from whence.tracing.operations import Attention, MatMul
 from whence.tracing.rules import RuleSet
 from whence.tracing.trace import Trace
 
@@ -38,7 +40,9 @@ KINDS = {
 
 
 class Layer(NamedTuple):
-    """What there is at one attention map; what a method does not need is empty.
+    """What there is at the attention maps of a layer, or of some of its heads.
+
+    What a method does not need is empty.
 
     Attributes:
         attention: (batch, heads, queries, keys).
@@ -49,6 +53,18 @@ class Layer(NamedTuple):
     attention: Tensor
     gradient: Tensor
     relevance: Tensor
+
+
+_FUSED: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "mean": torch.sum,
+    "max": torch.amax,
+    "min": torch.amin,
+}
+_JOINED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "mean": Tensor.add_,
+    "max": torch.maximum,
+    "min": torch.minimum,
+}
 
 
 @dataclass
@@ -122,20 +138,43 @@ class Evidence:
     special: Tensor | None = None
     multi_label: bool = False
     found: list[list[dict[str, Any]]] = field(default_factory=list)
-    descent: Iterator[Layer] | None = field(default=None, repr=False)
+    descent: Iterator[Callable[[], Iterator[Layer]]] | None = field(default=None, repr=False)
 
-    def layers(self) -> Iterator[Layer]:
-        """What there is at each attention map, from the last layer down to the method's first.
+    def fused(
+        self,
+        weigh: Callable[[Layer], Tensor],
+        heads: Literal["mean", "max", "min"] = "mean",
+        first: int = 0,
+    ) -> Iterator[Tensor]:
+        """A matrix (..., queries, keys) for each layer, from the last down to a first one.
 
         Methods that say that they go `layer_by_layer` can ask for this once. Each layer is let go
-        before the next is read.
+        before the next is read, and the heads of long sequences come one after the other.
+
+        Args:
+            weigh: Makes maps (..., heads, queries, keys) of what there is in some heads of a layer.
+            heads: How heads are made one.
+            first: The first layer; the method's `first_layer`.
         """
+        for layer in self._layers(first):
+            fused, count = None, 0
+            for some in layer():
+                maps = weigh(some)
+                count += maps.shape[-3]
+                part = _FUSED[heads](maps, -3)
+                fused = part if fused is None else _JOINED[heads](fused, part)
+                del maps, part, some
+            assert fused is not None
+            yield fused.div_(count) if heads == "mean" else fused
+
+    def _layers(self, first: int) -> Iterator[Callable[[], Iterator[Layer]]]:
         if self.descent is not None:
             yield from self.descent
             return
         lists = (self.attention, self.gradient, self.relevance)
-        for number in reversed(range(max(map(len, lists)))):
-            yield Layer(*(of[number] if of else torch.empty(0) for of in lists))
+        for number in reversed(range(first, max(map(len, lists)))):
+            layer = Layer(*(of[number] if of else torch.empty(0) for of in lists))
+            yield partial(iter, (layer,))
 
     @property
     def batch(self) -> int:
@@ -271,9 +310,13 @@ def gather(
     known = gradient["gradient"][-1:] if class_specific else []
     if descent is not None and "gradient" in at_maps and class_specific:
         first = next(descent)
-        descent, known = chain((first,), descent), [first.gradient]
-    last = known or traced.gradient(read, traced.sites[-1:])
-    pooling = pooling_weights(last[0].abs().sum((-3, -1)), layout)
+        descent, last = chain((first,), descent), first
+    elif known:
+        last = partial(iter, (Layer(known[0], known[0], known[0]),))
+    else:
+        top = _Places(traced, blocks, -1)
+        last = next(top.descend({"gradient"}, read, None, rules, release=False))
+    pooling = pooling_weights(_dependence(last), layout)
     relevance = places.read("relevance", kinds, classes, rules)
     return Evidence(
         descent=descent,
@@ -300,6 +343,12 @@ def gather(
         special=special,
         multi_label=multi_label,
     )
+
+
+def _dependence(layer: Callable[[], Iterator[Layer]]) -> Tensor:
+    """How strongly the logit depends on each query of a layer: (classes, batch, queries)."""
+    parts = [part.gradient.abs().sum((-3, -1)) for part in layer()]
+    return torch.stack(parts).sum(0)
 
 
 def _only(readings: list[Tensor]) -> Tensor | None:
@@ -340,14 +389,14 @@ class _Places:
         gradients: RuleSet | None,
         rules: RuleSet,
         release: bool,
-    ) -> Iterator[Layer]:
+    ) -> Iterator[Callable[[], Iterator[Layer]]]:
         """The attention maps from the last down to the first, with readings of them."""
         sites = self._sites[::-1]
         how = {"gradient": gradients, "relevance": rules}
         wanted = [kind for kind in how if kind in kinds]
         readings = self._traced.descend(
             classes,
-            [site.weights for site in sites] if wanted else (),
+            [site.place for site in sites] if wanted else (),
             [how[kind] for kind in wanted],
             release=release,
         )
@@ -356,16 +405,17 @@ class _Places:
         for number, site in enumerate(sites):
             while wanted and number not in waiting:
                 waiting.update((next(readings),))
-            found = [site.by_head(one, self._traced.batch) for one in waiting.pop(number, ())]
-            by_kind = dict(zip(wanted, found, strict=True))
-            del found
-            maps = site.by_head(site.weights.detach(), self._traced.batch)
-            yield Layer(
-                maps if "attention" in kinds else empty,
-                by_kind.pop("gradient", empty),
-                by_kind.pop("relevance", empty),
-            )
-            del maps
+            read = dict(zip(wanted, waiting.pop(number, ()), strict=True))
+            if isinstance(site.product, Attention):
+                layer = partial(_in_heads, site.product, kinds, read, how)
+            else:
+                read = {kind: site.by_head(one, self._traced.batch) for kind, one in read.items()}
+                if "attention" in kinds:
+                    read["attention"] = site.by_head(site.weights.detach(), self._traced.batch)
+                layer = partial(iter, (Layer(*(read.get(kind, empty) for kind in Layer._fields)),))
+            read = {}
+            yield layer
+            del layer
             if release:
                 site.release()
 
@@ -405,6 +455,31 @@ class _Places:
         missing = len(self._traced.sites) - len(found[what]) if found[what] else 0
         found[what] = [classes.new_zeros(0) for _ in range(missing)] + found[what]
         return found
+
+
+def _in_heads(
+    attention: Attention,
+    kinds: Collection[str],
+    readings: Mapping[str, Tensor],
+    how: Mapping[str, RuleSet | None],
+) -> Iterator[Layer]:
+    """What there is at maps that were not kept, given what was read behind them."""
+    empty = torch.empty(0)
+    for heads in attention.parts():
+        product = attention.spelled_out(heads)[-1]
+        product.wanted = (True, False)
+        found = {"attention": product.a} if "attention" in kinds else {}
+        for kind, behind in readings.items():
+            found[kind] = torch.stack(
+                [_at_map(product, one[:, heads], how[kind]) for one in behind]
+            )
+        yield Layer(*(found.pop(kind, empty) for kind in Layer._fields))
+
+
+def _at_map(product: MatMul, behind: Tensor, rules: RuleSet | None) -> Tensor:
+    read = product.gradient(behind) if rules is None else rules.propagate(product, behind)
+    assert read[0] is not None
+    return read[0]
 
 
 _OF_CLASSES = (

@@ -29,6 +29,8 @@ from whence.version import __version__
 
 # Classes are explained together, in groups that keep samples x classes to about this number.
 _MAPS_AT_ONCE = 64
+# The part of the memory that the attention maps of one layer may take; several are in use at once.
+_OF_A_MAP = 1 / 16
 _KEPT = ("attention", "gradient", "relevance")
 _COARSE = (torch.float16, torch.bfloat16)
 
@@ -189,28 +191,38 @@ class Explainer:
         batch = len(call.main)
         bound = most_bytes(call.main.device, request.memory)
         if not request.method.layer_by_layer or request.keep_evidence:
-            return self._part(call, request, slice(0, batch), None)
+            return self._part(call, request, slice(0, batch))
         # The shapes of a sample say how much memory it takes; what was found is remembered.
         key = bound, *(tuple(value.shape[1:]) for value in call.tensors)
         at_once = min(batch, self._at_once.get(key, batch))
+        # Rules that look at all heads at once need all of their maps.
+        map_bytes = bound * _OF_A_MAP if request.rules.in_parts else math.inf
         parts: list[_Part] = []
         start = 0
         while start < batch:
             rows = slice(start, min(start + at_once, batch))
             try:
-                parts.append(self._part(call, request, rows, bound if at_once > 1 else None))
+                limit = bound if at_once > 1 else None
+                parts.append(self._part(call, request, rows, limit, map_bytes))
                 start = rows.stop
             except TooLargeError:
                 at_once = self._at_once[key] = (at_once + 1) // 2
         return _Part.joined(parts)
 
-    def _part(self, call: Call, request: _Request, rows: slice, bound: float | None) -> _Part:
+    def _part(
+        self,
+        call: Call,
+        request: _Request,
+        rows: slice,
+        bound: float | None = None,
+        map_bytes: float = math.inf,
+    ) -> _Part:
         """The explanation of some samples, by shortcuts unless these turn out to be too coarse."""
         whole = call
         if rows != slice(0, len(call.main)):
             call = call.rows(torch.arange(rows.start, rows.stop))
         for exact in (False, True):
-            traced = self._trace(call, bound)
+            traced = self._trace(call, bound, map_bytes)
             traced.tape.exact = exact
             part = self._scored(traced, whole, call, request, rows)
             if not traced.tape.in_doubt():
@@ -256,10 +268,16 @@ class Explainer:
         by_sample = [[fact for part in parts for fact in part] for parts in zip(*told, strict=True)]
         return _Part(torch.cat(scores, 1), indices, logits, layout, tokens, by_sample, evidence)
 
-    def _trace(self, call: Call, bound: float | None) -> Trace:
+    def _trace(self, call: Call, bound: float | None, map_bytes: float) -> Trace:
         try:
             return trace(
-                self.model, call.args, dict(call.kwargs), call.main_at, self.output, bound=bound
+                self.model,
+                call.args,
+                dict(call.kwargs),
+                call.main_at,
+                self.output,
+                bound=bound,
+                map_bytes=map_bytes,
             )
         except (WhenceError, TooLargeError):
             raise

@@ -8,7 +8,7 @@ from tests.zoo import CASES, built
 from whence import Explainer, rules
 from whence.tracing.descent import Rows
 from whence.tracing.gradients import BALANCED
-from whence.tracing.operations import Add, Linear, MatMul, Operation, Tape
+from whence.tracing.operations import Add, Attention, Linear, MatMul, Operation, Tape
 from whence.tracing.trace import Trace, trace
 
 # A class token, averages, heads folded into the batch, text, attention call by call.
@@ -178,3 +178,39 @@ def test_a_batch_in_parts_is_explained_alike(name, method):
     assert parts.target_names == whole.target_names
     alone = explainer.explain(inputs, method=method, target=[0, 1, 2], memory=1e-6)
     assert alone.target.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("method", ["tiba", "gae", "rollout"])
+@pytest.mark.parametrize(
+    "name",
+    ["timm-vit-fused", "timm-vit-average-fused", "Bert-sdpa", "Dinov2ForImageClassification-sdpa"],
+)
+def test_attention_without_kept_maps_is_explained_alike(name, method, monkeypatch):
+    case = CASES[name]
+    explainer, inputs = Explainer(built(case).double()), case.inputs()
+    if isinstance(inputs, Tensor):
+        inputs = inputs.double()
+    whole = explainer.explain(inputs, method=method, classes=2)
+    rule_sets = ("stable", "reference") if method == "tiba" else ("stable",)
+    made = []
+    forward = Attention.forward
+    monkeypatch.setattr(Attention, "forward", lambda *a: made.append(a[0]) or forward(*a))
+    monkeypatch.setattr("whence.explainer._OF_A_MAP", 1e-9)
+    for rule_set in rule_sets:
+        made.clear()
+        parts = explainer.explain(inputs, method=method, classes=2, rules=rule_set)
+        assert len(made) == 3
+        assert all(operation.heads_at_once == 1 for operation in made)
+        with monkeypatch.context() as usual:
+            usual.setattr("whence.explainer._OF_A_MAP", 1)
+            whole = explainer.explain(inputs, method=method, classes=2, rules=rule_set)
+        assert len(made) == 3
+        assert torch.allclose(parts.scores, whole.scores, rtol=1e-9, atol=1e-15)
+
+
+def test_rules_that_look_at_all_heads_get_their_maps(monkeypatch):
+    case = CASES["timm-vit-fused"]
+    explainer = Explainer(built(case))
+    expected = explainer.explain(case.inputs(), rules="paper").scores
+    monkeypatch.setattr("whence.explainer._OF_A_MAP", 1e-9)
+    assert torch.equal(explainer.explain(case.inputs(), rules="paper").scores, expected)

@@ -75,25 +75,24 @@ class Gae(Method):
         if len({end for of in within for end in (of.queries, of.keys)}) > 1:
             return self._across(evidence, trace, streams)
         kept, moved = evidence.pooling, torch.zeros_like(evidence.pooling)
-        for layer in evidence.layers():
-            kept, moved = carried(kept, moved, _weighted(layer))
+        for added in evidence.fused(_weighted):
+            kept, moved = carried(kept, moved, added)
         return lowest_at_pooled(moved, evidence)
 
     def _across(self, evidence: Evidence, trace: Trace, streams: list[Streams]) -> Tensor:
         """The scores in a model of several sequences."""
         explained = explained_stream(trace, streams)
         if trace is evidence.trace:
-            layers = list(evidence.layers())[::-1]
+            layers = list(evidence.fused(_weighted))[::-1]
         else:
             places = [site.weights for site in trace.sites]
             readings = trace.read(evidence.classes, places, reading(self.gradients))
             layers = [
-                Layer(maps, site.by_head(at, trace.batch), at)
+                _weighted(Layer(maps, site.by_head(at, trace.batch), at)).mean(-3)
                 for site, maps, at in zip(trace.sites, trace.attention(), readings, strict=True)
             ]
         relevancies = _Relevancies()
-        for of, layer in zip(streams, layers, strict=True):
-            added = _weighted(layer)
+        for of, added in zip(streams, layers, strict=True):
             if of.cross:
                 relevancies.attend(of.queries, of.keys, added)
             else:
@@ -109,8 +108,7 @@ class Gae(Method):
 
 
 def _weighted(layer: Layer) -> Tensor:
-    """The mean over heads of max(gradient * attention, 0)."""
-    return (layer.gradient * layer.attention).clamp_(min=0).mean(-3)
+    return (layer.gradient * layer.attention).clamp_(min=0)
 
 
 class _Relevancies:

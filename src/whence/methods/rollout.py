@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from whence.errors import WhenceError
-from whence.evidence import Evidence
-from whence.methods.parts.rows import carried, layers_down_to, lowest_at_pooled, one_sequence
+from whence.evidence import Evidence, Layer
+from whence.methods.parts.rows import carried, check_layer, lowest_at_pooled, one_sequence
 from whence.methods.registry import Method, register
 
 
@@ -65,17 +65,16 @@ class Rollout(Method):
     def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
         one_sequence(evidence)
         kept, moved = evidence.pooling, torch.zeros_like(evidence.pooling)
-        for layer in layers_down_to(self.start_layer, evidence):
-            fused = self._fused(layer.attention)
+        check_layer(self.start_layer, evidence)
+        for fused in evidence.fused(_attention, self.heads, self.start_layer):
             if self.discard_ratio:
                 fused = _without_lowest(fused, self.discard_ratio, evidence)
             kept, moved = carried(kept, moved, fused, self.normalize_rows)
         return lowest_at_pooled(kept + moved, evidence)
 
-    def _fused(self, maps: Tensor) -> Tensor:
-        if self.heads == "mean":
-            return maps.mean(1)
-        return maps.amax(1) if self.heads == "max" else maps.amin(1)
+
+def _attention(layer: Layer) -> Tensor:
+    return layer.attention
 
 
 def _without_lowest(maps: Tensor, ratio: float, evidence: Evidence) -> Tensor:

@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from whence.evidence import Evidence
-from whence.methods.parts.rows import carried, layers_down_to, lowest_at_pooled, one_sequence
+from whence.evidence import Evidence, Layer
+from whence.methods.parts.rows import carried, check_layer, lowest_at_pooled, one_sequence
 from whence.methods.registry import Method, register
 from whence.tracing.gradients import Gradients
 
@@ -56,7 +56,11 @@ class Tiba(Method):
     def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
         one_sequence(evidence)
         kept, moved = evidence.pooling, torch.zeros_like(evidence.pooling)
-        for layer in layers_down_to(self.start_layer, evidence):
-            weighted = (layer.gradient * layer.relevance).clamp_(min=0)
-            kept, moved = carried(kept, moved, weighted.mean(-3), self.normalize_rows)
+        check_layer(self.start_layer, evidence)
+        for added in evidence.fused(_weighted, first=self.start_layer):
+            kept, moved = carried(kept, moved, added, self.normalize_rows)
         return lowest_at_pooled(moved, evidence)
+
+
+def _weighted(layer: Layer) -> Tensor:
+    return (layer.gradient * layer.relevance).clamp_(min=0)

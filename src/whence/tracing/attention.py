@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from whence.errors import WhenceError
-from whence.tracing.operations import Convolution, MatMul, Operation, Softmax
+from whence.tracing.operations import Attention, Convolution, MatMul, Operation, Softmax
 
 if TYPE_CHECKING:
     from whence.tracing.recorder import Recorder
@@ -30,13 +30,28 @@ class AttentionSite:
         where: The module it was computed in.
         keys_first: Whether the factor is the map transposed, as in V^T A^T.
         heads_first: Whether heads come before samples in its leading dimensions.
+        output: Of attention that is one operation, and keeps no map, the output; part of the graph.
+            The weights are then a shape without numbers.
     """
 
     weights: Tensor
-    product: MatMul
+    product: MatMul | Attention
     where: str
     keys_first: bool = False
     heads_first: bool = False
+    output: Tensor | None = None
+
+    @property
+    def place(self) -> Tensor:
+        """Where in the graph it is read: at the map, or behind it if there is none."""
+        return self.weights if self.output is None else self.output
+
+    @property
+    def values_number(self) -> int:
+        """Which input of the product the values are."""
+        if isinstance(self.product, Attention):
+            return 2
+        return 0 if self.keys_first else 1
 
     @property
     def tokens(self) -> int:
@@ -49,6 +64,7 @@ class AttentionSite:
 
     def values(self, batch: int) -> Tensor:
         """The values that the map weighs, as (batch, heads, keys, width of a head)."""
+        assert isinstance(self.product, MatMul)
         values = self.product.a.mT if self.keys_first else self.product.b
         values = values.expand(*self.weights.shape[:-2], *values.shape[-2:])
         leading = (-1, batch) if self.heads_first else (batch, -1)
@@ -116,6 +132,9 @@ def spelled_out_attention(
         if enable_gqa:
             key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
             value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
+        long = _without_maps(record, query, key, value, attn_mask, scale)
+        if long is not None:
+            return long
         # Heads mostly come as a transposed view, which every product would copy again.
         query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
         scores = query @ key.mT
@@ -129,6 +148,31 @@ def spelled_out_attention(
         weights = masked_softmax(scores, scale, mask)
     with record:
         return weights @ value
+
+
+def _without_maps(
+    record: Recorder,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    scale: float,
+) -> Tensor | None:
+    """The same as one operation that keeps no maps, if they are too large and all is usual."""
+    of_one_head = query.shape[0] * query.shape[-2] * key.shape[-2] * query.element_size()
+    all_traced = all(x.requires_grad and not x.is_leaf for x in (query, key, value))
+    constant = mask is None or not mask.requires_grad or mask.is_leaf
+    if query.dim() != 4 or not (all_traced and constant):
+        return None
+    if of_one_head * query.shape[1] <= record.map_bytes:
+        return None
+    at_once = max(1, int(record.map_bytes // of_one_head))
+    mask = None if mask is None else mask.detach()
+    attention = Attention(scale, mask, masked_softmax, at_once, name="attention")
+    with torch._C.DisableTorchFunction():
+        output = record.apply(attention, query, key, value)
+    record.notice_long_attention(attention, output)
+    return output
 
 
 def masked_softmax(scores: Tensor, scale: float, mask: Tensor | None) -> Tensor:

@@ -13,7 +13,7 @@ from torch.autograd.graph import GradientEdge
 from whence.errors import WhenceError
 from whence.tracing.attention import AttentionSite
 from whence.tracing.gradients import is_norm
-from whence.tracing.operations import Add, Function, Linear, Operation
+from whence.tracing.operations import Add, Function, Linear, MatMul, Operation
 from whence.tracing.trace import Trace
 
 
@@ -130,7 +130,8 @@ def _block(
             if norm is not None:
                 leaving = _norm_behind(links, feed_forward) or feed_forward
             break
-    values = trace.steps[site.product.index].inputs[0 if site.keys_first else 1]
+    assert isinstance(site.product, MatMul)
+    values = trace.steps[site.product.index].inputs[site.values_number]
     linear = _linear_behind(links, values.node)
     at = values if linear is None else trace.steps[linear.index].inputs[0]
     return Block(

@@ -19,7 +19,7 @@ from whence.errors import TooLargeError, WhenceError
 from whence.tracing import spelling
 from whence.tracing.attention import SOFTMAX, AttentionSite, softmax_behind, weighs_products
 from whence.tracing.descent import REFUSED
-from whence.tracing.operations import Function, MatMul, Operation, Recorded, Tape
+from whence.tracing.operations import Attention, Function, MatMul, Operation, Recorded, Tape
 from whence.tracing.rules import RuleSet, no_rule
 from whence.tracing.spelling import Call, is_traced
 
@@ -89,6 +89,7 @@ class Recorder(TorchFunctionMode):
         ignore_no_grad: Whether to follow the input where the model itself switches gradients off.
         run: What is done otherwise than in the model's own forward pass.
         bound: How many bytes the operations may keep.
+        map_bytes: Attention whose maps have more bytes than this is recorded as one operation.
 
     Attributes:
         tape: What the recorded operations share.
@@ -105,8 +106,10 @@ class Recorder(TorchFunctionMode):
         ignore_no_grad: bool = False,
         run: Run | None = None,
         bound: float | None = None,
+        map_bytes: float = math.inf,
     ) -> None:
         super().__init__()
+        self.map_bytes = map_bytes
         self._bytes_left = math.inf if bound is None else bound
         self.tape = Tape()
         self.run = Run() if run is None else run
@@ -248,6 +251,12 @@ class Recorder(TorchFunctionMode):
                 site = AttentionSite(factor, product, self.where(), keys_first=factor is b)
                 self.sites.append(site)
                 return
+
+    def notice_long_attention(self, attention: Attention, output: Tensor) -> None:
+        """Note an attention site that has no maps."""
+        shape = (*attention.queries.shape[:-1], attention.keys.shape[-2])
+        weights = torch.empty(shape, device="meta")
+        self.sites.append(AttentionSite(weights, attention, self.where(), output=output))
 
     def route(self, call: Call) -> Any:
         """Make a call whose ordinary backward routes relevance as it routes gradients."""

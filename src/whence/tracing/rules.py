@@ -16,7 +16,6 @@ a kind with `whence.register_operation` and a rule with `RuleSet.extended`.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +26,7 @@ from torch import Tensor
 from whence.errors import NoRuleError, WhenceError
 from whence.tracing.operations import (
     Add,
+    Attention,
     Convolution,
     Function,
     Linear,
@@ -64,6 +64,8 @@ class RuleSet:
             NoRuleError: The set has no rule for the operation.
         """
         rule = self.rules.get(operation.kind)
+        if isinstance(operation, Attention):
+            rule = self._through_attention
         if rule is None and isinstance(operation, Shift):
             rule = unchanged
         if rule is None:
@@ -72,6 +74,11 @@ class RuleSet:
             relevance = self.rules["shared"](operation, relevance)  # type: ignore[assignment]
         result = rule(operation, relevance)
         return result if isinstance(result, tuple) else (result,)
+
+    def _through_attention(
+        self, operation: Attention, relevance: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        return operation.propagate(relevance, self.propagate)
 
 
 def no_rule(rules: str, name: str, where: str, kind: str = "my_kind") -> NoRuleError:
@@ -339,7 +346,7 @@ _REFERENCE = RuleSet(
 _SETS = {
     "stable": _STABLE,
     "reference": _REFERENCE,
-    "paper": dataclasses.replace(_REFERENCE.extended("paper", matmul=_paper_matmul), in_parts=True),
+    "paper": _REFERENCE.extended("paper", matmul=_paper_matmul),
     "authors_lrp": _REFERENCE.extended(
         "authors_lrp", linear=pixels_or(_doubled), add=_unscaled_add, shift=_unscaled_positions
     ),

@@ -9,7 +9,7 @@ from torch.autograd.graph import GradientEdge
 
 from whence.tracing.attention import SOFTMAX, AttentionSite
 from whence.tracing.blocks import Links
-from whence.tracing.operations import ConstantMatMul, Linear, MatMul, Operation
+from whence.tracing.operations import Attention, ConstantMatMul, Linear, MatMul, Operation
 from whence.tracing.trace import Trace
 
 
@@ -70,7 +70,7 @@ def _streams(trace: Trace) -> list[Streams]:
         merged.append(False)
         if _queries(site) == site.tokens and _one_source(trace, links, queries, keys):
             join(number, number + sites)
-        values = trace.steps[site.product.index].inputs[0 if site.keys_first else 1]
+        values = trace.steps[site.product.index].inputs[site.values_number]
         ends = ((number, _queries(site), queries), (number + sites, site.tokens, [*keys, values]))
         for end, length, edges in ends:
             for other in _behind(trace, links, edges, products):
@@ -117,6 +117,9 @@ def _ends(
     trace: Trace, links: Links, site: AttentionSite
 ) -> tuple[list[GradientEdge], list[GradientEdge]]:
     """Where queries and keys enter the product that scores them; nowhere if they are constant."""
+    if isinstance(site.product, Attention):
+        queries, keys, _ = trace.steps[site.product.index].inputs
+        return [queries], [keys]
     weights = trace.steps[site.product.index].inputs[1 if site.keys_first else 0]
     softmax = _nearest(trace, links, weights, lambda op: op.name == SOFTMAX)
     if softmax is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -216,6 +217,7 @@ def trace(
     output: Callable[[Any], Tensor] | None = None,
     run: Run | None = None,
     bound: float | None = None,
+    map_bytes: float = math.inf,
 ) -> Trace:
     """Run a model once and record it.
 
@@ -230,13 +232,15 @@ def trace(
         output: Gets the logits from what the model returns, if it is not obvious.
         run: What is done otherwise than in the model's own forward pass.
         bound: How many bytes the operations may keep.
+        map_bytes: Attention whose maps have more bytes than this is recorded without them, and can
+            be read by those alone who go down layer by layer.
 
     Raises:
         WhenceError: The model has no attention, or no logits that whence can follow.
         TooLargeError: The operations keep more than they may.
     """
     for ignore_no_grad in (False, True):
-        recorded = _record(model, args, kwargs, main, output, ignore_no_grad, run, bound)
+        recorded = _record(model, args, kwargs, main, output, ignore_no_grad, run, bound, map_bytes)
         if recorded is not None:
             return recorded
     raise WhenceError(
@@ -254,12 +258,13 @@ def _record(
     ignore_no_grad: bool,
     run: Run | None,
     bound: float | None,
+    map_bytes: float,
 ) -> Trace | None:
     """Record a forward pass; None if the logits do not depend on the input."""
     with torch.inference_mode(False), torch.enable_grad():
         stand_in = replicate(model)
         names = {id(module): name for name, module in stand_in.named_modules()}
-        recorder = Recorder(names, ignore_no_grad, run, bound)
+        recorder = Recorder(names, ignore_no_grad, run, bound, map_bytes)
         whole = [m for m in stand_in.modules() if kind_of_module(m) is not None]
         for module in whole:
             kind = kind_of_module(module)
@@ -290,7 +295,7 @@ def _record(
             )
             if run is None or run.constants:
                 recorder.finish(logits)
-                arrange(recorded.sites, recorded.batch, lambda s: recorded.first_sample(s.weights))
+                arrange(recorded.sites, recorded.batch, lambda s: recorded.first_sample(s.place))
             return recorded
         finally:
             recorder.forget()

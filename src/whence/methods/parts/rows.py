@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from itertools import islice
 
 import torch
 from torch import Tensor
 
 from whence.errors import WhenceError
-from whence.evidence import Evidence, Layer
+from whence.evidence import Evidence
 from whence.tracing.streams import find_streams, pools
 
 
@@ -28,16 +26,14 @@ def layers_from(start: int, layers: int, option: str = "start_layer") -> range:
     return range(layers - 1, start - 1, -1)
 
 
-def layers_down_to(start: int, evidence: Evidence) -> Iterator[Layer]:
-    """What there is in the layers from the last one down to a first one.
+def check_layer(start: int, evidence: Evidence) -> None:
+    """See that there is a layer to start from.
 
     Raises:
         WhenceError: There is no such layer.
     """
     layers = len(evidence.attention or evidence.gradient)
-    if evidence.trace is not None:
-        layers = len(evidence.trace.sites)
-    return islice(evidence.layers(), len(layers_from(start, layers)))
+    layers_from(start, layers if evidence.trace is None else len(evidence.trace.sites))
 
 
 def read_layer(layer: int, evidence: Evidence) -> int:
