@@ -135,8 +135,6 @@ def spelled_out_attention(
         long = _without_maps(record, query, key, value, attn_mask, scale)
         if long is not None:
             return long
-        # Heads mostly come as a transposed view, which every product would copy again.
-        query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
         scores = query @ key.mT
         if attn_mask is not None and attn_mask.requires_grad and not attn_mask.is_leaf:
             return (scores * scale + attn_mask).softmax(-1) @ value

@@ -274,8 +274,8 @@ class MatMul(Operation):
     a_is_map = False  # as it came out of a softmax, so that it is nowhere negative
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:  # type: ignore[override]  # noqa: D102
-        self.a, self.b = a.detach(), b.detach()
-        self.output = a @ b
+        self.a, self.b = _packed(a.detach()), _packed(b.detach())
+        self.output = self.a @ self.b
         return self.output
 
     def adjoints(self, s: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor | None, Tensor | None]:
@@ -293,6 +293,11 @@ class MatMul(Operation):
         if dim != -2:
             return None
         return self._narrowed(("a", "output"), dim, start, length), (self.a.shape, None)
+
+
+def _packed(factor: Tensor) -> Tensor:
+    """A factor that products need not copy again: heads mostly come as a transposed view."""
+    return factor if factor.is_contiguous() or factor.mT.is_contiguous() else factor.contiguous()
 
 
 class Add(Operation):

@@ -116,8 +116,8 @@ _CANCELLED = 1e-3
 def _cancelled(op: Linear, total: Tensor) -> bool:
     """Whether somewhere a sum of something with the output is far smaller than the output."""
     if total.device.type == "cpu":
-        low, high = torch.aminmax(op.output)
-        if total.amin() >= _CANCELLED * torch.maximum(-low, high):
+        low, high = map(float, torch.aminmax(op.output))
+        if float(total.amin()) >= _CANCELLED * max(-low, high):
             return False  # mostly that is enough to know, and it is cheap
     return op.tape.doubts(op.output.abs().mul_(-_CANCELLED).add_(total).amin() < 0)
 
