@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,6 +74,17 @@ class Call:
 
         kwargs = {name: chosen(value) for name, value in self.kwargs.items()}
         return Call(tuple(map(chosen, self.args)), kwargs, self.main_at)
+
+    def with_tensors(self, tensors: Iterable[Tensor]) -> Call:
+        """The call with others in the place of its tensors, in their order."""
+        others = iter(tensors)
+
+        def exchanged(value: Any) -> Any:
+            return next(others) if isinstance(value, Tensor) else value
+
+        args = tuple(map(exchanged, self.args))
+        kwargs = {name: exchanged(value) for name, value in self.kwargs.items()}
+        return Call(args, kwargs, self.main_at)
 
     def with_main(self, value: Tensor) -> Call:
         """The call with another value of the argument that is explained."""

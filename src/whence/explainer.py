@@ -20,6 +20,7 @@ from whence.explanation import Explanation
 from whence.forwards import Forwards, most_bytes
 from whence.layout import Layout, Tokens, find_layout, find_tokens
 from whence.methods import Method
+from whence.replay import LARGEST_BATCH, Found, Replays
 from whence.targets import class_names_of, of_samples, resolve
 from whence.tracing import rules as rule_sets
 from whence.tracing.replica import unwrapped
@@ -73,6 +74,15 @@ class _Part(NamedTuple):
         return cls(scores, indices, logits, parts[0].layout, joined, told, [])
 
 
+class _Scored(NamedTuple):
+    """What a method says of a trace."""
+
+    scores: Tensor
+    layout: Layout
+    told: list[list[dict[str, Any]]]
+    evidence: list[Evidence]
+
+
 class Explainer:
     """Explains the decisions of one model, which is left exactly as it was found.
 
@@ -82,6 +92,10 @@ class Explainer:
         tokenizer: To know tokens and words when inputs are plain ids.
         layout: What cannot be found from the model: patch grid, prefix tokens, pooled tokens.
         output: Gets the logits from what the model returns, if it is not obvious.
+        fast: On a GPU, whether to compile what can be compiled, and to record what is done to small
+            batches and run it again for inputs of the same shape. The first calls then take
+            seconds longer. Weights may change in between; a model that is changed otherwise (by
+            hooks, or another mode) needs an Explainer of its own.
 
     Example:
         >>> result = Explainer(model).explain(pixels, target="tabby")  # doctest: +SKIP
@@ -96,6 +110,7 @@ class Explainer:
         tokenizer: Any = None,
         layout: Layout | None = None,
         output: Callable[[Any], Tensor] | None = None,
+        fast: bool = False,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise WhenceError(f"A torch.nn.Module is needed, not {type(model).__name__}.")
@@ -105,6 +120,9 @@ class Explainer:
         if not isinstance(self.layout, Layout):
             raise WhenceError(f"layout is a whence.Layout, not {layout!r}.")
         self.output = output
+        self.fast = fast
+        self._replays = Replays(model)
+        self._class_count: int | None = None
         self._at_once: dict[Any, int] = {}
         if class_names is None:
             self.class_names = class_names_of(unwrapped(model))
@@ -157,7 +175,7 @@ class Explainer:
         request = _Request(built, method, rule_set, target, classes, keep_evidence, memory)
         # Whatever surrounds the call, explanations are computed in the precision of the weights.
         with torch.autocast(call.main.device.type, enabled=False), torch.inference_mode(False):
-            part = self._in_parts(call, request)
+            part = self._replayed(call, request) or self._in_parts(call, request)
         indices, layout, logits = part.indices, part.layout, part.logits
         if built.propagates and logits.dtype in _COARSE:
             warnings.warn(
@@ -185,6 +203,44 @@ class Explainer:
             version=__version__,
             evidence=joined(part.evidence, one_target=not many) if keep_evidence else None,
         )
+
+    def _replayed(self, call: Call, request: _Request) -> _Part | None:
+        """An explanation from a recorded run, if there is one and it can be trusted."""
+        method = request.method
+        small = call.main.is_cuda and len(call.main) <= LARGEST_BATCH
+        if not (self.fast and small) or request.keep_evidence or "forwards" in method.needs:
+            return None
+        inputs = {f"argument {n}": tensor for n, tensor in enumerate(call.tensors)}
+        highest = _highest(request)
+        if highest is None:
+            if self._class_count is None:
+                return None
+            like = torch.empty(len(call.main), self._class_count)
+            indices = resolve(like, self.class_names, request.target, request.classes)
+            inputs["classes"] = indices.to(call.main.device)
+        image = call.main.dim() == 4
+        tokens = None if image else find_tokens(call.kwargs, call.main, self.tokenizer)
+        special = _special(tokens, call.main.device)
+        if special is not None:
+            inputs["special"] = special
+
+        def compute(given: Mapping[str, Tensor]) -> Found:
+            here = call.with_tensors(given[name] for name in given if name.startswith("argument"))
+            traced = self._trace(here, None, math.inf)
+            logits = traced.logits.detach()
+            classes = given["classes"] if highest is None else logits.topk(highest).indices
+            scored = self._scored(traced, here, request, classes, given.get("special"))
+            sound = torch.isfinite(logits).all() & torch.isfinite(scored.scores).all()
+            doubt = traced.tape.doubt()
+            sound = sound if doubt is None else sound & ~doubt
+            return Found(scored.scores, classes, logits, sound, scored.layout)
+
+        others = {k: v for k, v in call.kwargs.items() if not isinstance(v, Tensor)}
+        what = method, request.rules, highest, tuple(call.kwargs), repr(others)
+        found = self._replays.run(what, inputs, compute)
+        if found is None or (image and found.layout.grid is None):
+            return None
+        return _Part(*found[:3], found.layout, tokens, [], [])
 
     def _in_parts(self, call: Call, request: _Request) -> _Part:
         """An explanation of as many samples at a time as memory allows."""
@@ -218,36 +274,48 @@ class Explainer:
         map_bytes: float = math.inf,
     ) -> _Part:
         """The explanation of some samples, by shortcuts unless these turn out to be too coarse."""
-        whole = call
+        wanted = of_samples(request.target, request.classes, rows, len(call.main))
+        image = call.main.dim() == 4
+        tokens = None if image else find_tokens(call.kwargs, call.main, self.tokenizer)
+        tokens = None if tokens is None else tokens.of_samples(rows)
         if rows != slice(0, len(call.main)):
             call = call.rows(torch.arange(rows.start, rows.stop))
+        special = _special(tokens, call.main.device)
         for exact in (False, True):
             traced = self._trace(call, bound, map_bytes)
             traced.tape.exact = exact
-            part = self._scored(traced, whole, call, request, rows)
+            logits = traced.logits.detach()
+            self._class_count = logits.shape[1]
+            indices = resolve(logits, self.class_names, *wanted)
+            scored = self._scored(traced, call, request, indices, special)
+            _check_finite(scored.scores, request.name)
             if not traced.tape.in_doubt():
                 break
-        return part
+        tokens = None if scored.layout.grid else tokens
+        return _Part(scored.scores, indices, logits, scored.layout, tokens, *scored[2:])
 
     def _scored(
-        self, traced: Trace, whole: Call, call: Call, request: _Request, rows: slice
-    ) -> _Part:
+        self,
+        traced: Trace,
+        call: Call,
+        request: _Request,
+        indices: Tensor,
+        special: Tensor | None,
+    ) -> _Scored:
         method, keep_evidence = request.method, request.keep_evidence
-        logits = traced.logits.detach()
-        wanted = of_samples(request.target, request.classes, rows, len(whole.main))
-        indices = resolve(logits, self.class_names, *wanted)
         layout = find_layout(self.layout, traced.sites[0].tokens, call.main, traced.grids)
         _check_inputs(request.name, method, layout)
         kinds = {*method.needs, *(_KEPT if keep_evidence else ())}
-        tokens = None if layout.grid else find_tokens(whole.kwargs, whole.main, self.tokenizer)
-        tokens = None if tokens is None else tokens.of_samples(rows)
-        special = _special(tokens, call.main.device)
+        # Gradients that the method does not work with are kept as everyone knows them.
+        apart = {"gradient"} & kinds - set(method.needs)
         scores, evidence, told = [], [], []
         groups = torch.split(indices, _classes_at_once(method, kinds, indices), 1)
         for group in groups:
+            # Classes that go down together are taken apart again by vmap, which compiles nothing.
+            traced.tape.fused = self.fast and call.main.is_cuda and group.shape[1] == 1
             found = gather(
                 traced,
-                kinds,
+                kinds - apart,
                 group,
                 request.rules,
                 layout,
@@ -261,12 +329,13 @@ class Explainer:
                 release=group is groups[-1],
                 forwards=lambda: Forwards(self.model, call, self.output, traced, request.memory),
             )
-            scores.append(_units(_finite(method(found), request.name), layout, call.padding))
+            scores.append(_units(method(found), layout, call.padding))
             told.append(found.found)
             if keep_evidence:
+                found.gradient = found.gradient or found.further(apart).gradient
                 evidence.append(found)
         by_sample = [[fact for part in parts for fact in part] for parts in zip(*told, strict=True)]
-        return _Part(torch.cat(scores, 1), indices, logits, layout, tokens, by_sample, evidence)
+        return _Scored(torch.cat(scores, 1), layout, by_sample, evidence)
 
     def _trace(self, call: Call, bound: float | None, map_bytes: float) -> Trace:
         try:
@@ -309,13 +378,20 @@ def _is_multi_label(model: nn.Module) -> bool:
     return getattr(config, "problem_type", None) == "multi_label_classification"
 
 
-def _finite(scores: Tensor, method: str) -> Tensor:
+def _check_finite(scores: Tensor, method: str) -> None:
     if not torch.isfinite(scores).all():
         raise WhenceError(
             f"Method '{method}' computed NaN or infinite scores: numbers grew beyond what "
             f"{scores.dtype} holds. Explain a copy of the model in a wider type, model.double()."
         )
-    return scores
+
+
+def _highest(request: _Request) -> int | None:
+    """How many of the highest classes are asked for; None if classes are named."""
+    if request.target is None and request.classes is None:
+        return 1
+    usual = isinstance(request.classes, int) and not isinstance(request.classes, bool)
+    return request.classes if usual and request.target is None else None
 
 
 def _check_inputs(name: str, method: Method, layout: Layout) -> None:

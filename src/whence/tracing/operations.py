@@ -32,6 +32,7 @@ class Tape:
         batch: Number of samples, the size of the leading dimension.
         forward_only: Whether nothing will be read, so that operations let go of what they keep.
         exact: Whether rules are to compute what cancels without shortcuts.
+        fused: Whether rules may use compiled steps.
     """
 
     def __init__(self) -> None:
@@ -39,6 +40,7 @@ class Tape:
         self.batch = 0
         self.forward_only = False
         self.exact = False
+        self.fused = False
         self._doubts: list[Tensor] = []
         self._operations: list[weakref.ref[Operation]] = []
 
@@ -61,8 +63,13 @@ class Tape:
 
     def in_doubt(self) -> bool:
         """Whether a shortcut was taken since the last question that should not have been."""
+        doubt = self.doubt()
+        return doubt is not None and bool(doubt)
+
+    def doubt(self) -> Tensor | None:
+        """The same as a tensor, which need not be waited for; None if there was no shortcut."""
         doubts, self._doubts = self._doubts, []
-        return bool(doubts) and bool(torch.stack(doubts).any())
+        return torch.stack(doubts).any() if doubts else None
 
     def preserve(self, tensor: Tensor) -> None:
         """Copy what operations keep of this tensor's memory, which is about to be overwritten."""

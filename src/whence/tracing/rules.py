@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from whence.errors import NoRuleError, WhenceError
+from whence.tracing.fused import absolute_shares, by_sign, compiled, positive_shares
 from whence.tracing.operations import (
     Add,
     Attention,
@@ -38,7 +39,7 @@ from whence.tracing.operations import (
 Rule = Callable[[Any, Tensor], "Tensor | tuple[Tensor | None, ...]"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RuleSet:
     """A named choice of one rule for each kind of operation.
 
@@ -97,7 +98,11 @@ def no_rule(rules: str, name: str, where: str, kind: str = "my_kind") -> NoRuleE
 
 def _kept_from_zero(denominator: Tensor) -> Tensor:
     """A non-negative denominator, moved in place."""
-    return denominator.add_(max(1e-20, torch.finfo(denominator.dtype).tiny))
+    return denominator.add_(_tiny(denominator))
+
+
+def _tiny(like: Tensor) -> float:
+    return max(1e-20, torch.finfo(like.dtype).tiny)
 
 
 def _authors_quotient(a: Tensor, b: Tensor) -> Tensor:
@@ -122,7 +127,7 @@ def _cancelled(op: Linear, total: Tensor) -> bool:
     return op.tape.doubts(op.output.abs().mul_(-_CANCELLED).add_(total).amin() < 0)
 
 
-def positive_products(quotient: Callable[[Tensor, Tensor], Tensor]) -> Rule:
+def positive_products(quotient: Callable[[Tensor, Tensor], Tensor], fused: bool = False) -> Rule:
     r"""The rule in which only positive products take part.
 
     .. math:: R_j = \sum_i \frac{[x_j w_{ji}]^+}{\sum_{j'} [x_{j'} w_{j'i}]^+} R_i
@@ -132,14 +137,25 @@ def positive_products(quotient: Callable[[Tensor, Tensor], Tensor]) -> Rule:
     the positive weights and a negative one through the negative weights: three products with the
     weight in all. Where the two halves of the denominator cancel to less than a thousandth (a
     neuron with hardly a positive product), it is computed anew from the positive products alone.
+
+    Args:
+        quotient: Divides relevance by the denominator.
+        fused: Whether it only keeps the denominator from zero, which there are compiled steps for.
     """
 
     def rule(op: Linear, relevance: Tensor) -> Tensor:
         w_positive = op.weight.clamp(min=0)
         w_negative = op.weight - w_positive
         half = torch.sub(w_positive, op.weight, alpha=0.5)  # |w| / 2, in one step
-        x_positive, x_negative = op.x.clamp(min=0), op.x.clamp(max=0)
         less_bias = None if op.bias is None else op.bias * -0.5
+        if fused and op.tape.fused and not op.tape.exact:
+            product = op.map(op.x.abs(), half, less_bias)
+            shares = compiled(positive_shares)
+            s, margin = shares(relevance, product, op.output, _tiny(product), _CANCELLED)
+            op.tape.doubts(margin.amin() < 0)
+            parts = op.adjoint(s, w_positive), op.adjoint(s, w_negative)
+            return compiled(by_sign)(*parts, op.x)  # type: ignore[no-any-return]
+        x_positive, x_negative = op.x.clamp(min=0), op.x.clamp(max=0)
         total = op.map(op.x.abs(), half, less_bias).add_(op.output, alpha=0.5)
         if op.tape.exact or _cancelled(op, total):
             total = op.map(x_positive, w_positive).add_(op.map(x_negative, w_negative))
@@ -164,6 +180,9 @@ def _stable_matmul(op: MatMul, relevance: Tensor) -> tuple[Tensor | None, Tensor
 
 
 def _stable_add(op: Add, relevance: Tensor) -> tuple[Tensor, Tensor]:
+    if op.tape.fused:
+        shares = compiled(absolute_shares)
+        return op.to_shapes(*shares(relevance, op.a, op.b, _tiny(op.a)))
     a = op.a.abs()
     total = _kept_from_zero(a + op.b.abs())
     to_a = relevance * torch.div(a, total, out=total)
@@ -319,7 +338,7 @@ def unchanged(op: Function | Shift, relevance: Tensor) -> Tensor:
 _STABLE = RuleSet(
     "stable",
     {
-        "linear": positive_products(lambda a, b: a / _kept_from_zero(b)),
+        "linear": positive_products(lambda a, b: a / _kept_from_zero(b), fused=True),
         "matmul": _stable_matmul,
         "add": _stable_add,
         "product": _halves,
