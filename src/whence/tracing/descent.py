@@ -97,13 +97,14 @@ def descend(
             left.discard(number)
             yield number, [walk.zeros(places[number], seed) if r is None else r for r in read]
             del read
-        wanted = [(*edge, edge[0] in leading) for edge in node.next_functions]
+        edges = node.next_functions
+        wanted = tuple(below in leading for below, _ in edges)
         for values, waiting, rules in zip(incoming, arrived, readings, strict=True):
-            if not values or not any(leads for *_, leads in wanted):
+            if not values or True not in wanted:
                 continue
-            results = walk.through(node, values, rules, tuple(leads for *_, leads in wanted))
+            results = walk.through(node, values, rules, wanted)
             values.clear()
-            for (below, nr, leads), result in zip(wanted, results, strict=True):
+            for (below, nr), leads, result in zip(edges, wanted, results, strict=True):
                 if leads and result is not None:
                     known = waiting.setdefault(below, {})
                     known[nr] = _added(known[nr], result) if nr in known else result
@@ -175,7 +176,12 @@ class _Walk:
         if rules is not None and REFUSED in node.metadata:
             raise no_rule(rules.name, *node.metadata[REFUSED])
         if len(values) == 1:
-            moved = self._moved(node, *values.values())
+            (value,) = values.values()
+            name = node.name()
+            simple = name in _MOVING and len(node.next_functions) == 1
+            if simple and isinstance(value, Tensor) and not self._several:
+                return (node(value),)  # by far the most frequent case, without detours
+            moved = self._moved(node, name, value)
             if moved is not None:
                 return moved
         return self._routed(node, {nr: _whole(value) for nr, value in values.items()})
@@ -228,9 +234,8 @@ class _Walk:
         each = _vmap(lambda *some: tuple(read(*some)), 0, 0, allow_none_pass_through=True)
         return list(each(*given))
 
-    def _moved(self, node: Any, value: Value) -> list[Value] | None:
+    def _moved(self, node: Any, name: str, value: Value) -> list[Value] | None:
         """Rows through a node that picks or moves them; None where that cannot be told."""
-        name = node.name()
         if name in _PICKING and not isinstance(value, Rows):
             return self._picked(node, name, value)
         if not isinstance(value, Rows) or name not in _MOVING:
