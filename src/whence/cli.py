@@ -133,8 +133,8 @@ def explain(
         float | None,
         typer.Option(
             metavar="GIB",
-            help="Gibibytes for methods of many forward passes; half of a GPU's free memory, or 2 "
-            "on a CPU, if left out.",
+            help="Gibibytes to keep for the way back, or for methods of many passes; if left out, "
+            "half of a GPU's free memory (for the way back at most 4), or 2 on a CPU.",
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="The folder for results.")] = Path("whence-out"),
