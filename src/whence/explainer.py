@@ -20,7 +20,7 @@ from whence.explanation import Explanation
 from whence.forwards import Forwards, most_bytes
 from whence.layout import Layout, Tokens, find_layout, find_tokens
 from whence.methods import Method
-from whence.replay import LARGEST_BATCH, Found, Replays
+from whence.replay import Found, Replays
 from whence.targets import class_names_of, of_samples, resolve
 from whence.tracing import rules as rule_sets
 from whence.tracing.replica import unwrapped
@@ -175,7 +175,7 @@ class Explainer:
         request = _Request(built, method, rule_set, target, classes, keep_evidence, memory)
         # Whatever surrounds the call, explanations are computed in the precision of the weights.
         with torch.autocast(call.main.device.type, enabled=False), torch.inference_mode(False):
-            part = self._replayed(call, request) or self._in_parts(call, request)
+            part = self._in_parts(call, request)
         indices, layout, logits = part.indices, part.layout, part.logits
         if built.propagates and logits.dtype in _COARSE:
             warnings.warn(
@@ -204,55 +204,18 @@ class Explainer:
             evidence=joined(part.evidence, one_target=not many) if keep_evidence else None,
         )
 
-    def _replayed(self, call: Call, request: _Request) -> _Part | None:
-        """An explanation from a recorded run, if there is one and it can be trusted."""
-        method = request.method
-        small = call.main.is_cuda and len(call.main) <= LARGEST_BATCH
-        if not (self.fast and small) or request.keep_evidence or "forwards" in method.needs:
-            return None
-        inputs = {f"argument {n}": tensor for n, tensor in enumerate(call.tensors)}
-        highest = _highest(request)
-        if highest is None:
-            if self._class_count is None:
-                return None
-            like = torch.empty(len(call.main), self._class_count)
-            indices = resolve(like, self.class_names, request.target, request.classes)
-            inputs["classes"] = indices.to(call.main.device)
-        image = call.main.dim() == 4
-        tokens = None if image else find_tokens(call.kwargs, call.main, self.tokenizer)
-        special = _special(tokens, call.main.device)
-        if special is not None:
-            inputs["special"] = special
-
-        def compute(given: Mapping[str, Tensor]) -> Found:
-            here = call.with_tensors(given[name] for name in given if name.startswith("argument"))
-            traced = self._trace(here, None, math.inf)
-            logits = traced.logits.detach()
-            classes = given["classes"] if highest is None else logits.topk(highest).indices
-            scored = self._scored(traced, here, request, classes, given.get("special"))
-            sound = torch.isfinite(logits).all() & torch.isfinite(scored.scores).all()
-            doubt = traced.tape.doubt()
-            sound = sound if doubt is None else sound & ~doubt
-            return Found(scored.scores, classes, logits, sound, scored.layout)
-
-        others = {k: v for k, v in call.kwargs.items() if not isinstance(v, Tensor)}
-        what = method, request.rules, highest, tuple(call.kwargs), repr(others)
-        found = self._replays.run(what, inputs, compute)
-        if found is None or (image and found.layout.grid is None):
-            return None
-        return _Part(*found[:3], found.layout, tokens, [], [])
-
     def _in_parts(self, call: Call, request: _Request) -> _Part:
         """An explanation of as many samples at a time as memory allows."""
         batch = len(call.main)
         bound = most_bytes(call.main.device, request.memory)
-        if not request.method.layer_by_layer or request.keep_evidence:
+        if request.keep_evidence or "forwards" in request.method.needs:
             return self._part(call, request, slice(0, batch))
         # The shapes of a sample say how much memory it takes; what was found is remembered.
         key = bound, *(tuple(value.shape[1:]) for value in call.tensors)
         at_once = min(batch, self._at_once.get(key, batch))
         # Rules that look at all heads at once need all of their maps.
-        map_bytes = bound * _OF_A_MAP if request.rules.in_parts else math.inf
+        in_parts = request.method.layer_by_layer and request.rules.in_parts
+        map_bytes = bound * _OF_A_MAP if in_parts else math.inf
         parts: list[_Part] = []
         start = 0
         while start < batch:
@@ -273,26 +236,75 @@ class Explainer:
         bound: float | None = None,
         map_bytes: float = math.inf,
     ) -> _Part:
-        """The explanation of some samples, by shortcuts unless these turn out to be too coarse."""
-        wanted = of_samples(request.target, request.classes, rows, len(call.main))
+        """The explanation of some samples."""
+        target, classes = of_samples(request.target, request.classes, rows, len(call.main))
+        request = request._replace(target=target, classes=classes)
         image = call.main.dim() == 4
         tokens = None if image else find_tokens(call.kwargs, call.main, self.tokenizer)
         tokens = None if tokens is None else tokens.of_samples(rows)
         if rows != slice(0, len(call.main)):
             call = call.rows(torch.arange(rows.start, rows.stop))
         special = _special(tokens, call.main.device)
+        found = self._replayed(call, request, special, map_bytes)
+        if found is not None:
+            return _Part(*found[:3], found.layout, tokens, [], [])
+        return self._computed(call, request, tokens, special, bound, map_bytes)
+
+    def _computed(
+        self,
+        call: Call,
+        request: _Request,
+        tokens: Tokens | None,
+        special: Tensor | None,
+        bound: float | None,
+        map_bytes: float,
+    ) -> _Part:
+        """An explanation by shortcuts, unless these turn out to be too coarse."""
         for exact in (False, True):
             traced = self._trace(call, bound, map_bytes)
             traced.tape.exact = exact
             logits = traced.logits.detach()
             self._class_count = logits.shape[1]
-            indices = resolve(logits, self.class_names, *wanted)
+            indices = resolve(logits, self.class_names, request.target, request.classes)
             scored = self._scored(traced, call, request, indices, special)
             _check_finite(scored.scores, request.name)
             if not traced.tape.in_doubt():
                 break
         tokens = None if scored.layout.grid else tokens
         return _Part(scored.scores, indices, logits, scored.layout, tokens, *scored[2:])
+
+    def _replayed(
+        self, call: Call, request: _Request, special: Tensor | None, map_bytes: float
+    ) -> Found | None:
+        """What a recorded run gives, if there is one and it can be trusted."""
+        method = request.method
+        if not (self.fast and call.main.is_cuda) or request.keep_evidence:
+            return None
+        highest = _highest(request)
+        if "forwards" in method.needs or (highest is None and self._class_count is None):
+            return None
+        inputs = {f"argument {n}": tensor for n, tensor in enumerate(call.tensors)}
+        if highest is None:
+            like = torch.empty(len(call.main), self._class_count or 0)
+            indices = resolve(like, self.class_names, request.target, request.classes)
+            inputs["classes"] = indices.to(call.main.device)
+        if special is not None:
+            inputs["special"] = special
+
+        def compute(given: Mapping[str, Tensor]) -> Found:
+            here = call.with_tensors(given[name] for name in given if name.startswith("argument"))
+            traced = self._trace(here, None, map_bytes)
+            logits = traced.logits.detach()
+            classes = given["classes"] if highest is None else logits.topk(highest).indices
+            scored = self._scored(traced, here, request, classes, given.get("special"))
+            sound = torch.isfinite(logits).all() & torch.isfinite(scored.scores).all()
+            doubt = traced.tape.doubt()
+            sound = sound if doubt is None else sound & ~doubt
+            return Found(scored.scores, classes, logits, sound, scored.layout)
+
+        others = {k: v for k, v in call.kwargs.items() if not isinstance(v, Tensor)}
+        what = method, request.rules, highest, map_bytes, tuple(call.kwargs), repr(others)
+        return self._replays.run(what, inputs, compute)
 
     def _scored(
         self,

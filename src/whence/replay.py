@@ -1,7 +1,7 @@
 """Explanations of inputs of one shape, recorded as a CUDA graph and run again.
 
-At small batches a GPU waits for Python, which asks for thousands of short kernels one by one. A
-graph holds all of them, from the pixels to the scores, and is started with a single call.
+A GPU waits for Python, which asks for thousands of short kernels one by one. A graph holds all of
+them, from the pixels to the scores, and is started with a single call.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ from torch import Tensor, nn
 from whence.layout import Layout
 
 # A graph keeps the memory that it works in.
-_MOST = 4
-LARGEST_BATCH = 8
-"""Larger batches keep a GPU busy without."""
+_MOST = 3
 
 
 class Found(NamedTuple):

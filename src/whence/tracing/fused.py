@@ -24,6 +24,11 @@ def positive_shares(
     return relevance / (total + moved), (total - margin * output.abs()).amin(-1)
 
 
+def of_weight(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The positive part of a weight, its negative part, and half of its absolute value."""
+    return weight.clamp(min=0), weight.clamp(max=0), 0.5 * weight.abs()
+
+
 def by_sign(positive: Tensor, negative: Tensor, x: Tensor) -> Tensor:
     """One tensor where x is positive, another where it is not, times x."""
     return torch.where(x > 0, positive, negative) * x
@@ -36,17 +41,28 @@ def absolute_shares(relevance: Tensor, a: Tensor, b: Tensor, moved: float) -> tu
     return to_a, relevance - to_a
 
 
+def divided(relevance: Tensor, total: Tensor, moved: float) -> Tensor:
+    """Relevance divided by a non-negative sum that is moved away from zero."""
+    return relevance / (total + moved)
+
+
 @functools.cache
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that is compiled when it is first called; itself, if that fails."""
+    """A function of tensors of one shape that is compiled when first called; itself if that fails.
+
+    Numbers of other types may follow the tensors.
+    """
     # Sizes differ from layer to layer, and one kernel serves them all.
     fast = torch.compile(function, dynamic=True, fullgraph=True)
 
     @functools.wraps(function)
     def call(*args: Any) -> Any:
         nonlocal fast
+        shape = args[0].shape
+        # Kernels are made for a number of dimensions and an order in memory.
+        flat = [x.reshape(-1, shape[-1]) if isinstance(x, Tensor) else x for x in args]
         try:
-            return fast(*args)
+            found = fast(*flat)
         except Exception as error:  # compilers fail in ways of their own
             if fast is function:
                 raise
@@ -57,6 +73,9 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
                 f"same results: {reason}",
                 stacklevel=2,
             )
-            return function(*args)
+            found = function(*flat)
+        if isinstance(found, tuple):
+            return tuple(one.reshape(shape) if one.dim() == 2 else one for one in found)
+        return found.reshape(shape)
 
     return call

@@ -24,7 +24,14 @@ import torch
 from torch import Tensor
 
 from whence.errors import NoRuleError, WhenceError
-from whence.tracing.fused import absolute_shares, by_sign, compiled, positive_shares
+from whence.tracing.fused import (
+    absolute_shares,
+    by_sign,
+    compiled,
+    divided,
+    of_weight,
+    positive_shares,
+)
 from whence.tracing.operations import (
     Add,
     Attention,
@@ -144,17 +151,18 @@ def positive_products(quotient: Callable[[Tensor, Tensor], Tensor], fused: bool 
     """
 
     def rule(op: Linear, relevance: Tensor) -> Tensor:
-        w_positive = op.weight.clamp(min=0)
-        w_negative = op.weight - w_positive
-        half = torch.sub(w_positive, op.weight, alpha=0.5)  # |w| / 2, in one step
         less_bias = None if op.bias is None else op.bias * -0.5
         if fused and op.tape.fused and not op.tape.exact:
+            w_positive, w_negative, half = compiled(of_weight)(op.weight)
             product = op.map(op.x.abs(), half, less_bias)
             shares = compiled(positive_shares)
             s, margin = shares(relevance, product, op.output, _tiny(product), _CANCELLED)
             op.tape.doubts(margin.amin() < 0)
             parts = op.adjoint(s, w_positive), op.adjoint(s, w_negative)
             return compiled(by_sign)(*parts, op.x)  # type: ignore[no-any-return]
+        w_positive = op.weight.clamp(min=0)
+        w_negative = op.weight - w_positive
+        half = torch.sub(w_positive, op.weight, alpha=0.5)  # |w| / 2, in one step
         x_positive, x_negative = op.x.clamp(min=0), op.x.clamp(max=0)
         total = op.map(op.x.abs(), half, less_bias).add_(op.output, alpha=0.5)
         if op.tape.exact or _cancelled(op, total):
@@ -175,12 +183,17 @@ def _times(reading: Tensor | None, factor: Tensor) -> Tensor | None:
 
 def _stable_matmul(op: MatMul, relevance: Tensor) -> tuple[Tensor | None, Tensor | None]:
     a, b = op.a if op.a_is_map else op.a.abs(), op.b.abs()
-    to_a, to_b = op.adjoints(relevance / _kept_from_zero(a @ (b + b)), a, b)
+    total = a @ (b + b)
+    if op.tape.fused:
+        s = compiled(divided)(relevance, total, _tiny(total))
+    else:
+        s = relevance / _kept_from_zero(total)
+    to_a, to_b = op.adjoints(s, a, b)
     return _times(to_a, a), _times(to_b, b)
 
 
 def _stable_add(op: Add, relevance: Tensor) -> tuple[Tensor, Tensor]:
-    if op.tape.fused:
+    if op.tape.fused and op.a.shape == op.b.shape:
         shares = compiled(absolute_shares)
         return op.to_shapes(*shares(relevance, op.a, op.b, _tiny(op.a)))
     a = op.a.abs()
