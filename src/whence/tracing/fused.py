@@ -46,6 +46,10 @@ def divided(relevance: Tensor, total: Tensor, moved: float) -> Tensor:
     return relevance / (total + moved)
 
 
+def _rows(x: Tensor) -> Tensor:
+    return x.reshape(-1, x.shape[-1]).contiguous()
+
+
 @functools.cache
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of tensors of one shape that is compiled when first called; itself if that fails.
@@ -60,7 +64,9 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
         nonlocal fast
         shape = args[0].shape
         # Kernels are made for a number of dimensions and an order in memory.
-        flat = [x.reshape(-1, shape[-1]) if isinstance(x, Tensor) else x for x in args]
+        flat = [_rows(x) if isinstance(x, Tensor) else x for x in args]
+        if flat[0].shape[0] == 1:  # that would be another kernel, for next to nothing
+            return function(*args)
         try:
             found = fast(*flat)
         except Exception as error:  # compilers fail in ways of their own
