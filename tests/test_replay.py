@@ -1,4 +1,4 @@
-"""Recorded runs. What needs a GPU is skipped without one; how graphs are kept is tested anywhere."""
+"""Recorded runs: what needs a GPU is skipped without one; how graphs are kept is not."""
 
 import pytest
 import torch
