@@ -65,7 +65,12 @@ def test_further_evidence_is_that_of_the_same_classes_and_rules(seen, gradients)
     (first,) = seen
     read = first.further(("gradient", "relevance", "hidden", "forwards"), gradients)
     expected = explainer.explain(
-        pixels, classes=2, rules="reference", gradients=gradients, keep_evidence=True
+        pixels,
+        classes=2,
+        method="tiba",
+        rules="reference",
+        gradients=gradients,
+        keep_evidence=True,
     ).evidence
     for name in ("gradient", "relevance"):
         for layer, other in zip(getattr(read, name), getattr(expected, name), strict=True):

@@ -106,6 +106,7 @@ def test_attribution_from_every_start(name):
         result = Explainer(model).explain(
             inputs,
             classes=targets(name),
+            method="tiba",
             rules="reference",
             start_layer=start,
             normalize_rows=is_text,
@@ -129,7 +130,11 @@ def test_class_tokens_score_is_the_authors_where_nothing_is_padded():
     unpadded = [i for i, mask in enumerate(data["attention_mask"]) if mask.all()]
     assert unpadded
     result = Explainer(model).explain(
-        inputs, classes=targets("bert_a"), rules="reference", normalize_rows=True
+        inputs,
+        classes=targets("bert_a"),
+        method="tiba",
+        rules="reference",
+        normalize_rows=True,
     )
     for i in unpadded:
         theirs = data[f"{i}/top/transformer_attribution_start0"]
@@ -146,7 +151,7 @@ def test_real_vit_on_real_photos(data, start):
         [[int(authors[f"{i}/{rank}/target"]) for rank in ranks] for i in range(len(pixels))]
     )
     result = Explainer(real_vit(data).double()).explain(
-        pixels, classes=classes, rules="reference", start_layer=start
+        pixels, classes=classes, method="tiba", rules="reference", start_layer=start
     )
     assert relative_error(result.logits, authors["logits"]) < 1e-6
     for i in range(len(pixels)):

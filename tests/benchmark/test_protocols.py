@@ -178,7 +178,7 @@ def test_rationale(bert, reviews):
         )
         from whence import Explainer
 
-        found = Explainer(bert.model).explain(dict(encoded), target=target)
+        found = Explainer(bert.model).explain(dict(encoded), target=target, method="tiba")
         words: dict[int, float] = {}
         for word, score in zip(encoded.word_ids(0), found.scores[0].tolist(), strict=True):
             if word is not None:

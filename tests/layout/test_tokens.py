@@ -74,10 +74,10 @@ def test_pooling_is_told_from_the_gradient():
 def test_pooling_can_be_given():
     model = HandWrittenViT()
     given = Explainer(model, layout=Layout(pooled=(3, 4))).explain(
-        images(32, 32), keep_evidence=True
+        images(32, 32), method="tiba", keep_evidence=True
     )
     assert given.evidence.pooling[0].nonzero().flatten().tolist() == [3, 4]
-    found = Explainer(model).explain(images(32, 32))
+    found = Explainer(model).explain(images(32, 32), method="tiba")
     assert not torch.allclose(given.scores, found.scores)
 
 

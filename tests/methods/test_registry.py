@@ -17,7 +17,7 @@ def _registry(monkeypatch):
 
 
 def test_methods_are_found_by_name_and_alias():
-    assert "tiba" in methods.available()
+    assert {"whence", "tiba"} <= set(methods.available())
     assert methods.get("transformer_attribution") is methods.get("tiba")
 
 
@@ -46,11 +46,11 @@ def test_a_new_method_is_a_dataclass_that_says_what_it_needs():
         ({"method": 5}, "no method '5'. Available: .*tiba"),
         (
             {"begin": 1},
-            r"'tiba' has no option 'begin'. Its options: start_layer, normalize_rows, gradients",
+            r"'whence' has no option 'begin'. Its options: sharing, start_layer, gradients",
         ),
-        ({"start_layer": "1"}, r"'start_layer' of method 'tiba' must be a whole number, not '1'"),
+        ({"start_layer": "1"}, r"'start_layer' of method 'whence' must be a whole number, not '1'"),
         ({"start_layer": True}, r"must be a whole number, not True"),
-        ({"normalize_rows": 1}, r"must be true or false, not 1"),
+        ({"method": "tiba", "normalize_rows": 1}, r"must be true or false, not 1"),
         ({"rules": "stale"}, r"no rule set 'stale'. Available: stable, reference, paper"),
         ({"rules": ["stable"]}, r"no rule set \['stable'\]"),
     ],

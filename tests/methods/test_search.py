@@ -465,7 +465,7 @@ def test_arbitration_on_padded_texts():
     result = Explainer(model).explain(
         inputs, method="search", candidates="methods", methods=["tiba"], score="ranked"
     )
-    assert torch.allclose(result.scores, Explainer(model).explain(inputs).scores)
+    assert torch.allclose(result.scores, Explainer(model).explain(inputs, method="tiba").scores)
 
 
 # What is wrong or degenerate ---------------------------------------------------------------------

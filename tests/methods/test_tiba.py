@@ -25,6 +25,7 @@ def test_image_with_class_token(start, normalize_rows):
     model = HandWrittenViT().double()
     result = Explainer(model).explain(
         images(32, 32).double(),
+        method="tiba",
         start_layer=start,
         normalize_rows=normalize_rows,
         keep_evidence=True,
@@ -35,7 +36,9 @@ def test_image_with_class_token(start, normalize_rows):
 
 def test_image_with_average_pooling():
     case = CASES["timm-vit-average-fused"]
-    result = Explainer(built(case).double()).explain(case.inputs().double(), keep_evidence=True)
+    result = Explainer(built(case).double()).explain(
+        case.inputs().double(), method="tiba", keep_evidence=True
+    )
     joint = by_the_formula(result, 0, False, list(range(16)))
     assert torch.allclose(result.scores, joint - 1 / 16, rtol=1e-6)
 
@@ -44,7 +47,7 @@ def test_text_gives_the_token_that_is_read_the_lowest_score():
     case = CASES["Bert-sdpa"]
     model = built(case).double()
     inputs = texts()
-    result = Explainer(model).explain(inputs, keep_evidence=True)
+    result = Explainer(model).explain(inputs, method="tiba", keep_evidence=True)
     joint = by_the_formula(result, 0, False, [0])
     real = inputs["attention_mask"].bool()
     assert torch.allclose(result.scores[:, 1:], joint[:, 1:] * real[:, 1:], rtol=1e-10)
@@ -70,7 +73,9 @@ def test_pooling_by_attention():
             pooled = F.scaled_dot_product_attention(query, x[:, None], x[:, None])
             return self.head(pooled[:, 0, 0])
 
-    result = Explainer(Pools().double()).explain(images(32, 32).double(), keep_evidence=True)
+    result = Explainer(Pools().double()).explain(
+        images(32, 32).double(), method="tiba", keep_evidence=True
+    )
     assert result.grid == (4, 4)
     evidence = result.evidence
     last = (evidence.gradient[-1] * evidence.relevance[-1]).clamp(min=0).mean(1)
@@ -92,18 +97,18 @@ def test_maps_that_do_not_follow_on_each_other():
             return self.head(self.blocks[1](x[:, ::2] + x[:, 1::2])[:, 0])
 
     with pytest.raises(WhenceError, match=r"blocks.1.* is not within the one sequence of tokens"):
-        Explainer(Merges()).explain(images(32, 32))
+        Explainer(Merges()).explain(images(32, 32), method="tiba")
 
 
 @pytest.mark.parametrize("start", [-1, 3])
 def test_a_start_layer_that_does_not_exist(start):
     with pytest.raises(WhenceError, match=r"the model has 3 attention layers, 0 to 2"):
-        Explainer(HandWrittenViT()).explain(images(32, 32), start_layer=start)
+        Explainer(HandWrittenViT()).explain(images(32, 32), method="tiba", start_layer=start)
 
 
 def test_a_logit_that_nothing_moves_gives_zeros():
     model = HandWrittenViT()
     with torch.no_grad():
         model.head.weight.zero_()
-    result = Explainer(model).explain(images(32, 32), classes=[0, 1])
+    result = Explainer(model).explain(images(32, 32), method="tiba", classes=[0, 1])
     assert torch.equal(result.scores, torch.zeros(3, 2, 16))
