@@ -36,8 +36,11 @@ def test_texts_in_every_form(tmp_path):
 
 
 def test_the_request_is_passed_on():
-    result = explain(photo(), classes=["crane", "cat"], start_layer=1, rules="reference")
+    result = explain(
+        photo(), classes=["crane", "cat"], method="tiba", start_layer=1, rules="reference"
+    )
     assert result.target_names == [["crane", "cat"]]
+    assert result.method == "tiba"
     assert result.settings["start_layer"] == 1
     assert result.settings["rules"] == "reference"
     assert explain(photo(), keep_evidence=True).evidence is not None
