@@ -314,11 +314,18 @@ def test_a_method_is_described():
     assert "Did you mean 'tiba'?" in wrong.output
 
 
+def test_the_default_method_and_its_settings(here):
+    (entry,) = summary("one.png")
+    assert entry["method"] == "whence"
+    assert entry["settings"] == {"sharing": None, "start_layer": 0, "gradients": "balanced"}
+
+
 def test_options_of_the_method(here):
     given = ("gradients=balanced", "start_layer=1", "normalize_rows=true")
-    (entry,) = summary("one.png", *(word for one in given for word in ("-o", one)))
+    options = [word for one in given for word in ("-o", one)]
+    (entry,) = summary("one.png", "--method", "tiba", "--rules", "reference", *options)
     assert entry["settings"] == {
-        "rules": "stable",
+        "rules": "reference",
         "start_layer": 1,
         "normalize_rows": True,
         "gradients": "balanced",
@@ -341,9 +348,12 @@ def test_a_method_for_photos_fails_texts_beside_them(here):
     ("option", "message"),
     [
         ("gradients", "given as NAME=VALUE, not 'gradients'"),
-        ("gradient=plain", "'tiba' has no option 'gradient'. Its options: start_layer,"),
-        ("gradients=odd", "'gradients' of method 'tiba' must be 'plain' or 'balanced', not 'odd'"),
-        ("start_layer=one", "'start_layer' of method 'tiba' must be a whole number, not 'one'"),
+        ("gradient=plain", "'whence' has no option 'gradient'. Its options: sharing,"),
+        (
+            "gradients=odd",
+            "'gradients' of method 'whence' must be 'plain' or 'balanced', not 'odd'",
+        ),
+        ("start_layer=one", "'start_layer' of method 'whence' must be a whole number, not 'one'"),
         ("start_layer=9", "start_layer=9 does not exist"),
     ],
 )
@@ -405,12 +415,12 @@ def test_a_new_method_is_one_file(here):
 def test_methods_and_version():
     result = CliRunner().invoke(app, ["methods"])
     assert result.exit_code == 0
-    lines = {line.split()[0]: line for line in result.stdout.splitlines() if line.split()}
-    assert set(methods.available()) <= set(lines)
-    assert re.search(r"tiba +yes +Gradient-weighted relevance of every attention", lines["tiba"])
     for name in methods.available():
-        by_class = lines[name].split()[1]
-        assert by_class == ("yes" if methods.describe(name).class_specific else "no")
+        about = methods.describe(name)
+        by_class = "yes" if about.class_specific else "no"
+        begins = re.escape(" ".join(about.summary.split()[:3]))
+        assert re.search(rf"^ ?{name} +{by_class} +{begins}", result.stdout, re.MULTILINE), name
+    assert re.search(r"tiba +yes +Gradient-weighted relevance of every attention", result.stdout)
     assert CliRunner().invoke(app, ["--version"]).stdout == f"whence {__version__}\n"
 
 

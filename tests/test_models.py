@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from tests.zoo import CASES, DEPTH, Case, blocks, built, run, sample
 from whence import Explainer, rules
+from whence.defaults import METHOD
 from whence.tracing.trace import trace
 
 
@@ -83,30 +84,34 @@ def test_pooled_tokens_are_found(case, result):
 def test_a_batch_is_as_good_as_single_runs(model, inputs, rule_set):
     explainer = Explainer(copy.deepcopy(model).double())
     inputs = _double(inputs)
-    together = explainer.explain(inputs, target=1, rules=rule_set).scores
+    asked = {"target": 1, "method": "tiba", "rules": rule_set}
+    together = explainer.explain(inputs, **asked).scores
     for i in range(len(together)):
-        alone = explainer.explain(sample(inputs, slice(i, i + 1)), target=1, rules=rule_set)
+        alone = explainer.explain(sample(inputs, slice(i, i + 1)), **asked)
         assert close(alone.scores[0], together[i], 1e-6)
 
 
-def test_padding_changes_nothing(case, model, inputs):
+@pytest.mark.parametrize("method", [METHOD, "tiba"])
+def test_padding_changes_nothing(case, model, inputs, method):
     if case.grid is not None:
         pytest.skip("images are not padded")
     explainer = Explainer(model)
-    together = explainer.explain(inputs).scores
+    together = explainer.explain(inputs, method=method).scores
     for i, mask in enumerate(inputs["attention_mask"]):
         length = int(mask.sum())
         short = {name: value[i : i + 1, :length] for name, value in inputs.items()}
-        assert close(together[i, :length], explainer.explain(short).scores[0])
+        alone = explainer.explain(short, method=method).scores[0]
+        assert close(together[i, :length], alone)
         assert (together[i, length:] == 0).all()
 
 
-def test_many_classes_are_as_good_as_one_at_a_time(model, inputs):
+@pytest.mark.parametrize("method", [METHOD, "tiba"])
+def test_many_classes_are_as_good_as_one_at_a_time(model, inputs, method):
     explainer = Explainer(model)
-    together = explainer.explain(inputs, classes=[0, 2])
+    together = explainer.explain(inputs, classes=[0, 2], method=method)
     assert together.target.tolist() == [[0, 2]] * 3
     for column, target in enumerate((0, 2)):
-        alone = explainer.explain(inputs, target=target).scores
+        alone = explainer.explain(inputs, target=target, method=method).scores
         assert close(together.scores[:, column], alone)
 
 

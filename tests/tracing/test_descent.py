@@ -144,7 +144,7 @@ def test_a_reading_without_shortcuts_is_the_same():
 
 def test_shortcuts_in_doubt_are_not_taken_in_the_end(monkeypatch):
     case = CASES["timm-vit-fused"]
-    expected = Explainer(built(case)).explain(case.inputs()).scores
+    expected = Explainer(built(case)).explain(case.inputs(), method="tiba").scores
     exact = []
 
     def postponed(self, doubt):
@@ -211,6 +211,7 @@ def test_attention_without_kept_maps_is_explained_alike(name, method, monkeypatc
 def test_rules_that_look_at_all_heads_get_their_maps(monkeypatch):
     case = CASES["timm-vit-fused"]
     explainer = Explainer(built(case))
-    expected = explainer.explain(case.inputs(), rules="paper").scores
+    asked = {"method": "tiba", "rules": "paper"}
+    expected = explainer.explain(case.inputs(), **asked).scores
     monkeypatch.setattr("whence.explainer._OF_A_MAP", 1e-9)
-    assert torch.equal(explainer.explain(case.inputs(), rules="paper").scores, expected)
+    assert torch.equal(explainer.explain(case.inputs(), **asked).scores, expected)

@@ -23,7 +23,8 @@ def model() -> nn.Module:
 
 
 def scores(model: nn.Module, **options) -> Tensor:
-    return Explainer(model).explain(images(32, 32), **options).scores
+    """By a method that reads gradients and relevance."""
+    return Explainer(model).explain(images(32, 32), method="tiba", **options).scores
 
 
 def test_one_forward_serves_all_readings(model):
@@ -81,9 +82,9 @@ def test_the_graph_is_freed_at_once(name, fails):
     try:
         if fails:
             with pytest.raises(NoRuleError, match="`add`"):
-                Explainer(model).explain(CASES[name].inputs(), rules=rule_set)
+                Explainer(model).explain(CASES[name].inputs(), method="tiba", rules=rule_set)
         else:
-            Explainer(model).explain(CASES[name].inputs(), rules=rule_set)
+            Explainer(model).explain(CASES[name].inputs(), method="tiba", rules=rule_set)
         kept = [reference() for reference in alive if reference() is not None]
         assert alive
         assert not kept
@@ -96,7 +97,7 @@ def test_threads_do_not_meet(model):
     inputs = [images(32, 32) + i for i in range(4)]
     explainer = Explainer(model)
     expected = [
-        explainer.explain(x, rules=r).scores
+        explainer.explain(x, method="tiba", rules=r).scores
         for x, r in zip(inputs, ("stable", "reference") * 2, strict=True)
     ]
     results: dict[int, list[Tensor]] = {i: [] for i in range(4)}
@@ -104,7 +105,8 @@ def test_threads_do_not_meet(model):
     def work(i: int) -> None:
         for _ in range(3):
             rule_set = ("stable", "reference")[i % 2]
-            results[i].append(explainer.explain(inputs[i], rules=rule_set).scores)
+            found = explainer.explain(inputs[i], method="tiba", rules=rule_set)
+            results[i].append(found.scores)
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
     for thread in threads:
@@ -193,23 +195,24 @@ def test_parametrized_weights(model):
 
 def test_float64(model):
     single = scores(model)
-    double = Explainer(model.double()).explain(images(32, 32).double()).scores
+    double = Explainer(model.double()).explain(images(32, 32).double(), method="tiba").scores
     assert double.dtype == torch.float64
     assert torch.allclose(single.double(), double, rtol=1e-3)
 
 
 def test_bfloat16_is_explained_with_a_warning(model):
     with pytest.warns(UserWarning, match="bfloat16 is too coarse"):
-        result = Explainer(model.bfloat16()).explain(images(32, 32).bfloat16())
+        result = Explainer(model.bfloat16()).explain(images(32, 32).bfloat16(), method="tiba")
     assert result.scores.isfinite().all()
 
 
 def test_gradient_checkpointing_is_switched_off():
     case = CASES["timm-vit-fused"]
     model = built(case)
-    expected = Explainer(model).explain(case.inputs()).scores
+    expected = Explainer(model).explain(case.inputs(), method="tiba").scores
     model.set_grad_checkpointing(True)
-    assert torch.equal(Explainer(model).explain(case.inputs()).scores, expected)
+    found = Explainer(model).explain(case.inputs(), method="tiba").scores
+    assert torch.equal(found, expected)
     assert model.grad_checkpointing
 
 
@@ -376,7 +379,7 @@ def test_what_output_does_is_recorded_too(model):
 
     expected = scores(Whole())
     outside = Explainer(model, output=lambda logits: logits @ weight)
-    assert torch.equal(outside.explain(images(32, 32)).scores, expected)
+    assert torch.equal(outside.explain(images(32, 32), method="tiba").scores, expected)
 
 
 # Token ids ---------------------------------------------------------------------------------------
