@@ -436,9 +436,12 @@ def test_help_answers_without_torch(arguments):
     assert done.stdout.strip()
 
 
-def test_shell_completion():
-    shown = CliRunner().invoke(app, ["--show-completion", "bash"], prog_name="whence")
+def test_shell_completion(monkeypatch):
+    # Otherwise the shell is looked for among the processes that started the tests.
+    monkeypatch.setattr("shellingham.detect_shell", lambda: ("bash", "/bin/bash"))
+    shown = CliRunner().invoke(app, ["--show-completion"], prog_name="whence")
     assert shown.exit_code == 0
+    assert "_WHENCE_COMPLETE=complete_bash" in shown.stdout
     environment = {
         "_WHENCE_COMPLETE": "complete_bash",
         "COMP_WORDS": "whence explain --method ti",
