@@ -49,7 +49,7 @@ def variants(model: torch.nn.Module, pixels: torch.Tensor) -> dict[str, Callable
         return trace(model, (), {"pixel_values": pixels}, "pixel_values").gradient(classes)
 
     def tiba(**options: Any) -> Callable[[], Any]:
-        return lambda: explainer.explain({"pixel_values": pixels}, **options)
+        return lambda: explainer.explain({"pixel_values": pixels}, method="tiba", **options)
 
     return {
         "forward": forward,
