@@ -36,9 +36,10 @@ STATM = Path("/proc/self/statm")
 PAGE = 4096
 
 
-def variants(model: torch.nn.Module, pixels: torch.Tensor) -> dict[str, Callable[[], Any]]:
+def variants(
+    model: torch.nn.Module, pixels: torch.Tensor, fast: bool, memory: float | None
+) -> dict[str, Callable[[], Any]]:
     """What is measured."""
-    explainer = Explainer(model)
     classes = torch.zeros(len(pixels), 1, dtype=torch.long, device=pixels.device)
 
     def forward() -> Any:
@@ -48,15 +49,22 @@ def variants(model: torch.nn.Module, pixels: torch.Tensor) -> dict[str, Callable
     def forward_and_gradient() -> Any:
         return trace(model, (), {"pixel_values": pixels}, "pixel_values").gradient(classes)
 
-    def tiba(**options: Any) -> Callable[[], Any]:
-        return lambda: explainer.explain({"pixel_values": pixels}, method="tiba", **options)
+    def by(method: str, **options: Any) -> Callable[[], Any]:
+        request = {"method": method, "memory": memory, **({} if options else {"target": 0})}
+        explainer = Explainer(model, fast=fast)  # of its own, so that it keeps what it recorded
+        return lambda: explainer.explain({"pixel_values": pixels}, **request, **options)
 
     return {
         "forward": forward,
         "forward + gradient at the attention maps": forward_and_gradient,
-        "tiba, stable": tiba(target=0),
-        "tiba, reference": tiba(target=0, rules="reference"),
-        "tiba, stable, 10 classes": tiba(classes=list(range(10))),
+        "whence": by("whence"),
+        "rollout": by("rollout"),
+        "gae": by("gae"),
+        "attnlrp": by("attnlrp"),
+        "lrp": by("lrp"),
+        "tiba, stable": by("tiba"),
+        "tiba, reference": by("tiba", target=0, rules="reference"),
+        "tiba, stable, 10 classes": by("tiba", classes=list(range(10))),
     }
 
 
@@ -109,12 +117,19 @@ def resident() -> int:
     return int(STATM.read_text().split()[1]) * PAGE
 
 
-def measure(model: torch.nn.Module, batch: int, rounds: int, device: torch.device) -> list[dict]:
+def measure(
+    model: torch.nn.Module, batch: int, device: torch.device, options: argparse.Namespace
+) -> list[dict]:
     pixels = torch.randn(batch, 3, 224, 224, device=device)
-    runs = variants(model, pixels)
-    memory = {name: peak_memory(run, device) for name, run in runs.items()}  # warms up as well
+    runs = variants(model, pixels, options.fast, options.memory)
+
+    def warm(run: Callable[[], Any]) -> Callable[[], Any]:
+        # The second call records, the third is the first of those that will follow.
+        return lambda: [run() for _ in range(3 if options.fast else 1)]
+
+    memory = {name: peak_memory(warm(run), device) for name, run in runs.items()}
     times: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(rounds):
+    for _ in range(options.rounds):
         for name, run in runs.items():
             times[name].append(timed(run, device))
     forward = min(times["forward"])
@@ -152,6 +167,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--device", help="default: cpu, then cuda where there is one")
     parser.add_argument("--tf32", action="store_true", help="let float32 products use TF32")
+    parser.add_argument("--fast", action="store_true", help="compiled steps and recorded runs")
+    parser.add_argument("--memory", type=float, help="gibibytes that an explanation may keep")
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
     options = parser.parse_args()
     torch.set_float32_matmul_precision("high" if options.tf32 else "highest")
@@ -166,11 +183,10 @@ def main() -> None:
         on = torch.cuda.get_device_name() if device.type == "cuda" else platform.machine()
         print(
             f"\nViT-{options.size}/16 at 224, float32{' with TF32' * options.tf32}, {name} ({on}, "
-            f"{torch.get_num_threads()} threads), whence {__version__}, torch {torch.__version__}\n"
+            f"{torch.get_num_threads()} threads){', fast' * options.fast}, whence {__version__}, "
+            f"torch {torch.__version__}\n"
         )
-        rows = [
-            row for batch in options.batch for row in measure(model, batch, options.rounds, device)
-        ]
+        rows = [row for batch in options.batch for row in measure(model, batch, device, options)]
         print(table(rows), flush=True)
         everything += [{"device": name, "on": on, **row} for row in rows]
     if options.json:

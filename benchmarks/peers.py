@@ -73,16 +73,17 @@ def by_patch(pixels: Tensor, rows: int) -> Tensor:
 
 
 def ours(model: nn.Module, pixels: Tensor, steps: int) -> dict[str, Variant]:
-    explainer = Explainer(model)
+    def by(method: str, fast: bool = False, **options: Any) -> Variant:
+        explainer = Explainer(model, fast=fast)
 
-    def by(method: str, **options: Any) -> Variant:
         def run() -> Tensor:
             found = explainer.explain(pixels, target=TARGET, method=method, **options)
             return found.scores
 
         return Variant(run)
 
-    return {
+    found = {
+        "whence": by("whence"),
         "tiba, stable": by("tiba"),
         "tiba, reference": by("tiba", rules="reference"),
         "gae": by("gae"),
@@ -91,6 +92,11 @@ def ours(model: nn.Module, pixels: Tensor, steps: int) -> dict[str, Variant]:
         "gradcam": by("gradcam"),
         "integrated_gradients": by("integrated_gradients", steps=steps),
     }
+    if pixels.is_cuda:
+        found["whence, fast"] = by("whence", fast=True)
+        found["tiba, stable, fast"] = by("tiba", fast=True)
+        found["gae, fast"] = by("gae", fast=True)
+    return found
 
 
 def plain(model: nn.Module, pixels: Tensor) -> dict[str, Variant]:
@@ -229,7 +235,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="vit_base_patch16_224", help="a ViT of timm")
     parser.add_argument("--batch", type=int, nargs="+", default=[1])
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=20, help="of integrated gradients")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--tf32", action="store_true", help="let float32 products use TF32")
