@@ -79,7 +79,7 @@ def maximal_pictures() -> Image.Image:
 
 # All methods side by side -------------------------------------------------------------------------
 
-PANEL, GAP, CAPTION, COLUMNS = 160, 14, 40, 6
+PANEL, GAP, CAPTION, COLUMNS = 160, 14, 40, 5
 INK, GREY = "#1a1a1a", "#6b6b6b"
 METHODS = Path(__file__).parent / "methods"
 MARKS = ("<!-- the table is made by docs/pictures.py -->", "<!-- end of the table -->")
