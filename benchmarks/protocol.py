@@ -17,8 +17,9 @@ import torch
 import transformers
 
 from whence import Explainer, benchmark, datasets, models
-from whence.benchmark.pixels import Scale, see
+from whence.benchmark.pixels import see
 from whence.metrics.perturbation import FRACTIONS, area
+from whence.models.scale import Scale
 
 
 def random_vit(folder: Path) -> Path:

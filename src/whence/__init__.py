@@ -7,7 +7,7 @@ from whence.errors import NoRuleError, WhenceError
 from whence.version import __version__
 
 if TYPE_CHECKING:
-    from whence import benchmark, methods, models
+    from whence import benchmark, faithfulness, methods, models
     from whence.explainer import Explainer
     from whence.explanation import Explanation
     from whence.layout import Layout
@@ -26,7 +26,7 @@ _HOMES = {
     "register_operation": "whence.tracing",
     "rules": "whence.tracing",
 }
-_PACKAGES = ("benchmark", "methods", "models")
+_PACKAGES = ("benchmark", "faithfulness", "methods", "models")
 
 __all__ = [
     "Explainer",
@@ -39,6 +39,7 @@ __all__ = [
     "activation_maximization",
     "benchmark",
     "explain",
+    "faithfulness",
     "methods",
     "models",
     "register_operation",

@@ -8,7 +8,8 @@ import torch
 
 from whence import WhenceError, datasets
 from whence.benchmark import build, choose
-from whence.benchmark.pixels import Scale, see
+from whence.benchmark.pixels import see
+from whence.models.scale import Scale
 
 
 def samples(path, count=None, **options):

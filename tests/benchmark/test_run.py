@@ -478,7 +478,7 @@ def test_files_that_are_not_of_a_run_are_not_overwritten(vit, photos, tmp_path):
 def test_short_memory_is_no_fault_of_samples(vit, photos, tmp_path, monkeypatch):
     import torch
 
-    from whence.benchmark import forward
+    from whence.models import forward
 
     whole_logits, calls = forward.logits_of, []
 

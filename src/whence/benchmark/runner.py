@@ -15,7 +15,6 @@ from whence import datasets
 from whence.benchmark import curves, formats, report
 from whence.benchmark.chosen import Chosen, choose
 from whence.benchmark.columns import Columns
-from whence.benchmark.forward import MemoryShortError
 from whence.benchmark.hashes import drawn, slug, versions, weights_hash
 from whence.benchmark.protocols import Protocol, build
 from whence.benchmark.protocols.base import Row
@@ -25,6 +24,7 @@ from whence.benchmark.table import Table, tabulate
 from whence.defaults import METHOD
 from whence.errors import WhenceError
 from whence.models import LoadedModel, load
+from whence.models.forward import MemoryShortError
 from whence.progress import bar
 from whence.render.facts import printable
 

@@ -89,13 +89,19 @@ class LoadedModel:
 
 def _as_written(encoding: Any, text: str) -> list[str]:
     """The words of a text as they stand in it, not as the tokenizer spells them."""
+    spans = word_spans(encoding)
+    count = max(spans, default=-1) + 1
+    return [text[slice(*spans.get(n, (0, 0)))].strip() for n in range(count)]
+
+
+def word_spans(encoding: Any) -> dict[int, tuple[int, int]]:
+    """Where each word of a fast tokenizer's encoding stands in the text: [start, end)."""
     spans: dict[int, tuple[int, int]] = {}
     for word, (start, end) in zip(encoding.word_ids, encoding.offsets, strict=True):
         if word is not None:
             first, last = spans.get(word, (start, end))
             spans[word] = (min(first, start), max(last, end))
-    count = max(spans, default=-1) + 1
-    return [text[slice(*spans.get(n, (0, 0)))].strip() for n in range(count)]
+    return spans
 
 
 def stacked(pixels: Sequence[Tensor], shown: list[Any], notes: list[list[str]]) -> Prepared:

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from whence.benchmark.chosen import Chosen
 from whence.benchmark.columns import Columns
-from whence.benchmark.forward import in_parts, logits_of, on_device, rows_at_once
-from whence.benchmark.pixels import Scale, Seen, by_shape, see
+from whence.benchmark.pixels import Seen, by_shape, see
 from whence.benchmark.protocols.base import (
     Curve,
     Metric,
@@ -25,8 +24,10 @@ from whence.benchmark.protocols.base import (
     present,
 )
 from whence.errors import WhenceError
-from whence.metrics.perturbation import FRACTIONS, Fill, Order, area, count, filled, ranks, spread
+from whence.metrics.perturbation import FRACTIONS, Fill, Order, area, count, ranks, spread
 from whence.models import LoadedModel
+from whence.models.forward import in_parts, logits_of, on_device, rows_at_once
+from whence.models.scale import Scale
 
 if TYPE_CHECKING:
     from whence.datasets import Sample
@@ -143,8 +144,8 @@ class Perturbation(Protocol):
                 removed = turns[order][chosen] < count(units, fraction)
                 hidden.append(self._hidden(removed, pixels, grid))
                 images.append(pixels[origin[chosen]])
-            image = torch.cat(images)
-            return logits_of(loaded, _without(image, torch.cat(hidden), self.fill, scale))
+            masked = scale.hide(torch.cat(images), torch.cat(hidden), self.fill)
+            return logits_of(loaded, masked)
 
         rows = len(jobs) * len(maps)
         logits = in_parts(rows, rows_at_once(loaded), work, loaded.device)
@@ -163,7 +164,7 @@ class Perturbation(Protocol):
     def _empty(self, loaded: LoadedModel, pixels: Tensor) -> Tensor:
         """Logits when everything is removed, (batch, classes)."""
         every = torch.ones(len(pixels), *pixels.shape[-2:], dtype=torch.bool, device=pixels.device)
-        return logits_of(loaded, _without(pixels, every, self.fill, Scale.of(loaded)))
+        return logits_of(loaded, Scale.of(loaded).hide(pixels, every, self.fill))
 
     def _row(
         self,
@@ -269,10 +270,3 @@ class Perturbation(Protocol):
 
 def _better(order: str) -> Literal["higher", "lower"]:
     return "lower" if order == "positive" else "higher"
-
-
-def _without(pixels: Tensor, hidden: Tensor, fill: Fill, scale: Scale) -> Tensor:
-    """Normalised pixels of which some were replaced before normalisation."""
-    replaced = scale.to_model(filled(scale.to_unit(pixels), hidden, fill))
-    # What stays is not sent through the arithmetic, so that it stays to the last bit.
-    return torch.where(hidden[:, None], replaced, pixels)

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from whence.benchmark.chosen import Chosen
 from whence.benchmark.columns import Columns
-from whence.benchmark.forward import on_device
 from whence.benchmark.pixels import Seen, View, by_shape, see
 from whence.benchmark.protocols.base import (
     Metric,
@@ -23,6 +22,7 @@ from whence.benchmark.protocols.base import (
 from whence.errors import WhenceError
 from whence.metrics.segmentation import energy_inside, has_object, pointing_game, segmentation
 from whence.models import LoadedModel
+from whence.models.forward import on_device
 
 if TYPE_CHECKING:
     from whence.datasets import Sample

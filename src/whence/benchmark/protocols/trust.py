@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from whence import methods
 from whence.benchmark.chosen import Chosen
 from whence.benchmark.columns import Columns
-from whence.benchmark.forward import logits_of, on_device
 from whence.benchmark.pixels import Seen, by_shape, see
 from whence.benchmark.protocols.base import (
     Curve,
@@ -35,6 +34,7 @@ from whence.metrics.trust import (
     sensitivity,
 )
 from whence.models import LoadedModel
+from whence.models.forward import logits_of, on_device
 
 if TYPE_CHECKING:
     from whence.datasets import Sample
