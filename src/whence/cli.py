@@ -155,23 +155,20 @@ def explain(
         sources = expand(inputs)
         # Imported only now: torch takes a second, and wrong names are told without it.
         from whence import bulk
+        from whence.benchmark.chosen import Chosen
         from whence.bulk.summary import as_json as to_json
 
-        request = bulk.Request(
-            out=out,
+        how = bulk.How(
+            methods=(Chosen(method, method, _options(method, option or [], start_layer), rules),),
             model=model,
             weights=weights,
             device=device,
             targets=tuple(target or ()),
             top=top,
-            method=method,
-            rules=rules,
-            options=_options(method, option or [], start_layer),
             batch=batch,
             memory=memory,
-            image_format=image_format.value,
-            force=force,
         )
+        request = bulk.Request(how, out, image_format.value, force)
         console = Console(highlight=False, emoji=False, markup=False, soft_wrap=True)
         silent = quiet or as_json
         with _reporter(len(sources), quiet) as later:
