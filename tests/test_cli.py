@@ -65,6 +65,15 @@ def test_a_text(here):
     assert "%)" in result.stdout
 
 
+def test_rows_of_a_table(here):
+    (here / "reviews.csv").write_text("text,label\na good film,1\n,0\n")
+    one, empty = summary("reviews.csv", code=1)
+    assert (one["name"], one["input"]) == ("reviews.csv-1", "reviews.csv, row 1")
+    assert one["classes"]
+    assert empty["error"] == "The text is empty."
+    assert (here / "whence-out" / "reviews.csv-1.html").is_file()
+
+
 def test_the_summary(here):
     photos = summary("one.png", "two.jpg", "--top", "2")
     assert [entry["name"] for entry in photos] == ["one", "two"]

@@ -81,8 +81,8 @@ def explain(
         list[str],
         typer.Argument(
             metavar="INPUT",
-            help="Photos, text files (.txt), folders of these, globs, text itself, or - for "
-            "standard input.",
+            help="Photos, text files (.txt), tables of texts (.csv, .tsv), folders of these, "
+            "globs, text itself, or - for standard input.",
         ),
     ],
     model: Annotated[

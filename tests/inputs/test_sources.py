@@ -80,6 +80,28 @@ def test_a_file_of_another_kind(folder):
         source.read()
 
 
+def test_rows_of_tables_are_texts(folder):
+    (folder / "reviews.csv").write_text('id,text\n1,"good, very"\n2,bad\n')
+    (folder / "dev.tsv").write_text("sentence\tlabel\nawful\t0\nfine\n")
+    (folder / "numbers.csv").write_text("a,b\n1,2\n")
+    found = expand(["reviews.csv", "dev.tsv"])
+    assert [source.title for source in found] == [
+        *("reviews.csv, row 1", "reviews.csv, row 2"),
+        *("dev.tsv, row 1", "dev.tsv, row 2"),
+    ]
+    assert [source.read() for source in found[:3]] == ["good, very", "bad", "awful"]
+    with pytest.raises(WhenceError, match="too few or too many fields"):
+        found[3].read()
+    assert len(expand(["*.csv"])) == 3
+    found = {source.title.rpartition("/")[2]: source for source in expand([str(folder)])}
+    assert found["reviews.csv, row 2"].text == "bad"
+    assert "has no texts: its header names no column text" in found["numbers.csv"].problem
+    refused("numbers.csv' has no texts", "numbers.csv")
+    (missing,) = expand(["none.csv"])
+    with pytest.raises(WhenceError, match="is not there"):
+        missing.read()
+
+
 def test_standard_input(monkeypatch):
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO("naïve 🎉".encode())))
     (source,) = expand(["-"])

@@ -78,7 +78,8 @@ class How:
             loaded = load(self.model, None, self.weights, self.device)
             models = {str(loaded.kind): loaded}
         else:
-            kinds = sorted({source.kind for source in sources})
+            readable = [source for source in sources if source.problem is None]
+            kinds = sorted({source.kind for source in readable or sources})
             models = {str(kind): load(None, kind, None, self.device) for kind in kinds}
         for loaded in models.values():
             loaded.check(**self.classes())
@@ -119,16 +120,17 @@ def explained(
             told of each.
     """
     for place, source in enumerate(sources):
-        if source.kind not in models:
-            (other,) = models.values()
-            error = f"The model '{other.name}' explains {other.kind}s, not {source.kind}s."
-            yield Explained(place, other, error=error)
+        if source.problem is not None or source.kind not in models:
+            other = next(iter(models.values()))
+            wrong = f"The model '{other.name}' explains {other.kind}s, not {source.kind}s."
+            yield Explained(place, other, error=source.problem or wrong)
+    usable = [(at, source.kind) for at, source in enumerate(sources) if source.problem is None]
     for kind, loaded in models.items():
-        places = [at for at, source in enumerate(sources) if source.kind == kind]
-        wrong = _for_others_only(how, kind, models)
-        if wrong:
+        places = [at for at, kind_of in usable if kind_of == kind]
+        unsuited = _for_others_only(how, kind, models)
+        if unsuited:
             # There are inputs that it explains: these have failed, not the request.
-            yield from (Explained(place, loaded, error=wrong) for place in places)
+            yield from (Explained(place, loaded, error=unsuited) for place in places)
             continue
         worker = _Worker(how, loaded, sources)
         for start in range(0, len(places), how.batch):

@@ -63,6 +63,8 @@ def check_free(planned: Sequence[Planned], out: Path) -> None:
 def _name_of(source: Source) -> str:
     if source.path is not None:
         name = source.path.stem
+    elif source.row is not None:
+        name = source.row.replace(", row ", "-")
     elif source.text is None:
         name = "stdin"
     else:

@@ -23,6 +23,7 @@ IMAGES = frozenset(
     ".avif .bmp .gif .jfif .jpeg .jpg .jpe .png .pgm .pnm .ppm .tga .tif .tiff .webp".split()
 )
 TEXTS = frozenset(".md .text .txt".split())
+TABLES = frozenset(".csv .tsv".split())
 
 
 @dataclass(frozen=True)
@@ -33,12 +34,14 @@ class Source:
         kind: Whether it is a photo or a text, as far as its name tells.
         path: The file; None for text given directly or on standard input.
         text: The text given directly.
+        row: Which row of a table the text is, such as "reviews.csv, row 3".
         problem: Why it cannot be read, if that is known already.
     """
 
     kind: Kind
     path: Path | None = None
     text: str | None = None
+    row: str | None = None
     problem: str | None = None
 
     @property
@@ -47,6 +50,8 @@ class Source:
         if self.path is not None:
             # A name need not be UTF-8; what is written about it must be.
             return os.fsencode(self.path).decode("utf-8", "replace")
+        if self.row is not None:
+            return self.row
         if self.text is None:
             return "standard input"
         words = " ".join(self.text.split())
@@ -97,7 +102,7 @@ def expand(arguments: Iterable[str]) -> list[Source]:
             sources.append(Source("image", Path(argument), problem=str(problem)))
     if problems and len(problems) == len(sources):
         raise problems[0]
-    if sum(source.path is None and source.text is None for source in sources) > 1:
+    if sum(source == Source("text") for source in sources) > 1:
         raise WhenceError("Standard input (-) can be read only once.")
     if not sources:
         raise WhenceError("Nothing to explain: name photos, folders, text files, or give text.")
@@ -111,11 +116,11 @@ def _expand_one(argument: str) -> Sequence[Source]:
         return [Source("text", text=argument)]  # as a path it would mean this folder
     path = Path(argument).expanduser() if argument.startswith("~") else Path(argument)
     if exists(path):
-        return _in_folder(path) if path.is_dir() else [Source(kind_by_name(path) or "image", path)]
+        return _in_folder(path) if path.is_dir() else _named(path)
     if glob.has_magic(argument):
         found = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]
-        if any(map(kind_by_name, found)):
-            return [_of_file(file) for file in found if is_file(file)]
+        if any(kind_by_name(file) or _is_table(file) for file in found):
+            return [source for file in found if is_file(file) for source in _of_file(file)]
         if found or looks_like_path(argument):
             raise WhenceError(f"No photo or text file matches '{argument}'.")
     if looks_like_path(argument):
@@ -128,17 +133,57 @@ def _in_folder(folder: Path) -> list[Source]:
         files = sorted(f for f in folder.iterdir() if f.is_file() and not f.name.startswith("."))
     except OSError as error:
         raise WhenceError(f"The folder '{folder}' cannot be read: {error.strerror}.") from error
-    if not any(map(kind_by_name, files)):
+    found = [source for file in files for source in _of_file(file)]
+    if all(source.problem is not None for source in found):
         raise WhenceError(f"The folder '{folder}' holds no photo and no text file.")
-    return [_of_file(file) for file in files]
+    return found
 
 
-def _of_file(file: Path) -> Source:
+def _named(file: Path) -> Sequence[Source]:
+    """A file that was named: what is no text, and no table, is tried as a photo."""
+    if _is_table(file):
+        return _rows(file)
+    return [Source(kind_by_name(file) or "image", file)]
+
+
+def _of_file(file: Path) -> Sequence[Source]:
     """A file that was found rather than named: what it is, only its suffix can tell."""
     kind = kind_by_name(file)
     if kind is not None:
-        return Source(kind, file)
-    return Source("image", file, problem="It is neither a photo nor a text file that whence reads.")
+        return [Source(kind, file)]
+    why = "It is neither a photo nor a text file that whence reads."
+    if _is_table(file):
+        try:
+            return _rows(file)
+        except WhenceError as error:
+            why = str(error)
+    return [Source("image", file, problem=why)]
+
+
+def _rows(file: Path) -> list[Source]:
+    """The texts of a table, each an input.
+
+    Raises:
+        WhenceError: It cannot be read, or no column of it holds texts.
+    """
+    from whence.datasets.csv_texts import TEXTS as COLUMNS
+    from whence.datasets.tables import read_table
+
+    table = read_table(file, COLUMNS)
+    at = None if table is None else table.position(COLUMNS)
+    if table is None or at is None or not table.rows:
+        raise WhenceError(
+            f"The table '{file}' has no texts: its header names no column {', '.join(COLUMNS)}, or "
+            f"nothing stands below."
+        )
+    name = os.fsencode(file.name).decode("utf-8", "replace")
+    titles = [f"{name}, row {number}" for number in range(1, len(table.rows) + 1)]
+    return [
+        Source("text", text=row[at], row=title)
+        if table.whole(row)
+        else Source("text", row=title, problem="It has too few or too many fields.")
+        for title, row in zip(titles, table.rows, strict=True)
+    ]
 
 
 def kind_by_name(path: Path) -> Kind | None:
@@ -147,9 +192,14 @@ def kind_by_name(path: Path) -> Kind | None:
     return "image" if suffix in IMAGES else "text" if suffix in TEXTS else None
 
 
+def _is_table(path: Path) -> bool:
+    return path.suffix.lower() in TABLES
+
+
 def looks_like_path(argument: str) -> bool:
     """Whether someone who wrote this meant a file: no spaces but slashes, or a known suffix."""
     if "\n" in argument:
         return False
     separated = os.sep in argument and not any(map(str.isspace, argument))
-    return separated or kind_by_name(Path(argument)) is not None
+    path = Path(argument)
+    return separated or kind_by_name(path) is not None or _is_table(path)
