@@ -12,11 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from whence.benchmark.command import EPILOG, benchmark
+from whence import options
+from whence.benchmark.command import EPILOG as BENCHMARKS
+from whence.benchmark.command import benchmark
 from whence.defaults import METHOD
 from whence.errors import WhenceError
 from whence.inputs.sources import expand
 from whence.progress import bar
+from whence.report.command import EPILOG as REPORTS
+from whence.report.command import report
 from whence.told import sentences
 from whence.version import __version__
 
@@ -77,33 +81,11 @@ def _method_names(incomplete: str) -> list[str]:
     cat review.txt | whence explain - --target negative --json"""
 )
 def explain(
-    inputs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="INPUT",
-            help="Photos, text files (.txt), tables of texts (.csv, .tsv), folders of these, "
-            "globs, text itself, or - for standard input.",
-        ),
-    ],
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="A folder that transformers saved to, a name on the hub, timm:NAME or "
-            "torchvision:NAME. Without it, the embedded model that suits the input.",
-        ),
-    ] = None,
-    weights: Annotated[
-        Path | None,
-        typer.Option(help="A safetensors file, for timm:NAME and torchvision:NAME."),
-    ] = None,
-    target: Annotated[
-        list[str] | None,
-        typer.Option(help="A class to explain, by name or index; may be repeated."),
-    ] = None,
-    top: Annotated[
-        int | None,
-        typer.Option(min=1, help="Explain the K most probable classes.", metavar="K"),
-    ] = None,
+    inputs: options.Inputs,
+    model: options.Model = None,
+    weights: options.Weights = None,
+    target: options.Targets = None,
+    top: options.Top = None,
     method: Annotated[
         str, typer.Option(help="See `whence methods`.", autocompletion=_method_names)
     ] = METHOD,
@@ -116,34 +98,20 @@ def explain(
             help="An option of the method, see `whence methods NAME`; may be repeated.",
         ),
     ] = None,
-    rules: Annotated[
-        str,
-        typer.Option(
-            help="How relevance passes operations: stable, reference, paper or authors_lrp."
-        ),
-    ] = "stable",
+    rules: options.Rules = "stable",
     start_layer: Annotated[
         int | None, typer.Option(help="The first layer that takes part, counted from 0.")
     ] = None,
-    device: Annotated[
-        str | None, typer.Option(help="Such as cpu or cuda; the best there is if left out.")
-    ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="How many inputs go together.")] = 16,
-    memory: Annotated[
-        float | None,
-        typer.Option(
-            metavar="GIB",
-            help="Gibibytes to keep for the way back, or for methods of many passes; if left out, "
-            "half of a GPU's free memory (for the way back at most 4), or 2 on a CPU.",
-        ),
-    ] = None,
+    device: options.Device = None,
+    batch: options.Batch = 16,
+    memory: options.Memory = None,
     out: Annotated[Path, typer.Option(help="The folder for results.")] = Path("whence-out"),
     image_format: Annotated[Format, typer.Option("--format", help="Of figures.")] = Format.png,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the summary as JSON, and nothing else.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only what failed.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Write over earlier results.")] = False,
+    force: options.Force = False,
 ) -> None:
     """Show where in a photo or a text a model's decision came from.
 
@@ -193,7 +161,8 @@ def _options(method: str, given: list[str], start_layer: int | None) -> dict[str
     return options
 
 
-app.command(epilog=EPILOG)(benchmark)
+app.command(epilog=BENCHMARKS)(benchmark)
+app.command(epilog=REPORTS)(report)
 
 
 @app.command()

@@ -50,11 +50,11 @@ def overlay(
 
 def blended(photo: Image.Image, scores: Floats, colors: Colormap, opacity: float) -> Image.Image:
     """An RGB photo under relative scores, of which a sequential map shows the positive ones."""
-    levels = _levels(upsampled(scores, photo.size), colors.diverging)
+    shown = levels(upsampled(scores, photo.size), colors)
     table, alphas = color_table(colors), alpha_table(colors, opacity)
-    heat = Image.fromarray(levels)
+    heat = Image.fromarray(shown)
     heat.putpalette(table.tobytes())
-    alpha = Image.fromarray(levels).point([int(a) for a in alphas])
+    alpha = Image.fromarray(shown).point([int(a) for a in alphas])
     # The photo loses colour so that the heatmap's colours are the only strong ones.
     muted = Image.blend(photo, photo.convert("L").convert("RGB"), opacity)
     return Image.composite(heat.convert("RGB"), muted, alpha)
@@ -156,11 +156,13 @@ def check_opacity(opacity: float) -> float:
     return opacity
 
 
-def _levels(scores: Floats, diverging: bool) -> Bytes:
+def levels(scores: Floats, colors: Colormap) -> Bytes:
+    """Which of the 256 levels of a map's tables each relative score is shown at."""
+    diverging = colors.diverging
     scores = 128 + 127 * np.clip(scores, -1, 1) if diverging else 255 * np.clip(scores, 0, 1)
     return np.round(scores).astype(np.uint8)
 
 
 def _table_values(colors: Colormap) -> Floats:
-    levels = np.arange(256)
-    return np.clip((levels - 128) / 127, -1, 1) if colors.diverging else levels / 255
+    every = np.arange(256)
+    return np.clip((every - 128) / 127, -1, 1) if colors.diverging else every / 255

@@ -50,7 +50,7 @@ def text_page(explanation: Explanation, *, title: str = "whence", theme: str = "
         "</head>",
         '<body><main class="whence">',
         f'<h1 dir="auto">{heading}</h1>',
-        _legend(any_signed(explanation)),
+        words_legend(any_signed(explanation)),
         *sections,
         _footer(explanation),
         "</main></body>",
@@ -75,7 +75,7 @@ def notebook_html(explanation: Explanation, samples: range) -> str:
         [
             f'<div class="whence"><style>\n{words_style("auto")}</style>',
             *(_sample(explanation, sample) for sample in samples),
-            _legend(any_signed(explanation)),
+            words_legend(any_signed(explanation)),
             "</div>",
         ]
     )
@@ -127,6 +127,17 @@ def _heading(sample: int) -> str:
     return f"<h2>Text {sample + 1}</h2>\n"
 
 
+def words_html(explanation: Explanation, sample: int = 0, target: int = 0) -> str:
+    """The coloured words alone, short: without a style, and without what shows on hovering."""
+    words = words_of(explanation, sample, target)
+    return "".join(
+        f'<span class="{level_class(word.level)}">{escape(word.text)}</span>{_space(word)}'
+        if word.level
+        else f"{escape(word.text)}{_space(word)}"
+        for word in words
+    )
+
+
 def _paragraph(explanation: Explanation, sample: int, target: int) -> str:
     words = words_of(explanation, sample, target)
     inside = "".join(map(_span, words)) if words else '<span class="note">no words</span>'
@@ -135,11 +146,16 @@ def _paragraph(explanation: Explanation, sample: int, target: int) -> str:
 
 def _span(word: Word) -> str:
     hover = f"{word.share:+.2f} of the largest (score {word.score:.4g})"
-    name, space = level_class(word.level), " " if word.space else ""
-    return f'<span class="{name}" title="{hover}">{escape(word.text)}</span>{space}'
+    name = level_class(word.level)
+    return f'<span class="{name}" title="{hover}">{escape(word.text)}</span>{_space(word)}'
 
 
-def _legend(signed: bool) -> str:
+def _space(word: Word) -> str:
+    return " " if word.space else ""
+
+
+def words_legend(signed: bool) -> str:
+    """What the colours of words mean."""
     levels = range(-LEVELS if signed else 0, LEVELS + 1, 2)
     cells = "".join(f'<i class="{level_class(level)}"></i>' for level in levels)
     low, high = ("&minus; against", "+ for") if signed else ("low", "high")

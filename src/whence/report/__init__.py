@@ -1,0 +1,1 @@
+"""Many inputs on one page that can be sent to someone: maps, classes, faithfulness, settings."""

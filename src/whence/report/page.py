@@ -1,0 +1,291 @@
+"""The page: everything in one file that asks for nothing else, and a script that sorts it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from whence.faithfulness import STEPS, Curves
+from whence.metrics.statistics import interval_of_mean
+from whence.render.colors import get_colormap, hex_of
+from whence.render.facts import printable
+from whence.render.overlay import color_table
+from whence.render.styles import page_style, words_style
+from whence.render.text import words_legend
+from whence.report.entries import Cell, Entry, scores_by_method
+
+_HERE = Path(__file__).parent
+# From here on a text gets a box that scrolls.
+_LONG = 700
+# More maps than this and the photo do not fit side by side into a card.
+_NARROW = 2
+_FOCUS = {"light": "#0b57d0", "dark": "#a8c7fa"}
+
+NOTES = (
+    "A map says which parts of the input moved this model towards the class, as the method sees "
+    "it. It does not say that the model is right, nor what a person would look at. Each map is "
+    "coloured from its own lowest to its own highest score: colours of different maps cannot be "
+    "compared.",
+    "The probability is the model's own figure. Models are often surer than they are right.",
+    "Faithfulness is measured by removal: 10, 20, … 90 % of the photo's pixels become black, or of "
+    "the text's words are taken out, and the model runs again on what is left. The score is the "
+    "area under the class's probability when the least relevant go first (dashed), less the area "
+    "when the most relevant go first (solid), times 100. It lies between -90 and 90; scores that "
+    "know nothing of the model get about 0 on average, and single inputs scatter around it.",
+    "Compare methods on the same inputs by it. Between inputs it says little: a class whose "
+    "probability hardly falls, or is small to begin with, gets a low score from every method. A "
+    "photo with black holes is unlike anything that the model was trained on, so a score is "
+    "evidence, and no proof.",
+    "“Best on” counts inputs on which a method has the highest score for the class shown first; "
+    "ties count for all. An interval holds the mean of such inputs in 95 of 100 draws.",
+)
+
+
+def page(title: str, entries: Sequence[Entry], facts: Mapping[str, Any]) -> str:
+    """The whole page.
+
+    Args:
+        title: Its heading.
+        entries: The inputs, in the order they are shown in at first.
+        facts: Settings and versions, told at the end.
+    """
+    return "\n".join(_lines(printable(title), entries, facts)) + "\n"
+
+
+def _lines(title: str, entries: Sequence[Entry], facts: Mapping[str, Any]) -> Iterator[str]:
+    script = (_HERE / "page.js").read_text(encoding="utf-8")
+    methods = list(dict.fromkeys(cell.method for one in entries for cell in one.cells))
+    wide = ' class="wide"' if max((len(one.cells) for one in entries), default=0) > _NARROW else ""
+    yield from (
+        "<!DOCTYPE html>",
+        '<html lang="en">',
+        "<head>",
+        '<meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{_policy(script)}">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        '<link rel="icon" href="data:,">',
+        f"<title>{escape(title)}</title>",
+        f"<style>\n{_style()}</style>",
+        "</head>",
+        '<body><main class="whence">',
+        f'<h1 dir="auto">{escape(title)}</h1>',
+        f'<p class="lead">{_lead(entries)}</p>',
+        _legends(entries),
+        _form(methods, any(one.photo for one in entries)),
+        f'<ul id="inputs"{wide}>',
+    )
+    for one in entries:
+        yield _item(one, methods)
+    yield "</ul>"
+    yield from (_methods(kind, entries) for kind in ("image", "text"))
+    notes = "".join(f"<li>{escape(note)}</li>" for note in NOTES)
+    yield f"<section><h2>What the numbers mean</h2><ul>{notes}</ul></section>"
+    told = json.dumps(facts, ensure_ascii=False, indent=2)
+    told = "\n".join(printable(line) for line in told.split("\n"))
+    yield f'<section><h2>Settings and versions</h2><pre tabindex="0">{escape(told)}</pre></section>'
+    yield "</main>"
+    yield f"<script>{script}</script>"
+    yield "</body>\n</html>"
+
+
+def _policy(script: str) -> str:
+    """Nothing from outside, and no script but ours, whatever a name may hold."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    rules = ("default-src 'none'", "img-src data:", "style-src 'unsafe-inline'")
+    return "; ".join((*rules, f"script-src 'sha256-{digest}'", "base-uri 'none'"))
+
+
+def _style() -> str:
+    focus = "".join(
+        f"{opens}:root {{ --whence-focus: {color}; }}{closes}\n"
+        for opens, color, closes in (
+            ("", _FOCUS["light"], ""),
+            ("@media (prefers-color-scheme: dark) { ", _FOCUS["dark"], " }"),
+        )
+    )
+    own = (_HERE / "page.css").read_text(encoding="utf-8")
+    return page_style("auto") + words_style("auto") + focus + own
+
+
+def _lead(entries: Sequence[Entry]) -> str:
+    failed = sum(one.error is not None for one in entries)
+    inputs = "1 input" if len(entries) == 1 else f"{len(entries)} inputs"
+    return f"{inputs}, {failed or 'none'} of which could not be explained."
+
+
+def _legends(entries: Sequence[Entry]) -> str:
+    cells = [cell for one in entries for cell in one.cells]
+    legends = []
+    if any(one.photo for one in entries):
+        colors = color_table(get_colormap("auto", signed=False))
+        stops = ", ".join(hex_of(colors[at]) for at in (0, 51, 102, 153, 204, 255))
+        legends.append(
+            f'<p class="legend"><span>low</span><span class="ramp heat" aria-hidden="true" '
+            f'style="background: linear-gradient(to right, {stops})"></span><span>high</span>'
+            f"<span>Each map from its own lowest to its own highest score. Where scores have both "
+            f"signs, orange is for the class and blue against it.</span></p>"
+        )
+    if any(one.kind == "text" and one.cells for one in entries):
+        signed = any(np.min(cell.found.scores) < 0 for cell in cells)
+        legends.append(words_legend(signed))
+    if any(cell.curves for cell in cells):
+        legends.append(
+            '<p class="legend">Curves: probability of the class as the most relevant parts '
+            "(solid) or the least relevant (dashed) are removed. Faithfulness is the area "
+            "between, from -90 to 90; more is better, and what knows nothing gets about 0.</p>"
+        )
+    return "\n".join(legends)
+
+
+def _form(methods: Sequence[str], photos: bool) -> str:
+    options = "".join(f"<option>{escape(printable(method))}</option>" for method in methods)
+    of_method = (
+        f'<label>Faithfulness of <select name="method">{options}</select></label>'
+        if len(methods) > 1
+        else ""
+    )
+    opacity = (
+        '<label>Map over photo <input name="opacity" type="range" min="0" max="100" value="60">'
+        "</label>"
+        if photos
+        else ""
+    )
+    return f"""<form id="choose" role="search" aria-label="Sort and filter" hidden>
+<label class="find">Find <input name="find" type="search" autocomplete="off"></label>
+<label>Class <select name="class"><option value="">all</option></select></label>
+{_range("Probability in %", "probability", 0, 100)}
+{_range("Faithfulness", "faithfulness", -90, 90)}
+{of_method}
+<label>Show <select name="state"><option value="">all</option><option value="explained">explained
+</option><option value="failed">failed</option></select></label>
+<label>Sort by <select name="sort"><option value="given">order given</option><option value="name">
+name</option><option value="class">class</option><option value="probability">probability</option>
+<option value="faithfulness">faithfulness</option></select></label>
+<label>Order <select name="order"><option value="up">upwards</option><option value="down">downwards
+</option></select></label>
+{opacity}
+<button type="reset">Reset</button>
+<output id="count" aria-live="polite"></output>
+</form>"""
+
+
+def _range(title: str, name: str, least: int, most: int) -> str:
+    fields = (
+        f'<input name="{name}{end}" type="number" step="any" min="{least}" max="{most}" '
+        f'placeholder="{value}" aria-label="{title}, {word}">'
+        for end, word, value in (("From", "at least", least), ("To", "at most", most))
+    )
+    return f"<fieldset><legend>{title}</legend><div>{' to '.join(fields)}</div></fieldset>"
+
+
+def _item(one: Entry, methods: Sequence[str]) -> str:
+    name = f'<h3><bdi class="name">{escape(printable(one.name))}</bdi></h3>'
+    if one.error is not None:
+        error = escape(printable(one.error))
+        return f'<li data-failed="1" {_data(one, methods)}>{name}<p class="error">{error}</p></li>'
+    style = ""
+    if one.photo:
+        style = f' style="--photo:url({one.photo});--ratio:{one.proportion:.3f}"'
+    shown = _photos(one) if one.photo else "".join(_text(cell) for cell in one.cells)
+    notes = "".join(f"<li>{escape(printable(note))}</li>" for note in one.notes)
+    told = f'<ul class="notes">{notes}</ul>' if notes else ""
+    return f"<li {_data(one, methods)}{style}>{name}{shown}{told}</li>"
+
+
+def _data(one: Entry, methods: Sequence[str]) -> str:
+    """What the script sorts by: the class shown first, and its faithfulness by each method."""
+    first = one.cells[0].found.probability if one.cells else None
+    scores = {cell.method: cell.score for cell in reversed(one.cells)}
+    values = {
+        "class": printable(one.predicted),
+        "probability": _number(first, 6),
+        "faithfulness": " ".join(_number(scores.get(method), 3) for method in methods),
+    }
+    return " ".join(f'data-{key}="{escape(value)}"' for key, value in values.items())
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def _photos(one: Entry) -> str:
+    name = escape(printable(one.name))
+    predicted = escape(printable(one.predicted))
+    figures = [
+        f'<figure><div class="seen" role="img" aria-label="{name}"></div><figcaption><small>'
+        f'predicted:</small> <bdi class="class">{predicted}</bdi></figcaption></figure>'
+    ]
+    for cell in one.cells:
+        said = escape(f"Map of {cell.method} for {cell.found.name}")
+        figures.append(
+            f'<figure><div class="seen map"><img alt="{said}" src="{cell.shown}"></div>'
+            f"<figcaption>{_caption(cell)}</figcaption></figure>"
+        )
+    return f'<div class="pictures">{"".join(figures)}</div>'
+
+
+def _text(cell: Cell) -> str:
+    long = len(cell.shown) > _LONG and 'class="words long" tabindex="0"'
+    words = f'<p {long or "class=words"} dir="auto">{cell.shown}</p>'
+    return f'<figure class="text"><figcaption>{_caption(cell)}</figcaption>{words}</figure>'
+
+
+def _caption(cell: Cell) -> str:
+    name, method = escape(cell.found.name), escape(printable(cell.method))
+    said = f'<b><bdi class="class">{name}</bdi></b> {escape(cell.found.percent)}'
+    return f"{said} <small>by {method}</small>{_judged(cell.curves)}"
+
+
+def _judged(curves: Curves | None) -> str:
+    if curves is None:
+        return ""
+    ends = (curves.most[0], curves.most[-1], curves.least[-1])
+    start, most, least = (f"{100 * chance:.0f} %" for chance in ends)
+    said = f"From {start}: to {most} without the most relevant, {least} without the least relevant"
+    lines = "".join(
+        f'<polyline class="{order}" points="{_points(curves.curve(order))}"/>'
+        for order in ("most", "least")
+    )
+    return (
+        f'<span class="judged"><svg viewBox="0 0 90 100" preserveAspectRatio="none" role="img" '
+        f'aria-label="{said}">{lines}</svg><span><small>faithfulness</small> '
+        f"{curves.score:.1f}</span></span>"
+    )
+
+
+def _points(curve: Sequence[float]) -> str:
+    pairs = zip(STEPS, curve, strict=True)
+    return " ".join(f"{100 * step:.0f},{100 * (1 - chance):.0f}" for step, chance in pairs)
+
+
+def _methods(kind: str, entries: Sequence[Entry]) -> str:
+    """How faithful methods are on all inputs of a kind together."""
+    found = scores_by_method([one for one in entries if one.kind == kind])
+    if not found:
+        return ""
+    best = np.max(list(found.values()), axis=0)
+    rows = []
+    for method, scores in found.items():
+        mean = interval_of_mean(np.array(scores))
+        wins = int(np.sum(np.array(scores) > best - 1e-9))
+        rows.append(
+            f'<tr><th scope="row">{escape(printable(method))}</th><td>{mean.estimate:.1f}</td>'
+            f"<td>{mean.low:.1f} to {mean.high:.1f}</td><td>{np.median(scores):.1f}</td>"
+            f"<td>{wins}</td></tr>"
+        )
+    number = len(best)
+    heads = "".join(
+        f'<th scope="col">{head}</th>' for head in ("method", "mean", "95 %", "median", "best on")
+    )
+    return (
+        f'<section><h2>Faithfulness of all {kind}s</h2><div class="scroll"><table><caption>'
+        f"The class shown first, {number} {kind}{'s' if number > 1 else ''}.</caption>"
+        f"<thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table></div></section>"
+    )
