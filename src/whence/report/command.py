@@ -39,12 +39,14 @@ def report(
         ),
     ] = None,
     rules: options.Rules = "stable",
-    faithfulness: Annotated[
+    unjudged: Annotated[
         bool,
         typer.Option(
-            help="Measure how faithful each map is: 18 forward passes for each class and method."
+            "--no-faithfulness",
+            help="Do not measure how faithful maps are, which takes 18 forward passes for each "
+            "input, class and method.",
         ),
-    ] = True,
+    ] = False,
     title: Annotated[
         str | None, typer.Option(help="The page's heading; told by the inputs if left out.")
     ] = None,
@@ -79,7 +81,7 @@ def report(
             memory=memory,
         )
         heading = title if title is not None else _title(inputs, sources)
-        request = making.Request(how, out, heading, faithfulness, force)
+        request = making.Request(how, out, heading, not unjudged, force)
         with bar("Explaining", len(sources)) as advance:
             entries = making.make(request, sources, lambda _: advance(1))
     failed = [one for one in entries if one.error is not None]

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from whence import methods
+from whence.benchmark.chosen import Chosen
 from whence.benchmark.hashes import versions, weights_hash
 from whence.bulk import Explained, How, explained
 from whence.bulk.writing import moved_when_whole
@@ -58,8 +60,8 @@ def make(
         What the page tells of each, in the order given.
 
     Raises:
-        WhenceError: The request cannot be met for any input. What is wrong with single inputs is
-            told on the page.
+        WhenceError: No input can be explained. What is wrong with single inputs is told on the
+            page.
     """
     request.how.check()
     _check_place(request.out, request.force)
@@ -70,6 +72,11 @@ def make(
         entries[one.place] = _entry(request, names[one.place], sources[one.place], one)
         done(entries[one.place])
     ordered = [entries[place] for place in range(len(sources))]
+    if all(one.error is not None for one in ordered):
+        raise WhenceError(
+            f"No input could be explained, so no page is written. {ordered[0].name}: "
+            f"{ordered[0].error}"
+        )
     content = page(request.title, ordered, facts(request, models))
     write_whole(request.out, content.encode("utf-8", "replace"))
     return ordered
@@ -111,18 +118,24 @@ def facts(request: Request, models: dict[str, LoadedModel]) -> dict[str, Any]:
         ],
         "explained classes": f"the {classes} most probable" if how.top is not None else classes,
         "methods": [
-            {"label": one.label, "name": one.name, "rules": one.rules, "options": one.options}
-            for one in how.methods
+            {"label": one.label, "name": one.name, **_settings(one)} for one in how.methods
         ],
         "versions": versions(),
     }
     if request.faithfulness:
         told["faithfulness"] = {
-            "removed, in %": [round(100 * step) for step in STEPS],
+            "removed": ", ".join(f"{step:.0%}" for step in STEPS),
             "photos": "pixels of the upsampled map, black before normalisation",
             "texts": "words, taken out and tokenised again",
         }
     return told
+
+
+def _settings(method: Chosen) -> dict[str, Any]:
+    """What the method was run with, defaults included."""
+    built = methods.build(method.name, method.options)
+    rules = {"rules": method.rules} if built.propagates else {}
+    return {**rules, **dataclasses.asdict(built)}  # type: ignore[call-overload]
 
 
 def _entry(request: Request, name: str, source: Source, one: Explained) -> Entry:

@@ -24,7 +24,7 @@ from whence.report.entries import Cell, Entry, scores_by_method
 _HERE = Path(__file__).parent
 # From here on a text gets a box that scrolls.
 _LONG = 700
-# More maps than this and the photo do not fit side by side into a card.
+# More pictures than this do not fit side by side on a phone.
 _NARROW = 2
 _FOCUS = {"light": "#0b57d0", "dark": "#a8c7fa"}
 
@@ -62,7 +62,8 @@ def page(title: str, entries: Sequence[Entry], facts: Mapping[str, Any]) -> str:
 def _lines(title: str, entries: Sequence[Entry], facts: Mapping[str, Any]) -> Iterator[str]:
     script = (_HERE / "page.js").read_text(encoding="utf-8")
     methods = list(dict.fromkeys(cell.method for one in entries for cell in one.cells))
-    wide = ' class="wide"' if max((len(one.cells) for one in entries), default=0) > _NARROW else ""
+    columns = 1 + max(1, len(methods))
+    wide = " class=wide" if columns > _NARROW else ""
     yield from (
         "<!DOCTYPE html>",
         '<html lang="en">',
@@ -76,17 +77,18 @@ def _lines(title: str, entries: Sequence[Entry], facts: Mapping[str, Any]) -> It
         "</head>",
         '<body><main class="whence">',
         f'<h1 dir="auto">{escape(title)}</h1>',
-        f'<p class="lead">{_lead(entries)}</p>',
+        f'<p class="lead">{_lead(entries, methods)}</p>',
         _legends(entries),
+        '<section class="all" aria-label="Inputs">',
         _form(methods, any(one.photo for one in entries)),
-        f'<ul id="inputs"{wide}>',
+        f'<ul id="inputs"{wide} style="--columns:{columns}">',
     )
     for one in entries:
         yield _item(one, methods)
-    yield "</ul>"
+    yield "</ul></section>"
     yield from (_methods(kind, entries) for kind in ("image", "text"))
     notes = "".join(f"<li>{escape(note)}</li>" for note in NOTES)
-    yield f"<section><h2>What the numbers mean</h2><ul>{notes}</ul></section>"
+    yield f'<section><h2>What the numbers mean</h2><ul class="meaning">{notes}</ul></section>'
     told = json.dumps(facts, ensure_ascii=False, indent=2)
     told = "\n".join(printable(line) for line in told.split("\n"))
     yield f'<section><h2>Settings and versions</h2><pre tabindex="0">{escape(told)}</pre></section>'
@@ -114,10 +116,12 @@ def _style() -> str:
     return page_style("auto") + words_style("auto") + focus + own
 
 
-def _lead(entries: Sequence[Entry]) -> str:
+def _lead(entries: Sequence[Entry], methods: Sequence[str]) -> str:
     failed = sum(one.error is not None for one in entries)
     inputs = "1 input" if len(entries) == 1 else f"{len(entries)} inputs"
-    return f"{inputs}, {failed or 'none'} of which could not be explained."
+    by = f" by {escape(printable(', '.join(methods)))}" if methods else ""
+    wrong = f"; {failed} could not be explained" if failed else ""
+    return f"{inputs}, explained{by}{wrong}."
 
 
 def _legends(entries: Sequence[Entry]) -> str:
@@ -182,7 +186,8 @@ def _range(title: str, name: str, least: int, most: int) -> str:
         f'placeholder="{value}" aria-label="{title}, {word}">'
         for end, word, value in (("From", "at least", least), ("To", "at most", most))
     )
-    return f"<fieldset><legend>{title}</legend><div>{' to '.join(fields)}</div></fieldset>"
+    inside = " to ".join(fields)
+    return f'<div class="range" role="group"><span>{title}</span><div>{inside}</div></div>'
 
 
 def _item(one: Entry, methods: Sequence[str]) -> str:
@@ -193,7 +198,8 @@ def _item(one: Entry, methods: Sequence[str]) -> str:
     style = ""
     if one.photo:
         style = f' style="--photo:url({one.photo});--ratio:{one.proportion:.3f}"'
-    shown = _photos(one) if one.photo else "".join(_text(cell) for cell in one.cells)
+    alone = len(methods) == 1
+    shown = _photos(one, alone) if one.photo else "".join(_text(cell, alone) for cell in one.cells)
     notes = "".join(f"<li>{escape(printable(note))}</li>" for note in one.notes)
     told = f'<ul class="notes">{notes}</ul>' if notes else ""
     return f"<li {_data(one, methods)}{style}>{name}{shown}{told}</li>"
@@ -215,32 +221,39 @@ def _number(value: float | None, digits: int) -> str:
     return "" if value is None else f"{value:.{digits}f}"
 
 
-def _photos(one: Entry) -> str:
+def _photos(one: Entry, alone: bool) -> str:
     name = escape(printable(one.name))
     predicted = escape(printable(one.predicted))
-    figures = [
+    shown = (
         f'<figure><div class="seen" role="img" aria-label="{name}"></div><figcaption><small>'
         f'predicted:</small> <bdi class="class">{predicted}</bdi></figcaption></figure>'
-    ]
-    for cell in one.cells:
-        said = escape(f"Map of {cell.method} for {cell.found.name}")
-        figures.append(
-            f'<figure><div class="seen map"><img alt="{said}" src="{cell.shown}"></div>'
-            f"<figcaption>{_caption(cell)}</figcaption></figure>"
-        )
-    return f'<div class="pictures">{"".join(figures)}</div>'
+    )
+    per_class = len({cell.method for cell in one.cells})
+    maps = (_map(cell, alone, at % per_class == 0) for at, cell in enumerate(one.cells))
+    return f'<div class="photo">{shown}{"".join(maps)}</div>'
 
 
-def _text(cell: Cell) -> str:
+def _map(cell: Cell, alone: bool, first: bool) -> str:
+    said = escape(printable(f"Map of {cell.method} for {cell.found.name}"))
+    picture = f'<div class="seen map"><img alt="{said}" src="{cell.shown}"></div>'
+    return (
+        f"<figure{' class=first' * first}>{picture}"
+        f"<figcaption>{_caption(cell, alone)}</figcaption></figure>"
+    )
+
+
+def _text(cell: Cell, alone: bool) -> str:
     long = len(cell.shown) > _LONG and 'class="words long" tabindex="0"'
     words = f'<p {long or "class=words"} dir="auto">{cell.shown}</p>'
-    return f'<figure class="text"><figcaption>{_caption(cell)}</figcaption>{words}</figure>'
+    return f'<figure class="text"><figcaption>{_caption(cell, alone)}</figcaption>{words}</figure>'
 
 
-def _caption(cell: Cell) -> str:
+def _caption(cell: Cell, alone: bool) -> str:
+    """The class and its probability; the method, unless all maps are its."""
     name, method = escape(cell.found.name), escape(printable(cell.method))
+    by = "" if alone else f" <small>by {method}</small>"
     said = f'<b><bdi class="class">{name}</bdi></b> {escape(cell.found.percent)}'
-    return f"{said} <small>by {method}</small>{_judged(cell.curves)}"
+    return f"{said}{by}{_judged(cell.curves)}"
 
 
 def _judged(curves: Curves | None) -> str:
@@ -268,7 +281,7 @@ def _points(curve: Sequence[float]) -> str:
 def _methods(kind: str, entries: Sequence[Entry]) -> str:
     """How faithful methods are on all inputs of a kind together."""
     found = scores_by_method([one for one in entries if one.kind == kind])
-    if not found:
+    if not found or len(next(iter(found.values()))) < 2:
         return ""
     best = np.max(list(found.values()), axis=0)
     rows = []
@@ -280,12 +293,11 @@ def _methods(kind: str, entries: Sequence[Entry]) -> str:
             f"<td>{mean.low:.1f} to {mean.high:.1f}</td><td>{np.median(scores):.1f}</td>"
             f"<td>{wins}</td></tr>"
         )
-    number = len(best)
     heads = "".join(
         f'<th scope="col">{head}</th>' for head in ("method", "mean", "95 %", "median", "best on")
     )
     return (
         f'<section><h2>Faithfulness of all {kind}s</h2><div class="scroll"><table><caption>'
-        f"The class shown first, {number} {kind}{'s' if number > 1 else ''}.</caption>"
+        f"The class shown first, {len(best)} {kind}s.</caption>"
         f"<thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table></div></section>"
     )

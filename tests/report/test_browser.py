@@ -1,0 +1,208 @@
+"""The page in a real browser: sorting, filtering, themes, widths, a thousand inputs."""
+
+import io
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.report.conftest import HOSTILE
+from tests.saved import photo
+from whence.faithfulness import STEPS, Curves
+from whence.render.facts import ExplainedClass
+from whence.report.entries import Cell, Entry
+from whence.report.page import page
+from whence.report.pictures import map_address, photo_address
+
+pytestmark = pytest.mark.slow
+CHROMIUM = shutil.which("chromium")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium to open the page with")
+    with playwright.sync_playwright() as running:
+        opened = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def visit(browser):
+    """Opens a page, and sees to it that nothing went wrong and nothing was asked for outside."""
+    contexts, wrong = [], []
+
+    def opened(path, **settings):
+        context = browser.new_context(**settings)
+        contexts.append(context)
+        tab = context.new_page()
+        tab.on("console", lambda message: wrong.append(message.text))
+        tab.on("pageerror", lambda error: wrong.append(str(error)))
+        tab.on("dialog", lambda dialog: wrong.append(dialog.message))
+        tab.on("request", lambda r: r.url.startswith(("file:", "data:")) or wrong.append(r.url))
+        tab.goto(f"file://{path}")
+        return tab
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert wrong == []
+
+
+def names(tab) -> list[str]:
+    return tab.locator("#inputs > li .name").all_text_contents()
+
+
+def numbers(tab, fact: str) -> list[str]:
+    return tab.locator("#inputs > li").evaluate_all(f"all => all.map(one => one.dataset.{fact})")
+
+
+@pytest.fixture
+def made(here, report):
+    for seed in range(3, 8):
+        photo(seed=seed).save(here / "photos" / f"d{seed}.png")
+    report("photos", "--methods", "gae,random", code=1)
+    return here / "report.html"
+
+
+def test_sorting(made, visit):
+    tab = visit(made)
+    given = names(tab)
+    assert given == sorted(
+        [HOSTILE, "a.png", "b.jpg", "c.png", *(f"d{n}.png" for n in range(3, 8))]
+    )
+    tab.select_option("[name=sort]", "probability")
+    tab.select_option("[name=order]", "down")
+    tab.locator("#inputs > li:last-child[data-failed]").wait_for()
+    *values, failed = numbers(tab, "probability")
+    assert failed == ""  # what has no value comes last, whichever way round
+    assert [float(v) for v in values] == sorted(map(float, values), reverse=True)
+    for method, at in (("random", 1), ("gae", 0)):
+        tab.select_option("[name=method]", method)
+        tab.select_option("[name=order]", "up")
+        tab.select_option("[name=sort]", "faithfulness")
+        tab.wait_for_timeout(100)
+        *values, _ = [one.split(" ")[at] for one in numbers(tab, "faithfulness")]
+        assert [float(v) for v in values] == sorted(map(float, values))
+    tab.click("button[type=reset]")
+    tab.wait_for_timeout(100)
+    assert names(tab) == given
+
+
+def test_filtering(made, visit):
+    tab = visit(made)
+    count = tab.locator("#count")
+    assert count.text_content() == "9 of 9 shown"
+    tab.fill("[name=find]", "D5 png")
+    count.filter(has_text="1 of 9").wait_for()
+    assert names(tab) == ["d5.png"]
+    tab.fill("[name=find]", "")
+    tab.select_option("[name=state]", "failed")
+    count.filter(has_text="1 of 9").wait_for()
+    assert names(tab) == ["c.png"]
+    tab.select_option("[name=state]", "")
+    classes = [one for one in numbers(tab, "class") if one]
+    offered = tab.locator("[name=class] option").all_text_contents()
+    assert offered == ["all", *sorted(set(classes))]
+    tab.select_option("[name=class]", classes[0])
+    count.filter(has_text=f"{classes.count(classes[0])} of 9").wait_for()
+    assert set(numbers(tab, "class")) == {classes[0]}
+    tab.click("button[type=reset]")
+    chances = sorted(float(one) for one in numbers(tab, "probability") if one)
+    middle = 100 * (chances[3] + chances[4]) / 2
+    tab.fill("[name=probabilityFrom]", str(middle))
+    count.filter(has_text="4 of 9").wait_for()
+    assert min(float(one) for one in numbers(tab, "probability")) == chances[4]
+    tab.fill("[name=probabilityFrom]", "")
+    tab.fill("[name=faithfulnessTo]", "-91")
+    count.filter(has_text="0 of 9").wait_for()
+
+
+def test_by_keyboard_alone(made, visit):
+    tab = visit(made)
+    tab.keyboard.press("Tab")
+    tab.keyboard.type("d5")
+    tab.locator("#count").filter(has_text="1 of 9").wait_for()
+    reached = []
+    for _ in range(12):
+        reached.append(tab.evaluate("document.activeElement.name || document.activeElement.type"))
+        tab.keyboard.press("Tab")
+    wanted = "find class probabilityFrom probabilityTo faithfulnessFrom faithfulnessTo method state"
+    assert reached == [*wanted.split(), "sort", "order", "opacity", "reset"]
+
+
+def test_the_photo_and_the_map_are_seen_and_can_be_faded(made, visit):
+    tab = visit(made)
+    box = tab.locator("#inputs > li .map").first
+    over = np.asarray(_shot(box), dtype=float)
+    assert over.std() > 5
+    tab.locator("[name=opacity]").evaluate(
+        "one => { one.value = 0; one.dispatchEvent(new Event('input', { bubbles: true })); }"
+    )
+    bare = np.asarray(_shot(box), dtype=float)
+    plain = np.asarray(_shot(tab.locator("#inputs > li .seen").first), dtype=float)
+    assert np.abs(bare - over).mean() > 2
+    assert np.abs(bare - plain).mean() < 1
+
+
+def _shot(locator) -> Image.Image:
+    return Image.open(io.BytesIO(locator.screenshot())).convert("RGB").resize((64, 64))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_themes_and_widths(made, visit, scheme, width):
+    tab = visit(made, color_scheme=scheme, viewport={"width": width, "height": 844})
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    ground = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert ground == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(23, 24, 28)")
+    for place in ("h1", ".lead", "figcaption", "form label", ".name", ".meaning li", "pre"):
+        ink = tab.locator(place).first.evaluate("one => getComputedStyle(one).color")
+        assert contrast(ink, ground) >= 4.5, place
+
+
+def contrast(one: str, other: str) -> float:
+    """As WCAG 2 defines it."""
+
+    def light(color: str) -> float:
+        parts = [int(part) / 255 for part in color[4:-1].split(",")]
+        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return float(np.dot([0.2126, 0.7152, 0.0722], linear)) + 0.05
+
+    lights = sorted((light(one), light(other)))
+    return lights[1] / lights[0]
+
+
+def test_hostile_names_do_nothing(made, visit):
+    tab = visit(made)
+    tab.wait_for_timeout(200)  # a script that got in would have run by now
+    assert HOSTILE in names(tab)
+    assert tab.locator("#inputs img:not([src^='data:'])").count() == 0
+
+
+def test_a_thousand_photos_stay_usable(tmp_path, visit):
+    rng = np.random.default_rng(0)
+    chance = tuple(np.linspace(0.9, 0.1, len(STEPS)))
+    curves = Curves("gae", 0, "cat", True, chance, chance[::-1], None, {}, None)
+    entries = []
+    for number in range(1000):
+        scores = rng.random((14, 14))
+        found = ExplainedClass("cat", number / 1000, scores.ravel())
+        cell = Cell("gae", found, map_address(scores), curves)
+        shown = photo_address(photo(400, 300, seed=number))
+        entries.append(Entry(f"{number}.jpg", "image", "cat", (cell,), shown, 4 / 3))
+    content = page("many", entries, {})
+    assert len(content) < 25e6
+    (tmp_path / "many.html").write_text(content, encoding="utf-8")
+    tab = visit(tmp_path / "many.html")
+    assert tab.locator("#count").text_content() == "1000 of 1000 shown"
+    tab.fill("[name=find]", "999.jpg")
+    tab.locator("#count").filter(has_text="1 of 1000").wait_for()
+    tab.select_option("[name=sort]", "probability")
+    tab.select_option("[name=order]", "down")
+    tab.fill("[name=find]", "")
+    tab.locator("#count").filter(has_text="1000 of 1000").wait_for()
+    assert tab.locator("#inputs .name").first.text_content() == "999.jpg"
