@@ -5,7 +5,7 @@ RUN := .venv/run
 PEERS := .venv/peers
 PIP := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-all lint types benchmark peers pictures clean
+.PHONY: demo test test-all lint types benchmark peers pictures notebooks clean
 
 demo: $(RUN)/.installed
 	$(RUN)/bin/whence explain src/whence/demo/cat.jpg --top 2 --out out/demo --force
@@ -31,6 +31,9 @@ types: $(TEST)/.installed
 
 pictures: $(RUN)/.installed
 	$(RUN)/bin/python docs/pictures.py
+
+notebooks: $(TEST)/.installed
+	$(TEST)/bin/python examples/execute.py
 
 benchmark: $(RUN)/.installed
 	$(RUN)/bin/python benchmarks/engine.py
