@@ -152,6 +152,19 @@ def _shot(locator) -> Image.Image:
     return Image.open(io.BytesIO(locator.screenshot())).convert("RGB").resize((64, 64))
 
 
+def test_on_a_phone_the_fields_wait_behind_a_button(made, visit):
+    tab = visit(made, viewport={"width": 390, "height": 844})
+    more = tab.get_by_role("button", name="Sort and filter")
+    assert not tab.locator("[name=sort]").is_visible()
+    assert more.get_attribute("aria-expanded") == "false"
+    more.press("Enter")
+    assert more.get_attribute("aria-expanded") == "true"
+    tab.select_option("[name=sort]", "name")
+    tab.select_option("[name=order]", "down")
+    tab.wait_for_timeout(100)
+    assert names(tab)[0] == "d7.png"
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
 def test_themes_and_widths(made, visit, scheme, width):

@@ -84,6 +84,11 @@
   });
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("reset", () => setTimeout(() => { fade(); show(); }));
+  // On a phone, the other fields would fill the screen.
+  const more = form.querySelector(".more");
+  more.addEventListener("click", () => {
+    more.setAttribute("aria-expanded", String(form.classList.toggle("open")));
+  });
   form.hidden = false;
   fade();
   show();

@@ -163,6 +163,7 @@ def _form(methods: Sequence[str], photos: bool) -> str:
     )
     return f"""<form id="choose" role="search" aria-label="Sort and filter" hidden>
 <label class="find">Find <input name="find" type="search" autocomplete="off"></label>
+<button class="more" type="button" aria-expanded="false">Sort and filter</button>
 <label>Class <select name="class"><option value="">all</option></select></label>
 {_range("Probability in %", "probability", 0, 100)}
 {_range("Faithfulness", "faithfulness", -90, 90)}

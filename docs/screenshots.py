@@ -1,0 +1,87 @@
+"""Make the screenshots of the report, of what comes with the library and may be shown anywhere.
+
+python docs/screenshots.py  # needs playwright and chromium
+"""
+
+import io
+import shutil
+import tempfile
+from pathlib import Path
+
+from PIL import Image, ImageFilter, ImageOps
+from playwright.sync_api import Browser, sync_playwright
+
+import whence
+from whence.benchmark.chosen import choose
+from whence.bulk import How
+from whence.inputs import expand
+from whence.report.making import Request, make
+
+IMAGES = Path(__file__).parent / "images"
+REVIEWS = (
+    "The story is thin, but the acting is superb and the ending deeply moving.",
+    "An unwatchable mess, not worth a minute of your time.",
+    "Two hours of fine actors with nothing to say.",
+    "I laughed, I cried, and I would see it again tomorrow.",
+    "Not bad, but not good either.",
+    "A gripping thriller that never lets go.",
+    "The jokes fall flat and the plot makes no sense.",
+    "Slow, sad and beautiful.",
+)
+
+
+def photos(folder: Path) -> None:
+    """The sample photo in different guises, and a file that is damaged."""
+    folder.mkdir()
+    cat = Image.open(Path(whence.__file__).parent / "demo" / "cat.jpg").convert("RGB")
+    width, height = cat.size
+    guises = {
+        "cat": cat,
+        "mirrored": ImageOps.mirror(cat),
+        "upside down": ImageOps.flip(cat),
+        "left half": cat.crop((0, 0, width // 2, height)),
+        "right half": cat.crop((width // 2, 0, width, height)),
+        "blurred": cat.filter(ImageFilter.GaussianBlur(width / 60)),
+        "grey": ImageOps.grayscale(cat),
+    }
+    for name, image in guises.items():
+        image.save(folder / f"{name}.jpg", quality=90)
+    (folder / "damaged.jpg").write_bytes((folder / "cat.jpg").read_bytes()[:3000])
+
+
+def report(source: Path, out: Path, methods: str, title: str) -> Path:
+    """A page of the inputs of a folder or a table."""
+    how = How(methods=tuple(choose(methods)))
+    make(Request(how, out, title), expand([str(source)]))
+    return out
+
+
+def shot(browser: Browser, page: Path, name: str, width: int, height: int, scheme: str) -> None:
+    """A screenshot of the top of a page."""
+    tab = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+    tab.goto(page.as_uri())
+    tab.wait_for_timeout(300)
+    image = Image.open(io.BytesIO(tab.screenshot())).convert("RGB")
+    image.save(IMAGES / name, quality=86, optimize=True, subsampling=0)
+    tab.close()
+
+
+def main() -> None:
+    """Make all of them."""
+    with tempfile.TemporaryDirectory() as place, sync_playwright() as playwright:
+        folder = Path(place)
+        photos(folder / "photos")
+        (folder / "reviews.csv").write_text("\n".join(["text", *(f'"{r}"' for r in REVIEWS)]))
+        of_photos = report(folder / "photos", folder / "p.html", "gae,attnlrp", "A cat, in guises")
+        of_texts = report(folder / "reviews.csv", folder / "t.html", "attnlrp", "Reviews")
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+        )
+        shot(browser, of_photos, "report.jpg", 1280, 900, "light")
+        shot(browser, of_texts, "report-texts.jpg", 1280, 720, "dark")
+        shot(browser, of_photos, "report-phone.jpg", 390, 844, "dark")
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()
