@@ -238,16 +238,19 @@ def measure(
     scores = torch.cat([given.scores(one) for one in explanations.values()])
     maps, of_map = torch.unique(scores, dim=0, return_inverse=True)
     drawn = given.drawn(draws, seed, next(iter(explanations.values())).grid).to(maps)
-    turns = torch.cat([ranks(maps, "highest"), ranks(maps, "lowest"), ranks(drawn, "highest")])
-    logits = _run(loaded, given, turns.int(), progress)
+    orders = (ranks(maps, "highest"), ranks(maps, "lowest"), ranks(drawn, "highest"))
+    turns = torch.cat(orders).int()
+    logits = _run(loaded, given, turns, progress)
+    turns = turns.cpu()  # curves keep views of it, to show masked inputs
     clean = next(iter(explanations.values())).logits[:1]
     logits = torch.cat([clean.expand(len(turns), 1, -1).to(logits), logits], 1)
     found = []
     for (name, explanation, at), which in zip(asked, of_map.tolist(), strict=True):
         target = int(explanation.target[0].reshape(-1)[at])
         chances = _chances(logits, target, explanation.multi_label)
-        at_random = turns[2 * len(maps)] if draws else None
-        orders = {"most": turns[which], "least": turns[len(maps) + which], "random": at_random}
+        shown = {"most": turns[which], "least": turns[len(maps) + which]}
+        if draws:
+            shown["random"] = turns[2 * len(maps)]
         found.append(
             Curves(
                 method=name,
@@ -257,7 +260,7 @@ def measure(
                 most=_numbers(chances[which]),
                 least=_numbers(chances[len(maps) + which]),
                 random=_numbers(chances[2 * len(maps) :].mean(0)) if draws else None,
-                _turns={k: v.int().cpu() for k, v in orders.items() if v is not None},
+                _turns=shown,
                 _given=given,
             )
         )

@@ -9,9 +9,9 @@ from PIL import Image
 
 from tests.report.conftest import HOSTILE
 from tests.saved import photo
-from whence.faithfulness import STEPS, Curves
+from whence.faithfulness import STEPS
 from whence.render.facts import ExplainedClass
-from whence.report.entries import Cell, Entry
+from whence.report.entries import Cell, Entry, Judged
 from whence.report.page import page
 from whence.report.pictures import map_address, photo_address
 
@@ -199,12 +199,12 @@ def test_hostile_names_do_nothing(made, visit):
 def test_a_thousand_photos_stay_usable(tmp_path, visit):
     rng = np.random.default_rng(0)
     chance = tuple(np.linspace(0.9, 0.1, len(STEPS)))
-    curves = Curves("gae", 0, "cat", True, chance, chance[::-1], None, {}, None)
+    judged = Judged(0.0, chance, chance[::-1])
     entries = []
     for number in range(1000):
         scores = rng.random((14, 14))
         found = ExplainedClass("cat", number / 1000, scores.ravel())
-        cell = Cell("gae", found, map_address(scores), curves)
+        cell = Cell("gae", found, map_address(scores), judged)
         shown = photo_address(photo(400, 300, seed=number))
         entries.append(Entry(f"{number}.jpg", "image", "cat", (cell,), shown, 4 / 3))
     content = page("many", entries, {})

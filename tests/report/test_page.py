@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import io
+import pickle
 import re
 
 import numpy as np
@@ -13,7 +14,11 @@ from tests.report.conftest import HOSTILE
 from tests.report.reading import items, read
 from tests.saved import photo, save_image_model
 from whence import explain, faithfulness, render
+from whence.benchmark.chosen import choose
+from whence.bulk import How
+from whence.inputs import expand
 from whence.models import load
+from whence.report.making import Request, make
 from whence.report.pictures import map_address, photo_address, proportion
 
 ALLOWED = {
@@ -184,6 +189,14 @@ def test_settings_can_be_read_and_name_no_folders(here, report, image_model):
 
 def test_a_page_made_again_is_the_same(here, report):
     assert made(report, "photos", code=1) == made(report, "photos", code=1)
+
+
+def test_an_entry_holds_no_more_than_it_shows(here):
+    """A thousand are in memory together, so that none may keep pixels, ranks or evidence."""
+    how = How(methods=tuple(choose("gae")))
+    (entry,) = make(Request(how, here / "page.html"), expand(["photos/a.png"]))
+    shown = len(entry.photo) + sum(len(cell.shown) for cell in entry.cells)
+    assert len(pickle.dumps(entry)) < shown + 2000
 
 
 def test_maps_lie_over_photos_as_the_library_draws_them():

@@ -19,6 +19,21 @@ from whence.report.pictures import map_address, photo_address, proportion
 
 
 @dataclass(frozen=True)
+class Judged:
+    """How faithful a map is: `whence.faithfulness.Curves` without what would fill the memory.
+
+    Attributes:
+        score: The faithfulness.
+        most: Probabilities as the most relevant are removed.
+        least: Probabilities as the least relevant are removed.
+    """
+
+    score: float
+    most: tuple[float, ...]
+    least: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Cell:
     """What one method says of one class.
 
@@ -26,18 +41,18 @@ class Cell:
         method: The method's label.
         found: The class.
         shown: The map, as an address that holds it, or coloured words, as HTML.
-        curves: How faithful it is; None if that was not measured.
+        judged: How faithful it is; None if that was not measured.
     """
 
     method: str
     found: ExplainedClass
     shown: str
-    curves: Curves | None
+    judged: Judged | None
 
     @property
     def score(self) -> float | None:
         """The faithfulness."""
-        return None if self.curves is None else self.curves.score
+        return None if self.judged is None else self.judged.score
 
 
 @dataclass(frozen=True)
@@ -105,9 +120,13 @@ def _cells(explanations: Mapping[str, Explanation], found: Faithfulness | None) 
         for label, one in explanations.items():
             target = int(one.target[0].reshape(-1)[at])
             of_class = by_method[label][at]
-            curves = None if found is None else found.of(label, target)
-            cells.append(Cell(label, of_class, _shown(one, at, of_class), curves))
+            judged = None if found is None else _judged(found.of(label, target))
+            cells.append(Cell(label, of_class, _shown(one, at, of_class), judged))
     return tuple(cells)
+
+
+def _judged(curves: Curves) -> Judged:
+    return Judged(curves.score, curves.most, curves.least)
 
 
 def _shown(explanation: Explanation, at: int, of_class: ExplainedClass) -> str:

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from whence.faithfulness import STEPS, Curves
+from whence.faithfulness import STEPS
 from whence.metrics.statistics import interval_of_mean
 from whence.render.colors import get_colormap, hex_of
 from whence.render.facts import printable
 from whence.render.overlay import color_table
 from whence.render.styles import page_style, words_style
 from whence.render.text import words_legend
-from whence.report.entries import Cell, Entry, scores_by_method
+from whence.report.entries import Cell, Entry, Judged, scores_by_method
 
 _HERE = Path(__file__).parent
 # From here on a text gets a box that scrolls.
@@ -139,7 +139,7 @@ def _legends(entries: Sequence[Entry]) -> str:
     if any(one.kind == "text" and one.cells for one in entries):
         signed = any(np.min(cell.found.scores) < 0 for cell in cells)
         legends.append(words_legend(signed))
-    if any(cell.curves for cell in cells):
+    if any(cell.judged for cell in cells):
         legends.append(
             '<p class="legend">Curves: probability of the class as the most relevant parts '
             "(solid) or the least relevant (dashed) are removed. Faithfulness is the area "
@@ -254,23 +254,23 @@ def _caption(cell: Cell, alone: bool) -> str:
     name, method = escape(cell.found.name), escape(printable(cell.method))
     by = "" if alone else f" <small>by {method}</small>"
     said = f'<b><bdi class="class">{name}</bdi></b> {escape(cell.found.percent)}'
-    return f"{said}{by}{_judged(cell.curves)}"
+    return f"{said}{by}{_judged(cell.judged)}"
 
 
-def _judged(curves: Curves | None) -> str:
-    if curves is None:
+def _judged(judged: Judged | None) -> str:
+    if judged is None:
         return ""
-    ends = (curves.most[0], curves.most[-1], curves.least[-1])
+    ends = (judged.most[0], judged.most[-1], judged.least[-1])
     start, most, least = (f"{100 * chance:.0f} %" for chance in ends)
     said = f"From {start}: to {most} without the most relevant, {least} without the least relevant"
     lines = "".join(
-        f'<polyline class="{order}" points="{_points(curves.curve(order))}"/>'
-        for order in ("most", "least")
+        f'<polyline class="{order}" points="{_points(curve)}"/>'
+        for order, curve in (("most", judged.most), ("least", judged.least))
     )
     return (
         f'<span class="judged"><svg viewBox="0 0 90 100" preserveAspectRatio="none" role="img" '
         f'aria-label="{said}">{lines}</svg><span><small>faithfulness</small> '
-        f"{curves.score:.1f}</span></span>"
+        f"{judged.score:.1f}</span></span>"
     )
 
 
