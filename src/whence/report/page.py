@@ -16,10 +16,11 @@ from whence.faithfulness import STEPS
 from whence.metrics.statistics import interval_of_mean
 from whence.render.colors import get_colormap, hex_of
 from whence.render.facts import printable
-from whence.render.overlay import color_table
+from whence.render.overlay import color_table, is_signed
 from whence.render.styles import page_style, words_style
 from whence.render.text import words_legend
 from whence.report.entries import Cell, Entry, Judged, scores_by_method
+from whence.report.form import form
 
 _HERE = Path(__file__).parent
 # From here on a text gets a box that scrolls.
@@ -80,7 +81,7 @@ def _lines(title: str, entries: Sequence[Entry], facts: Mapping[str, Any]) -> It
         f'<p class="lead">{_lead(entries, methods)}</p>',
         _legends(entries),
         '<section class="all" aria-label="Inputs">',
-        _form(methods, any(one.photo for one in entries)),
+        form(methods, photos=any(one.photo for one in entries)),
         f'<ul id="inputs"{wide} style="--columns:{columns}">',
     )
     for one in entries:
@@ -136,9 +137,9 @@ def _legends(entries: Sequence[Entry]) -> str:
             f"<span>Each map from its own lowest to its own highest score. Where scores have both "
             f"signs, orange is for the class and blue against it.</span></p>"
         )
-    if any(one.kind == "text" and one.cells for one in entries):
-        signed = any(np.min(cell.found.scores) < 0 for cell in cells)
-        legends.append(words_legend(signed))
+    of_texts = [cell for one in entries if one.kind == "text" for cell in one.cells]
+    if of_texts:
+        legends.append(words_legend(any(is_signed(cell.found.scores) for cell in of_texts)))
     if any(cell.judged for cell in cells):
         legends.append(
             '<p class="legend">Curves: probability of the class as the most relevant parts '
@@ -146,49 +147,6 @@ def _legends(entries: Sequence[Entry]) -> str:
             "between, from -90 to 90; more is better, and what knows nothing gets about 0.</p>"
         )
     return "\n".join(legends)
-
-
-def _form(methods: Sequence[str], photos: bool) -> str:
-    options = "".join(f"<option>{escape(printable(method))}</option>" for method in methods)
-    of_method = (
-        f'<label>Faithfulness of <select name="method">{options}</select></label>'
-        if len(methods) > 1
-        else ""
-    )
-    opacity = (
-        '<label>Map over photo <input name="opacity" type="range" min="0" max="100" value="60">'
-        "</label>"
-        if photos
-        else ""
-    )
-    return f"""<form id="choose" role="search" aria-label="Sort and filter" hidden>
-<label class="find">Find <input name="find" type="search" autocomplete="off"></label>
-<button class="more" type="button" aria-expanded="false">Sort and filter</button>
-<label>Class <select name="class"><option value="">all</option></select></label>
-{_range("Probability in %", "probability", 0, 100)}
-{_range("Faithfulness", "faithfulness", -90, 90)}
-{of_method}
-<label>Show <select name="state"><option value="">all</option><option value="explained">explained
-</option><option value="failed">failed</option></select></label>
-<label>Sort by <select name="sort"><option value="given">order given</option><option value="name">
-name</option><option value="class">class</option><option value="probability">probability</option>
-<option value="faithfulness">faithfulness</option></select></label>
-<label>Order <select name="order"><option value="up">upwards</option><option value="down">downwards
-</option></select></label>
-{opacity}
-<button type="reset">Reset</button>
-<output id="count" aria-live="polite"></output>
-</form>"""
-
-
-def _range(title: str, name: str, least: int, most: int) -> str:
-    fields = (
-        f'<input name="{name}{end}" type="number" step="any" min="{least}" max="{most}" '
-        f'placeholder="{value}" aria-label="{title}, {word}">'
-        for end, word, value in (("From", "at least", least), ("To", "at most", most))
-    )
-    inside = " to ".join(fields)
-    return f'<div class="range" role="group"><span>{title}</span><div>{inside}</div></div>'
 
 
 def _item(one: Entry, methods: Sequence[str]) -> str:
