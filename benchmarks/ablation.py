@@ -25,10 +25,9 @@ from torch.autograd.graph import GradientEdge
 from torch.nn import functional as F
 
 from whence import datasets, models
-from whence.benchmark.forward import logits_of, on_device
 from whence.benchmark.hashes import drawn
 from whence.benchmark.labels import Labels
-from whence.benchmark.pixels import Scale, Seen, View, see
+from whence.benchmark.pixels import Seen, View, see
 from whence.evidence import Evidence, gather
 from whence.files import write_whole
 from whence.layout import Layout, find_layout
@@ -38,6 +37,8 @@ from whence.methods.whence import Whence
 from whence.metrics.perturbation import FRACTIONS, Order, area, count, ranks, to_pixels
 from whence.metrics.segmentation import pooled, segmentation
 from whence.models import LoadedModel
+from whence.models.forward import logits_of, on_device
+from whence.models.scale import Scale
 from whence.progress import bar
 from whence.tracing import rules
 from whence.tracing.gradients import BALANCED
