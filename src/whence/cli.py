@@ -23,6 +23,8 @@ from whence.report.command import EPILOG as REPORTS
 from whence.report.command import report
 from whence.told import sentences
 from whence.version import __version__
+from whence.web.command import EPILOG as SERVING
+from whence.web.command import serve
 
 if TYPE_CHECKING:
     from whence.bulk import Result
@@ -163,6 +165,7 @@ def _options(method: str, given: list[str], start_layer: int | None) -> dict[str
 
 app.command(epilog=BENCHMARKS)(benchmark)
 app.command(epilog=REPORTS)(report)
+app.command(epilog=SERVING)(serve)
 
 
 @app.command()

@@ -66,6 +66,15 @@ def page_style(theme: str) -> str:
     return f":root {{ color-scheme: {'light dark' if theme == 'auto' else theme}; }}\n" + _PAGE
 
 
+def switched_style(dark: str) -> str:
+    """Colours and shades for a page that says by itself when it is dark.
+
+    Args:
+        dark: A selector of what is dark then.
+    """
+    return _colors("light", ":root") + _colors("dark", dark) + _shades()
+
+
 def level_class(level: int) -> str:
     """The CSS class of a shade."""
     return f"w{'n' if level < 0 else 'p'}{abs(level)}"

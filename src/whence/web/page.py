@@ -1,0 +1,309 @@
+"""The page itself: what stands where, and what is computed when."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+from gradio.utils import get_upload_folder
+from PIL import Image
+
+from whence.demo import PHOTO, SENTENCES
+from whence.errors import WhenceError
+from whence.inputs.sources import Kind
+from whence.web import bundle, views
+from whence.web.components import FileUpload, PhotoUpload
+from whence.web.desk import Answer, Desk, default_method, methods_for
+from whence.web.inputs import FORMATS, Input, Photo, photo_from, sentence_from
+from whence.web.limits import CLASSES, METHODS, PHOTO_BYTES, TEXT_CHARACTERS, UPLOAD_BYTES
+
+_log = logging.getLogger("whence.web")
+# Of the classes that a model finds most probable, so many are explained at first.
+_FIRST_CLASSES = 2
+_SAMPLES: dict[Kind, dict[str, Any]] = {
+    "image": {"Use the sample photo": str(PHOTO)},
+    "text": {f"Sample {n}": sentence for n, sentence in enumerate(SENTENCES, 1)},
+}
+
+
+def build(desk: Desk) -> gr.Blocks:
+    """The page for the models on a desk."""
+    # Files that people sent are deleted an hour later.
+    page = gr.Blocks(title="whence", analytics_enabled=False, delete_cache=(600, 3600))
+    with page:
+        gr.HTML(views.HEADING)
+        with gr.Tabs():
+            with gr.Tab("Photo"):
+                _Tab(desk, "image")
+            with gr.Tab("Text"):
+                _Tab(desk, "text")
+    return page
+
+
+class _Tab:
+    """Everything for one kind of input."""
+
+    def __init__(self, desk: Desk, kind: Kind) -> None:
+        self.desk, self.kind = desk, kind
+        with gr.Row():
+            with gr.Column(min_width=280):
+                self.what: Any = _photo() if kind == "image" else _text()
+                with gr.Row():
+                    samples = {
+                        gr.Button(name, size="sm"): one for name, one in _SAMPLES[kind].items()
+                    }
+            with gr.Column(min_width=280):
+                self._choices()
+        gr.HTML(views.CONTROLS[kind])
+        self.result = gr.HTML()
+        chosen = [self.model, self.what, self.classes, self.methods]
+        shown = [self.chances, self.classes, self.result]
+        _on(self.button.click, self.explain, chosen, shown, f"explain_{kind}")
+        given = self.what.input if kind == "image" else self.what.submit
+        _on(given, self.afresh, [self.model, self.what, self.methods], shown)
+        for button, sample in samples.items():
+            with_sample = functools.partial(self.sample, sample)
+            _on(button.click, with_sample, [self.model, self.methods], [self.what, *shown])
+        _on(self.model.input, self.other_model, [self.model, self.what, self.methods], shown)
+        self._faithful(chosen)
+        self._heads()
+        self._save(chosen)
+
+    def _choices(self) -> None:
+        kind, names = self.kind, self.desk.names(self.kind)
+        self.model = gr.Dropdown(names, value=names[0], label="Model", filterable=False)
+        self.chances = gr.HTML()
+        self.classes = gr.Dropdown(
+            self._class_choices(names[0]),
+            value=[],
+            multiselect=True,
+            max_choices=CLASSES,
+            allow_custom_value=True,  # every class is checked by the desk
+            label=f"Classes (up to {CLASSES}; the most probable if none)",
+        )
+        self.methods = gr.Dropdown(
+            methods_for(kind),
+            value=[default_method()],
+            multiselect=True,
+            max_choices=METHODS,
+            label=f"Methods (up to {METHODS})",
+        )
+        self.button = gr.Button("Explain", variant="primary")
+
+    def _faithful(self, chosen: list[Any]) -> None:
+        with gr.Accordion("Is it faithful?", open=False):
+            gr.HTML(views.ABOUT_FAITHFULNESS)
+            button = gr.Button("Remove parts, and watch the class")
+            out = gr.HTML()
+            _on(button.click, self.faithful, chosen, out, f"faithful_{self.kind}")
+
+    def _heads(self) -> None:
+        with gr.Accordion("What do the heads attend to?", open=False):
+            token = gr.Dropdown(
+                [("first token", 0)], value=0, label="Token", allow_custom_value=True
+            )
+            button = gr.Button("Show all heads")
+            out = gr.HTML()
+            given = [self.model, self.what, token]
+            _on(button.click, self.heads, given, [token, out], f"heads_{self.kind}")
+            _on(token.input, self.heads, given, [token, out])
+
+    def _save(self, chosen: list[Any]) -> None:
+        with gr.Accordion("Save and open", open=False):
+            button = gr.Button("Make a bundle: input, pictures, scores, settings")
+            saved = gr.File(label="Bundle", interactive=False, height=90)
+            _on(button.click, self.save, chosen, saved, f"save_{self.kind}")
+            given = FileUpload(label="Open a bundle (.zip)", height=140)
+            filled = [self.what, self.model, self.classes, self.methods, self.chances, self.result]
+            _on(given.upload, self.open, given, filled, f"open_{self.kind}")
+
+    def read(self, given: Any) -> Input:
+        """The input from what its component holds."""
+        if self.kind == "text":
+            return sentence_from(given or "")
+        if given is None:
+            raise WhenceError("Choose a photo first, or use the sample.")
+        return photo_from(_content(given, PHOTO_BYTES))
+
+    def explain(
+        self, model: str, given: Any, classes: Sequence[Any], names: Sequence[str]
+    ) -> tuple[Any, ...]:
+        """Probabilities, the explained classes, and what methods say of them."""
+        what = self.read(given)
+        seen = self.desk.look(model, what)
+        first = [one.index for one in seen.chances[:_FIRST_CLASSES]]
+        wanted = list(classes or first)
+        answers = self.desk.explain(model, what, wanted, names or [])
+        update = gr.update(choices=self._class_choices(model), value=wanted)
+        return views.chances(seen), update, _result(answers, seen.prepared.shown[0])
+
+    def afresh(self, model: str, given: Any, names: Sequence[str]) -> tuple[Any, ...]:
+        """The same for an input whose classes are not known yet; nothing, if there is no input."""
+        if not given:
+            return "", gr.update(value=[]), ""
+        return self.explain(model, given, [], names or [default_method()])
+
+    def other_model(self, model: str, given: Any, names: Sequence[str]) -> tuple[Any, ...]:
+        """The same for a model whose classes are others."""
+        if not given:
+            return "", gr.update(choices=self._class_choices(model), value=[]), ""
+        return self.afresh(model, given, names)
+
+    def sample(self, sample: Any, model: str, names: Sequence[str]) -> tuple[Any, ...]:
+        """The same for a sample."""
+        what = Path(sample) if self.kind == "image" else sample
+        return sample, *self.afresh(model, what, names)
+
+    def faithful(
+        self,
+        model: str,
+        given: Any,
+        classes: Sequence[Any],
+        names: Sequence[str],
+        progress: Any = gr.Progress(),  # noqa: B008
+    ) -> str:
+        """Curves of chosen methods and classes."""
+        what = self.read(given)
+        seen = self.desk.look(model, what)
+        wanted = list(classes or [seen.chances[0].index])
+
+        def tell(done: int, total: int) -> None:
+            progress((done, total), desc="Removing parts", unit="passes")
+
+        found = self.desk.faithful(model, what, wanted, names or [], tell)
+        failed = [a for a in self.desk.explain(model, what, wanted, names) if a.error]
+        return views.faithfulness(found, _photo_of(seen.prepared.shown[0]), failed)
+
+    def heads(self, model: str, given: Any, token: Any) -> tuple[Any, str]:
+        """All heads, and the tokens that can be chosen."""
+        what = self.read(given)
+        found = self.desk.heads(model, what, _number(token))
+        shown = self.desk.look(model, what).prepared.shown[0]
+        choices = [(f"{at}: {name}", at) for at, name in enumerate(found.names)]
+        return gr.update(choices=choices, value=found.token), views.heads(found, _photo_of(shown))
+
+    def save(self, model: str, given: Any, classes: Sequence[Any], names: Sequence[str]) -> str:
+        """A bundle of it all."""
+        what = self.read(given)
+        seen = self.desk.look(model, what)
+        wanted = list(classes or [one.index for one in seen.chances[:_FIRST_CLASSES]])
+        answers = self.desk.explain(model, what, wanted, names or [])
+        found = {a.method: a.explanation for a in answers if a.explanation is not None}
+        if not found:
+            raise WhenceError(answers[0].error)
+        whole = bundle.Bundle(model, what, _photo_of(seen.prepared.shown[0]), found)
+        return str(_kept("whence.zip", bundle.pack(whole)))
+
+    def open(self, path: Path | None) -> tuple[Any, ...]:
+        """What all components hold if a bundle is opened: its scores as they were saved."""
+        if path is None:
+            raise WhenceError("Choose a bundle first.")
+        found = bundle.unpack(_content(path, UPLOAD_BYTES))
+        what = found.what
+        if isinstance(what, Photo) != (self.kind == "image"):
+            raise WhenceError("This bundle holds another kind of input: open it on the other tab.")
+        offered = found.model in self.desk.names(self.kind)
+        choices = self._class_choices(found.model)
+        answers = [Answer(name, one) for name, one in found.explanations.items()]
+        return (
+            str(_kept(f"photo.{what.ending}", what.content))
+            if isinstance(what, Photo)
+            else what.text,
+            found.model if offered else gr.skip(),
+            gr.update(choices=choices, value=found.classes) if offered else gr.update(value=[]),
+            list(found.explanations),
+            "" if offered else views.note(f"Made with the model {found.model}, not offered here."),
+            _result(answers, found.shown),
+        )
+
+    def _class_choices(self, model: str) -> list[tuple[str, int]]:
+        loaded = self.desk.models.get(model)
+        if loaded is None:
+            return []
+        named = loaded.class_names
+        return [(named.get(i, f"class {i}"), i) for i in range(loaded.class_count)]
+
+
+def _photo() -> PhotoUpload:
+    return PhotoUpload(
+        label=f"Photo ({', '.join(FORMATS)})",
+        sources=["upload", "clipboard"],
+        type="filepath",
+        height=320,
+        buttons=[],
+    )
+
+
+def _text() -> gr.Textbox:
+    return gr.Textbox(
+        label="Text", lines=5, max_lines=12, max_length=TEXT_CHARACTERS, submit_btn=False
+    )
+
+
+def _on(
+    event: Any, work: Callable[..., Any], given: Any, out: Any, name: str | None = None
+) -> None:
+    """Call on an event. One piece of work at a time: it keeps all cores busy by itself."""
+    event(
+        _told(work),
+        given,
+        out,
+        api_name=name,
+        api_visibility="public" if name else "private",
+        concurrency_limit=1,
+        concurrency_id="model",
+    )
+
+
+def _told(work: Callable[..., Any]) -> Callable[..., Any]:
+    """What a user can put right is told in a sentence; anything else goes to the log."""
+
+    @functools.wraps(work)
+    def wrapped(*given: Any, **named: Any) -> Any:
+        try:
+            return work(*given, **named)
+        except WhenceError as error:
+            raise gr.Error(str(error), print_exception=False) from None
+        except Exception:
+            _log.exception("A request failed")
+            raise gr.Error(
+                "This could not be computed; the log of the server tells why.",
+                print_exception=False,
+            ) from None
+
+    return wrapped
+
+
+def _content(path: Path, most: int) -> bytes:
+    """A file that was uploaded; one byte more than allowed, if there is more."""
+    with path.open("rb") as file:
+        return file.read(most + 1)
+
+
+def _kept(name: str, content: bytes) -> Path:
+    """A file to be downloaded, beside those that were uploaded."""
+    folder = Path(get_upload_folder()) / uuid.uuid4().hex
+    folder.mkdir(parents=True)
+    (folder / name).write_bytes(content)
+    return folder / name
+
+
+def _result(answers: Sequence[Answer], shown: Any) -> str:
+    photo = _photo_of(shown)
+    return views.texts(answers) if photo is None else views.maps(photo, answers)
+
+
+def _photo_of(shown: Any) -> Image.Image | None:
+    return shown if isinstance(shown, Image.Image) else None
+
+
+def _number(token: Any) -> int:
+    try:
+        return int(token)
+    except (TypeError, ValueError):
+        raise WhenceError(f"A token is chosen by its number, not by {str(token)[:40]!r}.") from None

@@ -1,0 +1,120 @@
+"""Starting the page."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+import gradio as gr
+from starlette.middleware import Middleware
+
+from whence.errors import WhenceError
+from whence.render.colors import get_colormap
+from whence.render.overlay import alpha_table, color_table
+from whence.render.styles import switched_style
+from whence.web.desk import Desk
+from whence.web.guard import Guard
+from whence.web.limits import UPLOAD_BYTES
+from whence.web.page import build
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where and to whom the page is served.
+
+    Attributes:
+        host: The address to listen at.
+        port: The port; None for the first free one from 7860.
+        auth: A name and a password; None if anyone may use the page.
+        queue: How many requests may wait.
+    """
+
+    host: str = "127.0.0.1"
+    port: int | None = None
+    auth: tuple[str, str] | None = None
+    queue: int = 16
+
+
+@contextmanager
+def serving(desk: Desk, place: Place) -> Iterator[str]:
+    """Serve the page until the block ends; yields its address.
+
+    Raises:
+        WhenceError: The address or port cannot be used.
+    """
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+    with tempfile.TemporaryDirectory(prefix="whence-") as folder:
+        os.environ["GRADIO_TEMP_DIR"] = folder
+        page = build(desk)
+        page.queue(max_size=place.queue, api_open=False)
+        hosts = LOOPBACK if place.host in LOOPBACK else ()
+        guard = Middleware(Guard, hosts=hosts, folder=Path(folder))
+        try:
+            _, address, _ = page.launch(
+                server_name=place.host,
+                server_port=place.port,
+                auth=place.auth,
+                share=False,
+                inbrowser=False,
+                prevent_thread_lock=True,
+                quiet=True,
+                show_error=False,
+                max_file_size=UPLOAD_BYTES,
+                ssr_mode=False,
+                pwa=False,
+                mcp_server=False,
+                enable_monitoring=False,
+                run_history=False,
+                footer_links=[],
+                app_kwargs={"middleware": [guard], "docs_url": None, "openapi_url": None},
+                theme=_theme(),
+                css=_css(),
+                head=_head(),
+            )
+        except OSError as error:
+            raise WhenceError(f"The page cannot be served there: {error}.") from error
+        try:
+            yield address
+        finally:
+            page.close(verbose=False)
+
+
+def _theme() -> gr.themes.Base:
+    # Fonts by name are those of the reader's system: none is fetched.
+    sans = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-serif")
+    mono = ("ui-monospace", "Consolas", "DejaVu Sans Mono", "monospace")
+    return gr.themes.Base(primary_hue="slate", neutral_hue="slate", font=sans, font_mono=mono)
+
+
+def _css() -> str:
+    return switched_style(".dark") + _static("page.css")
+
+
+def _head() -> str:
+    return f"<script>{_static('page.js').replace('/*TABLES*/ {}', json.dumps(_tables()))}</script>"
+
+
+def _tables() -> dict[str, dict[str, object]]:
+    """The library's colour maps, so that the browser paints as `render.overlay` does."""
+    maps = [get_colormap(name, False) for name in ("heat", "lagoon", "balance")]
+    return {
+        one.name: {
+            "colors": base64.b64encode(color_table(one).tobytes()).decode(),
+            "alphas": base64.b64encode(alpha_table(one, 1.0).tobytes()).decode(),
+            "diverging": one.diverging,
+        }
+        for one in maps
+    }
+
+
+def _static(name: str) -> str:
+    return (resources.files("whence.web") / "static" / name).read_text(encoding="utf-8")
