@@ -38,9 +38,17 @@ class _Uploaded:
 class PhotoUpload(_Uploaded, gr.Image):  # type: ignore[misc]
     """A photo by upload, drop or paste."""
 
+    def get_block_name(self) -> str:
+        """What it is to the browser."""
+        return "image"
+
 
 class FileUpload(_Uploaded, gr.File):  # type: ignore[misc]
     """Any other file."""
+
+    def get_block_name(self) -> str:
+        """What it is to the browser."""
+        return "file"
 
 
 _NOT_UPLOADED = "That is no file that was uploaded to this page."

@@ -10,7 +10,6 @@ from gradio.utils import get_upload_folder
 
 from whence.errors import WhenceError
 
-
 class _Uploaded:
     """Hands on the path of a file that this page received, and nothing else.
 
@@ -34,28 +33,31 @@ class _Uploaded:
         except WhenceError as error:
             raise gr.Error(str(error), print_exception=False) from None
 
-from gradio.events import Dependency
-
 class PhotoUpload(_Uploaded, gr.Image):  # type: ignore[misc]
     """A photo by upload, drop or paste."""
+
+    def get_block_name(self) -> str:
+        """What it is to the browser."""
+        return "image"
     from typing import Callable, Literal, Sequence, Any, TYPE_CHECKING
     from gradio.blocks import Block
     if TYPE_CHECKING:
         from gradio.components import Timer
         from gradio.components.base import Component
-
 
 class FileUpload(_Uploaded, gr.File):  # type: ignore[misc]
     """Any other file."""
+
+    def get_block_name(self) -> str:
+        """What it is to the browser."""
+        return "file"
     from typing import Callable, Literal, Sequence, Any, TYPE_CHECKING
     from gradio.blocks import Block
     if TYPE_CHECKING:
         from gradio.components import Timer
         from gradio.components.base import Component
 
-
 _NOT_UPLOADED = "That is no file that was uploaded to this page."
-
 
 def uploaded(path: str) -> Path:
     """The path, if it lies in the folder of uploads.

@@ -52,15 +52,15 @@ class _Tab:
         self.desk, self.kind = desk, kind
         with gr.Row():
             with gr.Column(min_width=280):
-                self.what: Any = _photo() if kind == "image" else _text()
+                self.what = _photo() if kind == "image" else _text()
                 with gr.Row():
                     samples = {
                         gr.Button(name, size="sm"): one for name, one in _SAMPLES[kind].items()
                     }
             with gr.Column(min_width=280):
                 self._choices()
-        gr.HTML(views.CONTROLS[kind])
-        self.result = gr.HTML()
+        gr.HTML(views.CONTROLS[kind], apply_default_css=False)
+        self.result = gr.HTML(apply_default_css=False)
         chosen = [self.model, self.what, self.classes, self.methods]
         shown = [self.chances, self.classes, self.result]
         _on(self.button.click, self.explain, chosen, shown, f"explain_{kind}")
@@ -77,7 +77,7 @@ class _Tab:
     def _choices(self) -> None:
         kind, names = self.kind, self.desk.names(self.kind)
         self.model = gr.Dropdown(names, value=names[0], label="Model", filterable=False)
-        self.chances = gr.HTML()
+        self.chances = gr.HTML(apply_default_css=False)
         self.classes = gr.Dropdown(
             self._class_choices(names[0]),
             value=[],
@@ -97,9 +97,9 @@ class _Tab:
 
     def _faithful(self, chosen: list[Any]) -> None:
         with gr.Accordion("Is it faithful?", open=False):
-            gr.HTML(views.ABOUT_FAITHFULNESS)
+            gr.HTML(views.ABOUT_FAITHFULNESS, apply_default_css=False)
             button = gr.Button("Remove parts, and watch the class")
-            out = gr.HTML()
+            out = gr.HTML(apply_default_css=False)
             _on(button.click, self.faithful, chosen, out, f"faithful_{self.kind}")
 
     def _heads(self) -> None:
@@ -108,7 +108,7 @@ class _Tab:
                 [("first token", 0)], value=0, label="Token", allow_custom_value=True
             )
             button = gr.Button("Show all heads")
-            out = gr.HTML()
+            out = gr.HTML(apply_default_css=False)
             given = [self.model, self.what, token]
             _on(button.click, self.heads, given, [token, out], f"heads_{self.kind}")
             _on(token.input, self.heads, given, [token, out])
@@ -229,7 +229,7 @@ class _Tab:
         return [(named.get(i, f"class {i}"), i) for i in range(loaded.class_count)]
 
 
-def _photo() -> PhotoUpload:
+def _photo() -> Any:
     return PhotoUpload(
         label=f"Photo ({', '.join(FORMATS)})",
         sources=["upload", "clipboard"],
@@ -239,7 +239,7 @@ def _photo() -> PhotoUpload:
     )
 
 
-def _text() -> gr.Textbox:
+def _text() -> Any:
     return gr.Textbox(
         label="Text", lines=5, max_lines=12, max_length=TEXT_CHARACTERS, submit_btn=False
     )

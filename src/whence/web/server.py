@@ -19,6 +19,7 @@ from whence.errors import WhenceError
 from whence.render.colors import get_colormap
 from whence.render.overlay import alpha_table, color_table
 from whence.render.styles import switched_style
+from whence.render.themes import THEMES
 from whence.web.desk import Desk
 from whence.web.guard import Guard
 from whence.web.limits import UPLOAD_BYTES
@@ -92,7 +93,26 @@ def _theme() -> gr.themes.Base:
     # Fonts by name are those of the reader's system: none is fetched.
     sans = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-serif")
     mono = ("ui-monospace", "Consolas", "DejaVu Sans Mono", "monospace")
-    return gr.themes.Base(primary_hue="slate", neutral_hue="slate", font=sans, font_mono=mono)
+    theme = gr.themes.Base(primary_hue="slate", neutral_hue="zinc", font=sans, font_mono=mono)
+    light, dark = THEMES["light"], THEMES["dark"]
+    return theme.set(
+        body_background_fill=light.background,
+        body_background_fill_dark=dark.background,
+        body_text_color=light.ink,
+        body_text_color_dark=dark.ink,
+        body_text_color_subdued=light.muted,
+        body_text_color_subdued_dark=dark.muted,
+        block_background_fill=light.background,
+        block_background_fill_dark=dark.background,
+        block_label_text_color=light.muted,
+        block_label_text_color_dark=dark.muted,
+        block_title_text_color=light.muted,
+        block_title_text_color_dark=dark.muted,
+        button_primary_background_fill="*primary_700",
+        button_primary_background_fill_hover="*primary_800",
+        button_primary_background_fill_dark="*primary_600",
+        button_primary_background_fill_hover_dark="*primary_700",
+    )
 
 
 def _css() -> str:

@@ -186,13 +186,11 @@ def faithfulness(found: Faithfulness, photo: Image.Image | None, failed: Sequenc
 
 def _class_curves(found: Faithfulness, target: int) -> str:
     ranked = found.ranked(target)
-    winners = " and ".join(_text(one.method) for one in found.best(target))
     rows = "".join(
         f"<tr><th scope='row'>{_text(one.method)}</th><td>{one.score:.1f}</td>"
         f"<td>{one.auc('most'):.1f}</td><td>{one.auc('least'):.1f}</td></tr>"
         for one in ranked
     )
-    verb = "win" if len(found.best(target)) > 1 else "wins"
     colors = head_colors(len(ranked))
     steps = [
         {"color": color, **_steps(found, one)} for color, one in zip(colors, ranked, strict=True)
@@ -200,13 +198,20 @@ def _class_curves(found: Faithfulness, target: int) -> str:
     return (
         f'<div class="curves" data-curves="{escape(json.dumps(steps))}">'
         f"<h3 dir='auto'>{_text(ranked[0].class_name)}</h3>"
-        f'<p class="verdict"><b>{winners}</b> {verb} on this input.</p>'
+        f'<p class="verdict">{_verdict(found.best(target))}</p>'
         f'<div class="plot" role="img" aria-label="Probability as parts are removed"></div>'
         f'<div class="scroll"><table><thead><tr><th scope="col">method</th>'
         f'<th scope="col">faithfulness</th><th scope="col">most first</th>'
         f'<th scope="col">least first</th></tr></thead><tbody>{rows}</tbody></table></div>'
         f'<div class="masked"></div></div>'
     )
+
+
+def _verdict(best: Sequence[Curves]) -> str:
+    if best[0].score <= 0:
+        return "No method is better than chance on this input."
+    winners = " and ".join(_text(one.method) for one in best)
+    return f"<b>{winners}</b> {'win' if len(best) > 1 else 'wins'} on this input."
 
 
 def _steps(found: Faithfulness, one: Curves) -> dict[str, Any]:

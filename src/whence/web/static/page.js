@@ -251,6 +251,7 @@
     const most = Math.max(...layers.map((heads) => heads.length));
     const sheet = box.querySelector(".sheet");
     sheet.style.setProperty("--heads", most);
+    sheet.style.setProperty("--cell", found.grid ? "96px" : "240px");
     layers.forEach((heads, at) => {
       sheet.append(make("span", { class: "number" }, `${found.layers[at]}`));
       for (let head = 0; head < most; head++)
