@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import tempfile
 import zipfile
 from collections.abc import Sequence
@@ -174,11 +175,10 @@ def _check(what: Input, explanations: dict[str, Explanation]) -> None:
 
 def _fits(one: Explanation, units: int, is_photo: bool) -> bool:
     if is_photo:
-        grid = one.grid
-        sizes = (
-            grid is not None and len(grid) == 2 and all(isinstance(n, int) and n > 0 for n in grid)
+        sides: Any = one.grid or ()
+        return (
+            [type(n) for n in sides] == [int, int] and min(sides) > 0 and math.prod(sides) == units
         )
-        return sizes and grid is not None and grid[0] * grid[1] == units
     if one.grid is not None or one.tokens is None or len(one.tokens.strings) != 1:
         return False
     strings, words = one.tokens.strings[0], one.tokens.words[0]
@@ -188,7 +188,7 @@ def _fits(one: Explanation, units: int, is_photo: bool) -> bool:
         len(strings) == len(words) == units
         and all(isinstance(s, str) for s in (*strings, *texts))
         and all(isinstance(n, int) and n >= 0 for n in numbers)
-        and (not texts or max(numbers, default=-1) < len(texts))
+        and (not one.tokens.texts or max(numbers, default=-1) < len(texts))
     )
 
 

@@ -146,6 +146,25 @@ class Desk:
         loaded = self.model(model, what)
         return self.remembered(("seen", model, what.digest), lambda: _seen(loaded, what))
 
+    def classes(
+        self, model: str, what: Input, chosen: Sequence[Any], otherwise: int = 1
+    ) -> list[int]:
+        """Chosen classes as indices; if none are, some of the most probable.
+
+        Raises:
+            WhenceError: A model or a class is not there, or too many were chosen.
+        """
+        loaded = self.model(model, what)
+        if not chosen:
+            return [one.index for one in self.look(model, what).chances[:otherwise]]
+        if not isinstance(chosen, list | tuple) or len(chosen) > CLASSES:
+            raise WhenceError(f"Choose up to {CLASSES} classes.")
+        if not all(isinstance(one, int | str) for one in chosen):
+            raise WhenceError("A class is chosen by its index or its name.")
+        nothing = torch.zeros(1, loaded.class_count)
+        indices = resolve(nothing, loaded.class_names, classes=list(chosen))[0].tolist()
+        return list(dict.fromkeys(indices))
+
     def explain(
         self, model: str, what: Input, classes: Sequence[Any], names: Sequence[str]
     ) -> list[Answer]:
@@ -154,11 +173,9 @@ class Desk:
         Raises:
             WhenceError: A model, a class or a method is not there, or too many were chosen.
         """
-        loaded = self.model(model, what)
-        indices = _checked_classes(loaded, classes)
-        return [
-            self._answer(model, what, indices, name) for name in _checked_methods(loaded, names)
-        ]
+        indices = self.classes(model, what, classes)
+        chosen = _checked_methods(self.model(model, what), names)
+        return [self._answer(model, what, indices, name) for name in chosen]
 
     def _answer(self, model: str, what: Input, classes: list[int], method: str) -> Answer:
         def work() -> Explanation:
@@ -243,16 +260,8 @@ def _chances(loaded: LoadedModel, logits: torch.Tensor) -> list[Chance]:
     return [Chance(i, names.get(i, f"class {i}"), probabilities[i]) for i in order]
 
 
-def _checked_classes(loaded: LoadedModel, classes: Sequence[Any]) -> list[int]:
-    if not 1 <= len(classes) <= CLASSES:
-        raise WhenceError(f"Choose between one and {CLASSES} classes.")
-    nothing = torch.zeros(1, loaded.class_count)
-    indices = resolve(nothing, loaded.class_names, classes=list(classes))[0].tolist()
-    return list(dict.fromkeys(indices))
-
-
 def _checked_methods(loaded: LoadedModel, names: Sequence[str]) -> list[str]:
-    if not 1 <= len(names) <= METHODS:
+    if not isinstance(names, list | tuple) or not 1 <= len(names) <= METHODS:
         raise WhenceError(f"Choose between one and {METHODS} methods.")
     for name in names:
         methods.get(name)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
-from pathlib import Path
 from typing import Any
 
+from whence.errors import WhenceError
 from whence.web.limits import BODY_BYTES, FOLDER_BYTES, UPLOAD_BYTES
+from whence.web.uploads import Uploads
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -21,6 +23,7 @@ _ALLOWED = re.compile(
     r"gradio_api/(?:info/?|upload|upload_progress|queue/(?:join|data)|call/.+|file=.+|heartbeat/.+|"
     r"startup-events|app_id/?|theme\.css|cancel|reset/?|user/?|login_check/?|token/?))"
 )
+_WORK = re.compile(r"/gradio_api/(?:queue/join|call/.+)")
 _UPLOAD = "/gradio_api/upload"
 # Of a multipart form around the file.
 _ENVELOPE = 16_384
@@ -38,10 +41,6 @@ _HEADERS = {
 }
 
 
-class TooMuchError(Exception):
-    """A request sends more than it may."""
-
-
 class Guard:
     """Refuses requests before Gradio sees them.
 
@@ -49,59 +48,120 @@ class Guard:
         app: What is guarded.
         hosts: Names under which the page may be asked for, without port; any if there are none. A
             page on loopback must not answer to the name of a stranger's site.
-        folder: Where uploads lie.
+        uploads: The only files that a request may name.
     """
 
-    def __init__(self, app: App, hosts: tuple[str, ...], folder: Path) -> None:
+    def __init__(self, app: App, hosts: tuple[str, ...], uploads: Uploads) -> None:
         self.app = app
         self.hosts = hosts
-        self.folder = folder
+        self.uploads = uploads
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """One request."""
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
-            return
-        if scope["type"] != "http":
-            return
-        headers = {name.lower(): value for name, value in scope["headers"]}
-        is_upload = scope["path"] == _UPLOAD
-        most = UPLOAD_BYTES + _ENVELOPE if is_upload else BODY_BYTES
+        elif scope["type"] == "http":
+            answer = _Answer(send)
+            try:
+                await self.app(*await self._checked(scope, receive), answer)
+            except RefusedError as refused:
+                if not answer.begun:
+                    await _refuse(send, refused.status, str(refused))
+
+    async def _checked(self, scope: Message, receive: Receive) -> tuple[Message, Receive]:
+        """The same request, if it may pass.
+
+        Raises:
+            RefusedError: It may not.
+        """
+        headers, path = {name.lower(): value for name, value in scope["headers"]}, scope["path"]
         if self.hosts and _host(headers.get(b"host", b"")) not in self.hosts:
-            await _refuse(send, 421, "This page is not served under that name.")
-        elif not _ALLOWED.fullmatch(scope["path"]):
-            await _refuse(send, 404, "There is nothing here.")
-        elif _length(headers) > most:
-            await _refuse(send, 413, _too_much(most))
-        elif is_upload and _size(self.folder) > FOLDER_BYTES:
-            await _refuse(send, 503, "The page is busy: too many files wait. Try again later.")
-        else:
-            await self._pass(scope, receive, send, most)
+            raise RefusedError(421, "This page is not served under that name.")
+        if not _ALLOWED.fullmatch(path):
+            raise RefusedError(404, "There is nothing here.")
+        most = UPLOAD_BYTES + _ENVELOPE if path == _UPLOAD else BODY_BYTES
+        if _length(headers) > most:
+            raise RefusedError(413, _too_much(most))
+        if path == _UPLOAD and self.uploads.size() > FOLDER_BYTES:
+            raise RefusedError(503, "The page is busy: too many files wait. Try again later.")
+        receive = _counted(receive, most)
+        if scope["method"] == "POST" and _WORK.fullmatch(path):
+            scope, receive = await self._checked_work(scope, receive)
+        return scope, receive
 
-    async def _pass(self, scope: Message, receive: Receive, send: Send, most: int) -> None:
-        came, answered = 0, False
-
-        async def counted() -> Message:
-            nonlocal came
-            message = await receive()
-            came += len(message.get("body", b""))
-            if came > most:
-                raise TooMuchError
-            return message
-
-        async def with_headers(message: Message) -> None:
-            nonlocal answered
-            if message["type"] == "http.response.start":
-                answered = True
-                own = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
-                message["headers"] = [*message.get("headers", []), *own]
-            await send(message)
-
+    async def _checked_work(self, scope: Message, receive: Receive) -> tuple[Message, Receive]:
+        """A request for work that names no file but uploads."""
         try:
-            await self.app(scope, counted, with_headers)
-        except TooMuchError:
-            if not answered:
-                await _refuse(send, 413, _too_much(most))
+            request = json.loads(await _body(receive))
+            self.uploads.check(request)
+        except WhenceError as error:
+            raise RefusedError(400, str(error)) from None
+        except (ValueError, RecursionError):
+            raise RefusedError(400, "This is not JSON.") from None
+        # Written anew, so that Gradio reads what was checked, and not the same bytes otherwise.
+        body = json.dumps(request).encode()
+        others = [(n, v) for n, v in scope["headers"] if n.lower() != b"content-length"]
+        length = (b"content-length", str(len(body)).encode())
+        return {**scope, "headers": [*others, length]}, _sent(body, receive)
+
+
+class RefusedError(Exception):
+    """A request is not let through, for this reason."""
+
+    def __init__(self, status: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+def _counted(receive: Receive, most: int) -> Receive:
+    """Receives no more bytes than that."""
+    came = 0
+
+    async def counted() -> Message:
+        nonlocal came
+        message = await receive()
+        came += len(message.get("body", b""))
+        if came > most:
+            raise RefusedError(413, _too_much(most))
+        return message
+
+    return counted
+
+
+async def _body(receive: Receive) -> bytes:
+    body = bytearray()
+    while True:
+        message = await receive()
+        body += message.get("body", b"")
+        if not message.get("more_body"):  # the end, or a client that went away
+            return bytes(body)
+
+
+def _sent(body: bytes, receive: Receive) -> Receive:
+    """Receives a body that is known, and then whatever follows."""
+    waiting = [body]
+
+    async def sent() -> Message:
+        if waiting:
+            return {"type": "http.request", "body": waiting.pop(), "more_body": False}
+        return await receive()
+
+    return sent
+
+
+class _Answer:
+    """Sends an answer with the guard's headers."""
+
+    def __init__(self, send: Send) -> None:
+        self.send = send
+        self.begun = False
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.begun = True
+            own = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
+            message["headers"] = [*message.get("headers", []), *own]
+        await self.send(message)
 
 
 def _host(value: bytes) -> str:
@@ -111,10 +171,6 @@ def _host(value: bytes) -> str:
 def _length(headers: dict[bytes, bytes]) -> int:
     value = headers.get(b"content-length", b"0")
     return int(value) if value.isdigit() else 0
-
-
-def _size(folder: Path) -> int:
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 def _too_much(most: int) -> str:

@@ -7,6 +7,7 @@ import io
 import warnings
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from PIL import Image, UnidentifiedImageError
 
@@ -78,12 +79,14 @@ def photo_from(content: bytes) -> Photo:
         raise WhenceError("The photo is damaged.") from error
 
 
-def sentence_from(text: str) -> Sentence:
+def sentence_from(text: Any) -> Sentence:
     """A text, if it is one.
 
     Raises:
-        WhenceError: It is empty or too long.
+        WhenceError: It is none, or empty, or too long.
     """
+    if not isinstance(text, str):
+        raise WhenceError("Type a text first, or use a sample.")
     if len(text) > TEXT_CHARACTERS:
         raise WhenceError(
             f"A text may have {TEXT_CHARACTERS:,} characters; this one has {len(text):,}."

@@ -4,34 +4,31 @@ from __future__ import annotations
 
 import functools
 import logging
-import uuid
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import gradio as gr
-from gradio.utils import get_upload_folder
 from PIL import Image
 
 from whence.demo import PHOTO, SENTENCES
 from whence.errors import WhenceError
 from whence.inputs.sources import Kind
 from whence.web import bundle, views
-from whence.web.components import FileUpload, PhotoUpload
 from whence.web.desk import Answer, Desk, default_method, methods_for
 from whence.web.inputs import FORMATS, Input, Photo, photo_from, sentence_from
 from whence.web.limits import CLASSES, METHODS, PHOTO_BYTES, TEXT_CHARACTERS, UPLOAD_BYTES
+from whence.web.uploads import Uploads
 
 _log = logging.getLogger("whence.web")
 # Of the classes that a model finds most probable, so many are explained at first.
 _FIRST_CLASSES = 2
 _SAMPLES: dict[Kind, dict[str, Any]] = {
-    "image": {"Use the sample photo": str(PHOTO)},
+    "image": {"Use the sample photo": PHOTO},
     "text": {f"Sample {n}": sentence for n, sentence in enumerate(SENTENCES, 1)},
 }
 
 
-def build(desk: Desk) -> gr.Blocks:
+def build(desk: Desk, uploads: Uploads) -> gr.Blocks:
     """The page for the models on a desk."""
     # Files that people sent are deleted an hour later.
     page = gr.Blocks(title="whence", analytics_enabled=False, delete_cache=(600, 3600))
@@ -39,17 +36,17 @@ def build(desk: Desk) -> gr.Blocks:
         gr.HTML(views.HEADING)
         with gr.Tabs():
             with gr.Tab("Photo"):
-                _Tab(desk, "image")
+                _Tab(desk, uploads, "image")
             with gr.Tab("Text"):
-                _Tab(desk, "text")
+                _Tab(desk, uploads, "text")
     return page
 
 
 class _Tab:
     """Everything for one kind of input."""
 
-    def __init__(self, desk: Desk, kind: Kind) -> None:
-        self.desk, self.kind = desk, kind
+    def __init__(self, desk: Desk, uploads: Uploads, kind: Kind) -> None:
+        self.desk, self.uploads, self.kind = desk, uploads, kind
         with gr.Row():
             with gr.Column(min_width=280):
                 self.what = _photo() if kind == "image" else _text()
@@ -83,7 +80,6 @@ class _Tab:
             value=[],
             multiselect=True,
             max_choices=CLASSES,
-            allow_custom_value=True,  # every class is checked by the desk
             label=f"Classes (up to {CLASSES}; the most probable if none)",
         )
         self.methods = gr.Dropdown(
@@ -104,9 +100,7 @@ class _Tab:
 
     def _heads(self) -> None:
         with gr.Accordion("What do the heads attend to?", open=False):
-            token = gr.Dropdown(
-                [("first token", 0)], value=0, label="Token", allow_custom_value=True
-            )
+            token = gr.Dropdown([("first token", 0)], value=0, label="Token")
             button = gr.Button("Show all heads")
             out = gr.HTML(apply_default_css=False)
             given = [self.model, self.what, token]
@@ -118,17 +112,17 @@ class _Tab:
             button = gr.Button("Make a bundle: input, pictures, scores, settings")
             saved = gr.File(label="Bundle", interactive=False, height=90)
             _on(button.click, self.save, chosen, saved, f"save_{self.kind}")
-            given = FileUpload(label="Open a bundle (.zip)", height=140)
+            given = gr.File(label="Open a bundle (.zip)", height=140)
             filled = [self.what, self.model, self.classes, self.methods, self.chances, self.result]
             _on(given.upload, self.open, given, filled, f"open_{self.kind}")
 
     def read(self, given: Any) -> Input:
         """The input from what its component holds."""
         if self.kind == "text":
-            return sentence_from(given or "")
-        if given is None:
+            return sentence_from(given)
+        if not given:
             raise WhenceError("Choose a photo first, or use the sample.")
-        return photo_from(_content(given, PHOTO_BYTES))
+        return photo_from(self.uploads.content(_path(given), PHOTO_BYTES))
 
     def explain(
         self, model: str, given: Any, classes: Sequence[Any], names: Sequence[str]
@@ -136,9 +130,8 @@ class _Tab:
         """Probabilities, the explained classes, and what methods say of them."""
         what = self.read(given)
         seen = self.desk.look(model, what)
-        first = [one.index for one in seen.chances[:_FIRST_CLASSES]]
-        wanted = list(classes or first)
-        answers = self.desk.explain(model, what, wanted, names or [])
+        wanted = self.desk.classes(model, what, classes, _FIRST_CLASSES)
+        answers = self.desk.explain(model, what, wanted, names)
         update = gr.update(choices=self._class_choices(model), value=wanted)
         return views.chances(seen), update, _result(answers, seen.prepared.shown[0])
 
@@ -156,8 +149,11 @@ class _Tab:
 
     def sample(self, sample: Any, model: str, names: Sequence[str]) -> tuple[Any, ...]:
         """The same for a sample."""
-        what = Path(sample) if self.kind == "image" else sample
-        return sample, *self.afresh(model, what, names)
+        if self.kind == "image":
+            sample = self.uploads.keep(sample.name, sample.read_bytes())
+        return sample, *self.afresh(
+            model, {"path": sample} if self.kind == "image" else sample, names
+        )
 
     def faithful(
         self,
@@ -170,12 +166,12 @@ class _Tab:
         """Curves of chosen methods and classes."""
         what = self.read(given)
         seen = self.desk.look(model, what)
-        wanted = list(classes or [seen.chances[0].index])
+        wanted = self.desk.classes(model, what, classes)
 
         def tell(done: int, total: int) -> None:
             progress((done, total), desc="Removing parts", unit="passes")
 
-        found = self.desk.faithful(model, what, wanted, names or [], tell)
+        found = self.desk.faithful(model, what, wanted, names, tell)
         failed = [a for a in self.desk.explain(model, what, wanted, names) if a.error]
         return views.faithfulness(found, _photo_of(seen.prepared.shown[0]), failed)
 
@@ -191,19 +187,19 @@ class _Tab:
         """A bundle of it all."""
         what = self.read(given)
         seen = self.desk.look(model, what)
-        wanted = list(classes or [one.index for one in seen.chances[:_FIRST_CLASSES]])
-        answers = self.desk.explain(model, what, wanted, names or [])
+        wanted = self.desk.classes(model, what, classes, _FIRST_CLASSES)
+        answers = self.desk.explain(model, what, wanted, names)
         found = {a.method: a.explanation for a in answers if a.explanation is not None}
         if not found:
             raise WhenceError(answers[0].error)
         whole = bundle.Bundle(model, what, _photo_of(seen.prepared.shown[0]), found)
-        return str(_kept("whence.zip", bundle.pack(whole)))
+        return self.uploads.keep("whence.zip", bundle.pack(whole))
 
-    def open(self, path: Path | None) -> tuple[Any, ...]:
+    def open(self, given: Any) -> tuple[Any, ...]:
         """What all components hold if a bundle is opened: its scores as they were saved."""
-        if path is None:
+        if not given:
             raise WhenceError("Choose a bundle first.")
-        found = bundle.unpack(_content(path, UPLOAD_BYTES))
+        found = bundle.unpack(self.uploads.content(_path(given), UPLOAD_BYTES))
         what = found.what
         if isinstance(what, Photo) != (self.kind == "image"):
             raise WhenceError("This bundle holds another kind of input: open it on the other tab.")
@@ -211,7 +207,7 @@ class _Tab:
         choices = self._class_choices(found.model)
         answers = [Answer(name, one) for name, one in found.explanations.items()]
         return (
-            str(_kept(f"photo.{what.ending}", what.content))
+            self.uploads.keep(f"photo.{what.ending}", what.content)
             if isinstance(what, Photo)
             else what.text,
             found.model if offered else gr.skip(),
@@ -230,7 +226,7 @@ class _Tab:
 
 
 def _photo() -> Any:
-    return PhotoUpload(
+    return gr.Image(
         label=f"Photo ({', '.join(FORMATS)})",
         sources=["upload", "clipboard"],
         type="filepath",
@@ -248,11 +244,15 @@ def _text() -> Any:
 def _on(
     event: Any, work: Callable[..., Any], given: Any, out: Any, name: str | None = None
 ) -> None:
-    """Call on an event. One piece of work at a time: it keeps all cores busy by itself."""
+    """Call on an event with what the browser sent: everything is checked here, nothing by Gradio.
+
+    One piece of work is done at a time, as it keeps all cores busy by itself.
+    """
     event(
         _told(work),
         given,
         out,
+        preprocess=False,
         api_name=name,
         api_visibility="public" if name else "private",
         concurrency_limit=1,
@@ -279,18 +279,9 @@ def _told(work: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def _content(path: Path, most: int) -> bytes:
-    """A file that was uploaded; one byte more than allowed, if there is more."""
-    with path.open("rb") as file:
-        return file.read(most + 1)
-
-
-def _kept(name: str, content: bytes) -> Path:
-    """A file to be downloaded, beside those that were uploaded."""
-    folder = Path(get_upload_folder()) / uuid.uuid4().hex
-    folder.mkdir(parents=True)
-    (folder / name).write_bytes(content)
-    return folder / name
+def _path(given: Any) -> Any:
+    """Where a file lies, as Gradio tells it."""
+    return given.get("path") if isinstance(given, dict) else None
 
 
 def _result(answers: Sequence[Answer], shown: Any) -> str:

@@ -24,6 +24,7 @@ from whence.web.desk import Desk
 from whence.web.guard import Guard
 from whence.web.limits import UPLOAD_BYTES
 from whence.web.page import build
+from whence.web.uploads import Uploads
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
 
@@ -55,10 +56,11 @@ def serving(desk: Desk, place: Place) -> Iterator[str]:
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     with tempfile.TemporaryDirectory(prefix="whence-") as folder:
         os.environ["GRADIO_TEMP_DIR"] = folder
-        page = build(desk)
+        uploads = Uploads(Path(folder))
+        page = build(desk, uploads)
         page.queue(max_size=place.queue, api_open=False)
         hosts = LOOPBACK if place.host in LOOPBACK else ()
-        guard = Middleware(Guard, hosts=hosts, folder=Path(folder))
+        guard = Middleware(Guard, hosts=hosts, uploads=uploads)
         try:
             _, address, _ = page.launch(
                 server_name=place.host,

@@ -178,7 +178,7 @@
   };
   const WIDTH = 460, HEIGHT = 220;
   const plot = (curves) => {
-    const svg = make("svg", { viewBox: `-44 -10 ${WIDTH + 60} ${HEIGHT + 46}` });
+    const svg = make("svg", { viewBox: `-60 -14 ${WIDTH + 90} ${HEIGHT + 56}` });
     for (const p of [0, 0.25, 0.5, 0.75, 1]) {
       const y = HEIGHT * (1 - p);
       svg.append(make("line", { class: "rule", x1: 0, x2: WIDTH, y1: y, y2: y }),

@@ -1,0 +1,62 @@
+"""Asking the page as any program would: plain HTTP."""
+
+import io
+import json
+
+import httpx
+from PIL import Image
+
+
+def png(width=48, height=32, color="teal"):
+    out = io.BytesIO()
+    Image.new("RGB", (width, height), color).save(out, "PNG")
+    return out.getvalue()
+
+
+class RefusedError(Exception):
+    """The server's answer was an error, in these words."""
+
+
+class Client:
+    def __init__(self, address):
+        self.http = httpx.Client(base_url=address, timeout=60, trust_env=False)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.http.close()
+
+    def upload(self, content, name="photo.png", kind="image/png"):
+        answer = self.http.post("/gradio_api/upload", files={"files": (name, content, kind)})
+        answer.raise_for_status()
+        (path,) = answer.json()
+        return self.file(path)
+
+    @staticmethod
+    def file(path, **more):
+        return {"path": path, "meta": {"_type": "gradio.FileData"}, **more}
+
+    def call(self, name, *data):
+        """What an event gives, or RefusedError with what was said."""
+        joined = self.http.post(
+            f"/gradio_api/call/{name}",
+            content=json.dumps({"data": data}),  # as ASCII, whatever the text holds
+            headers={"content-type": "application/json"},
+        )
+        if joined.status_code != 200:
+            raise RefusedError(f"{joined.status_code}: {joined.text}")
+        return self.wait(name, joined.json()["event_id"])
+
+    def wait(self, name, event):
+        told = None
+        with self.http.stream("GET", f"/gradio_api/call/{name}/{event}") as lines:
+            for line in lines.iter_lines():
+                if line.startswith("event:"):
+                    told = line.removeprefix("event:").strip()
+                elif line.startswith("data:") and told in ("complete", "error"):
+                    data = json.loads(line.removeprefix("data:"))
+                    if told == "error":
+                        raise RefusedError(str(data))
+                    return data
+        raise AssertionError("the server said nothing")

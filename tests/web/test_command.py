@@ -1,0 +1,44 @@
+"""`whence serve` refuses what would be unsafe, before anything is loaded."""
+
+import pytest
+from typer.testing import CliRunner
+
+from whence.cli import app
+from whence.web import command
+
+
+def said(*arguments, **environment):
+    result = CliRunner().invoke(app, ["serve", *arguments], env=environment)
+    assert result.exit_code == 2
+    return result.output
+
+
+def test_other_hosts_need_a_word_on_who_may_use_the_page():
+    assert "--auth NAME:PASSWORD" in said("--host", "0.0.0.0")
+    assert "--no-auth" in said("--host", "192.168.1.5")
+
+
+@pytest.mark.parametrize("auth", ["ada", ":horse", "ada:", ""])
+def test_auth_is_a_name_and_a_password(auth):
+    assert "NAME:PASSWORD" in said("--auth", auth)
+    assert "NAME:PASSWORD" in said(WHENCE_AUTH=auth) if auth else True
+
+
+def test_auth_and_no_auth_exclude_each_other():
+    assert "not both" in said("--auth", "a:b", "--no-auth")
+
+
+def test_who():
+    assert command._who("127.0.0.1", None, False) is None
+    assert command._who("0.0.0.0", None, True) is None
+    assert command._who("0.0.0.0", "ada:a:b", False) == ("ada", "a:b")
+
+
+def test_models_are_checked_at_the_start():
+    assert "weights" in said("--weights", "a.safetensors")
+    assert "nowhere" in said("--model", "./nowhere")
+
+
+def test_without_gradio_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "gradio", None)
+    assert "whence[web]" in said()

@@ -1,0 +1,260 @@
+"""Requests of people who mean no good: each is refused in a sentence, and the page goes on."""
+
+import io
+import json
+import os
+import struct
+import zipfile
+import zlib
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from tests.web.client import RefusedError, png
+from whence.web.limits import BODY_BYTES, UPLOAD_BYTES
+
+
+def chunk(kind, content):
+    return (
+        struct.pack(">I", len(content))
+        + kind
+        + content
+        + struct.pack(">I", zlib.crc32(kind + content))
+    )
+
+
+def png_of(width, height, data=b""):
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    parts = chunk(b"IHDR", header), chunk(b"IDAT", data), chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+def zip_bomb():
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("settings.json", b"0" * 50_000_000)
+    return out.getvalue()
+
+
+def heavy_png():
+    """A small file whose picture is large, of one colour."""
+    out = io.BytesIO()
+    Image.new("L", (8000, 8000)).save(out, "PNG")
+    return out.getvalue()
+
+
+SVG = b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>'
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "said"),
+    [
+        (png_of(50_000, 50_000), "a.png", "million pixels"),
+        (heavy_png(), "a.png", "million pixels"),
+        (png_of(64, 64, zlib.compress(b"\0" * 100)), "a.png", "damaged"),
+        (zip_bomb(), "a.png", "not a photo"),
+        (SVG, "a.svg", "not a photo"),
+        (SVG, "a.png", "not a photo"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "a.png", "not a photo"),
+        (b"GIF89a" + b"\xff" * 40, "a.gif", "not a photo"),
+        (b"", "a.png", "not a photo"),
+        (b"hello", "../../../../etc/cron.d/a.png", "not a photo"),
+    ],
+)
+def test_photos_that_are_none(client, content, name, said):
+    given = client.upload(content, name, "image/png")
+    with pytest.raises(RefusedError, match=said):
+        client.call("explain_image", "photos", given, [], ["random"])
+
+
+def test_names_with_paths_stay_in_the_folder(client):
+    folder = Path(os.environ["GRADIO_TEMP_DIR"]).resolve()
+    for name in (
+        "../../escaped.png",
+        "/etc/escaped.png",
+        "..\\..\\escaped.png",
+        "a\0b.png",
+        "x" * 900,
+    ):
+        path = Path(client.upload(png(), name)["path"])
+        assert path.resolve().is_relative_to(folder)
+        assert path.read_bytes() == png()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/etc/passwd",
+        "pyproject.toml",
+        "../../../../etc/passwd",
+        "file:///etc/passwd",
+        "http://127.0.0.1:1/a.png",
+        "https://example.org/a.png",
+        "\0",
+        "/" + "a" * 5000,
+        7,
+        None,
+        ["/etc/passwd"],
+        {"path": "/etc/passwd"},
+    ],
+)
+def test_requests_name_no_other_files(client, path, monkeypatch):
+    def never(*_, **__):
+        raise AssertionError("an address was fetched")
+
+    monkeypatch.setattr("gradio.processing_utils.async_ssrf_protected_download", never)
+    given = client.file(path)
+    for name, data in {
+        "explain_image": ["photos", given, [0], ["random"]],
+        "explain_text": ["texts", given, [0], ["random"]],
+        "open_image": [given],
+        "heads_image": [given, given, given],
+    }.items():
+        with pytest.raises(RefusedError, match=r"400.*no file that was uploaded"):
+            client.call(name, *data)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/etc/passwd",
+        "/proc/self/environ",
+        "pyproject.toml",
+        "../pyproject.toml",
+        "..%2f..%2fetc%2fpasswd",
+    ],
+)
+def test_files_of_the_machine_are_not_served(client, path):
+    for route in ("/gradio_api/file=", "/static/", "/assets/", "/svelte/"):
+        answer = client.http.get(route + path)
+        assert answer.status_code in (403, 404)
+        assert "root:" not in answer.text
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/gradio_api/run/explain_text",
+        "/gradio_api/api/explain_text",
+        "/gradio_api/proxy=https://example.org/",
+        "/gradio_api/component_server",
+        "/gradio_api/vibe-edit",
+        "/gradio_api/process_recording",
+        "/gradio_api/runs",
+        "/gradio_api/deep_link",
+        "/monitoring",
+        "/docs",
+        "/openapi.json",
+        "//etc/passwd",
+    ],
+)
+def test_what_the_page_does_not_need_is_not_there(client, path):
+    assert client.http.get(path).status_code == 404
+    assert client.http.post(path, json={"data": []}).status_code == 404
+
+
+def test_a_page_on_loopback_answers_to_no_other_name(client):
+    assert client.http.get("/", headers={"host": "evil.example"}).status_code == 421
+    assert client.http.get("/", headers={"host": "localhost:7860"}).status_code == 200
+
+
+def test_ten_megabytes_of_text(client):
+    request = {"data": ["texts", "a" * 10_000_000, [], ["random"]]}
+    answer = client.http.post("/gradio_api/call/explain_text", json=request)
+    assert (answer.status_code, "too much" in answer.text) == (413, True)
+
+
+def test_a_body_that_does_not_tell_its_length(client):
+    def endless():
+        for _ in range(BODY_BYTES // 1000 + 2):
+            yield b" " * 1000
+
+    answer = client.http.post("/gradio_api/call/explain_text", content=endless())
+    assert answer.status_code == 413
+
+
+def test_an_upload_that_is_too_large(client):
+    files = {"files": ("a.png", b"\0" * (UPLOAD_BYTES + 100_000), "image/png")}
+    assert client.http.post("/gradio_api/upload", files=files).status_code == 413
+
+
+def test_a_text_that_is_too_long(client):
+    with pytest.raises(RefusedError, match="5,000 characters"):
+        client.call("explain_text", "texts", "a " * 4000, [], ["random"])
+
+
+@pytest.mark.parametrize("text", ["", "   ", None, 7, ["a"], {"a": 1}, "\0", "[PAD]"])
+def test_texts_that_are_none(client, text):
+    with pytest.raises(RefusedError):
+        client.call("explain_text", "texts", text, [], ["random"])
+
+
+@pytest.mark.parametrize(
+    ("model", "classes", "methods", "said"),
+    [
+        ("google/vit-base-patch16-224", [0], ["random"], "does not offer"),
+        ("/etc", [0], ["random"], "does not offer"),
+        ("texts", [0], ["random"], "explains texts"),
+        (None, [0], ["random"], "does not offer"),
+        (["photos"], [0], ["random"], "does not offer"),
+        ("photos", [99], ["random"], "does not exist"),
+        ("photos", ["zebra"], ["random"], "no class 'zebra'"),
+        ("photos", [0, 1, 2, 0, 1], ["random"], "up to 4 classes"),
+        ("photos", [[0, 1, 2, 0, 1]], ["random"], "by its index"),
+        ("photos", [{"a": 1}], ["random"], "by its index"),
+        ("photos", "cat", ["random"], "up to 4 classes"),
+        ("photos", [0], ["os.system"], "no method 'os.system'"),
+        ("photos", [0], [["random"]], "no method"),
+        ("photos", [0], [], "6 methods"),
+        ("photos", [0], ["random"] * 7, "6 methods"),
+        ("photos", [0], "random", "6 methods"),
+        ("photos", [0], None, "6 methods"),
+    ],
+)
+def test_requests_for_what_is_not_offered(client, model, classes, methods, said):
+    with pytest.raises(RefusedError, match=said):
+        client.call("explain_image", model, client.upload(png()), classes, methods)
+
+
+@pytest.mark.parametrize("token", [-1, 17, "x", None, [1], 1e99])
+def test_tokens_that_are_not_there(client, token):
+    with pytest.raises(RefusedError, match="token"):
+        client.call("heads_image", "photos", client.upload(png()), token)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[" * 100_000, b"\xff\xfe", b"null", b'{"data": 7}', b"[]"]
+)
+def test_bodies_that_are_no_request(client, body):
+    headers = {"content-type": "application/json"}
+    answer = client.http.post("/gradio_api/call/explain_text", content=body, headers=headers)
+    assert 400 <= answer.status_code < 500
+
+
+def test_wrong_content_types(client):
+    body = json.dumps({"data": ["texts", "a film", [1], ["random"]]})
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
+        answer = client.http.post(
+            "/gradio_api/call/explain_text", content=body, headers={"content-type": kind}
+        )
+        assert 400 <= answer.status_code < 500
+    assert client.http.post("/gradio_api/upload", content=png()).status_code == 400
+
+
+def test_an_uploaded_svg_or_page_is_never_shown_as_one(client):
+    for name in ("a.svg", "a.html"):
+        path = client.upload(SVG, name, "text/html")["path"]
+        answer = client.http.get(f"/gradio_api/file={path}")
+        assert answer.headers["content-disposition"].startswith("attachment")
+        assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_markup_in_a_text_stays_text(client):
+    words = '<img src=x onerror="alert(1)"> film'
+    chances, _, result = client.call("explain_text", "texts", words, [1], ["random"])
+    assert "<img" not in chances + result
+
+
+def test_the_page_goes_on_after_all_that(client):
+    assert "film" in client.call("explain_text", "texts", "a film", [1], ["random"])[2]
