@@ -43,13 +43,9 @@ def test_the_page_is_there_and_may_ask_no_other_place(client):
 
 
 def test_overlays_hold_the_scores_of_the_library(client, desk):
-    image = photo()
+    image, names = photo(), ["tiba", "gae", "random"]
     chances, classes, result = client.call(
-        "explain_image",
-        "photos",
-        client.upload(as_png(image)),
-        ["cat", 1],
-        ["tiba", "gae", "random"],
+        "explain_image", "photos", client.upload(as_png(image)), ["cat", 1], names
     )
     assert chances.count("<li>") == 3
     assert classes["value"] == [0, 1]

@@ -83,9 +83,9 @@ def sentence_from(text: Any) -> Sentence:
     """A text, if it is one.
 
     Raises:
-        WhenceError: It is none, or empty, or too long.
+        WhenceError: It is none, or too long.
     """
-    if not isinstance(text, str):
+    if not isinstance(text, str) or not text.strip():
         raise WhenceError("Type a text first, or use a sample.")
     if len(text) > TEXT_CHARACTERS:
         raise WhenceError(
