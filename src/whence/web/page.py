@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import logging
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import gradio as gr
@@ -19,6 +21,8 @@ from whence.web.inputs import FORMATS, Input, Photo, photo_from, sentence_from
 from whence.web.limits import CLASSES, METHODS, PHOTO_BYTES, TEXT_CHARACTERS, UPLOAD_BYTES
 from whence.web.uploads import Uploads
 
+# One thread does all the work: memory is kept for every thread that ever did some.
+_worker = ThreadPoolExecutor(1, "whence")
 _log = logging.getLogger("whence.web")
 # Of the classes that a model finds most probable, so many are explained at first.
 _FIRST_CLASSES = 2
@@ -265,8 +269,10 @@ def _told(work: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(work)
     def wrapped(*given: Any, **named: Any) -> Any:
+        # What reports progress is found through the context of the request.
+        context = contextvars.copy_context()
         try:
-            return work(*given, **named)
+            return _worker.submit(context.run, work, *given, **named).result()
         except WhenceError as error:
             raise gr.Error(str(error), print_exception=False) from None
         except Exception:

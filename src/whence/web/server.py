@@ -26,6 +26,8 @@ from whence.web.limits import UPLOAD_BYTES
 from whence.web.page import build
 from whence.web.uploads import Uploads
 
+# Gradio keeps what each page last showed; nothing here is read back from that.
+_SESSIONS = 32
 LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
 
 
@@ -77,6 +79,7 @@ def serving(desk: Desk, place: Place) -> Iterator[str]:
                 mcp_server=False,
                 enable_monitoring=False,
                 run_history=False,
+                state_session_capacity=_SESSIONS,
                 footer_links=[],
                 app_kwargs={"middleware": [guard], "docs_url": None, "openapi_url": None},
                 theme=_theme(),
