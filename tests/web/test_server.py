@@ -3,11 +3,13 @@
 import base64
 import io
 import json
+import os
 import re
 import socket
 import threading
 import zipfile
 from html import unescape
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,6 +25,7 @@ from whence.models import load
 from whence.web import page
 from whence.web.desk import Desk, default_method
 from whence.web.server import Place, serving
+from whence.web.uploads import Uploads
 
 
 def as_png(image):
@@ -240,6 +243,40 @@ def test_the_server_connects_to_nobody(desk, monkeypatch):
         client.http.get("/")
         client.call("explain_text", "texts", "a film", [1], ["random"])
     assert outside == []
+
+
+def test_progress_is_told(client):
+    data = ["photos", client.upload(png()), [0, 1], ["gae", "random"]]
+    ids = {one["api_name"]: one["id"] for one in client.http.get("/config").json()["dependencies"]}
+    request = {"data": data, "fn_index": ids["faithful_image"], "session_hash": "one"}
+    client.http.post("/gradio_api/queue/join", json=request).raise_for_status()
+    told = []
+    with client.http.stream("GET", "/gradio_api/queue/data?session_hash=one") as lines:
+        for line in lines.iter_lines():
+            if line.startswith("data:"):
+                told.append(json.loads(line.removeprefix("data:")))
+                if told[-1]["msg"] == "process_completed":
+                    break
+    steps = [one["progress_data"][0] for one in told if one["msg"] == "progress"]
+    assert steps
+    assert steps[-1]["desc"] == "Removing parts"
+
+
+def test_a_taken_port_is_told(desk, client):
+    port = client.http.base_url.port
+    with pytest.raises(WhenceError, match=f"port {port}"), serving(desk, Place(port=port)):
+        pass
+
+
+def test_old_uploads_make_room_for_new_ones(tmp_path, monkeypatch):
+    monkeypatch.setattr("whence.web.uploads.UPLOAD_BYTES", 10)
+    monkeypatch.setattr("whence.web.uploads.FOLDER_BYTES", 40)
+    uploads = Uploads(tmp_path)
+    paths = []
+    for n in range(6):
+        paths.append(uploads.keep("a", b"0123456789"))
+        os.utime(paths[-1], (n, n))
+    assert [Path(path).is_file() for path in paths] == [False, False, True, True, True, True]
 
 
 def test_memory_is_bounded(desk):

@@ -46,7 +46,7 @@ def serve(
     ] = "127.0.0.1",
     port: Annotated[
         int | None,
-        typer.Option(min=0, max=65535, help="The first free one from 7860 if left out."),
+        typer.Option(min=1, max=65535, help="The first free one from 7860 if left out."),
     ] = None,
     auth: Annotated[
         str | None,

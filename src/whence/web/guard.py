@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from whence.errors import WhenceError
-from whence.web.limits import BODY_BYTES, FOLDER_BYTES, UPLOAD_BYTES
+from whence.web.limits import BODY_BYTES, UPLOAD_BYTES
 from whence.web.uploads import Uploads
 
 Message = MutableMapping[str, Any]
@@ -82,8 +82,8 @@ class Guard:
         most = UPLOAD_BYTES + _ENVELOPE if path == _UPLOAD else BODY_BYTES
         if _length(headers) > most:
             raise RefusedError(413, _too_much(most))
-        if path == _UPLOAD and self.uploads.size() > FOLDER_BYTES:
-            raise RefusedError(503, "The page is busy: too many files wait. Try again later.")
+        if path == _UPLOAD:
+            self.uploads.make_room()
         receive = _counted(receive, most)
         if scope["method"] == "POST" and _WORK.fullmatch(path):
             scope, receive = await self._checked_work(scope, receive)

@@ -56,7 +56,8 @@ class _Tab:
                 self.what = _photo() if kind == "image" else _text()
                 with gr.Row():
                     samples = {
-                        gr.Button(name, size="sm"): one for name, one in _SAMPLES[kind].items()
+                        gr.Button(name, size="sm", min_width=80): one
+                        for name, one in _SAMPLES[kind].items()
                     }
             with gr.Column(min_width=280):
                 self._choices()

@@ -55,9 +55,7 @@ def serving(desk: Desk, place: Place) -> Iterator[str]:
     Raises:
         WhenceError: The address or port cannot be used.
     """
-    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
-    with tempfile.TemporaryDirectory(prefix="whence-") as folder:
-        os.environ["GRADIO_TEMP_DIR"] = folder
+    with tempfile.TemporaryDirectory(prefix="whence-") as folder, _environment(folder):
         uploads = Uploads(Path(folder))
         page = build(desk, uploads)
         page.queue(max_size=place.queue, api_open=False)
@@ -87,11 +85,30 @@ def serving(desk: Desk, place: Place) -> Iterator[str]:
                 head=_head(),
             )
         except OSError as error:
-            raise WhenceError(f"The page cannot be served there: {error}.") from error
+            where = place.host if place.port is None else f"{place.host}, port {place.port}"
+            raise WhenceError(
+                f"The page cannot be served at {where}: it is taken, or not this machine's."
+            ) from error
         try:
             yield address
         finally:
             page.close(verbose=False)
+
+
+@contextmanager
+def _environment(folder: str) -> Iterator[None]:
+    """What Gradio asks the environment for: where uploads go, and that nothing is told of us."""
+    own = {"GRADIO_TEMP_DIR": folder, "GRADIO_ANALYTICS_ENABLED": "False"}
+    before = {name: os.environ.get(name) for name in own}
+    os.environ.update(own)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _theme() -> gr.themes.Base:

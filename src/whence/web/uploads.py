@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from whence.errors import WhenceError
+from whence.web.limits import FOLDER_BYTES, UPLOAD_BYTES
 
 
 class Uploads:
@@ -57,14 +58,21 @@ class Uploads:
 
     def keep(self, name: str, content: bytes) -> str:
         """The path of a new file, to be downloaded from here."""
+        self.make_room()
         folder = self.folder / uuid.uuid4().hex
         folder.mkdir()
         (folder / name).write_bytes(content)
         return str(folder / name)
 
-    def size(self) -> int:
-        """How many bytes lie here."""
-        return sum(file.stat().st_size for file in self.folder.rglob("*") if file.is_file())
+    def make_room(self) -> None:
+        """Delete the oldest files, until one more fits within `FOLDER_BYTES`."""
+        files = [(file, file.stat()) for file in self.folder.rglob("*") if file.is_file()]
+        size = sum(about.st_size for _, about in files)
+        for file, about in sorted(files, key=lambda one: one[1].st_mtime):
+            if size + UPLOAD_BYTES <= FOLDER_BYTES:
+                return
+            file.unlink(missing_ok=True)
+            size -= about.st_size
 
 
 def _paths(request: Any) -> Iterator[Any]:

@@ -41,12 +41,17 @@ CONTROLS = {
         'data-control="opacity"></label>'
         '<label>Colours <select data-control="colormap">'
         + "".join(f"<option>{name}</option>" for name in colormaps())
-        + f"</select></label>{_THRESHOLD}</div>"
+        + f"</select></label>{_THRESHOLD}"
+        '<span class="note">Point at a map, or move in it with the arrow keys, for the score of a '
+        "patch. Where a method has both signs, orange is for the class and blue against it.</span>"
+        "</div>"
     ),
     "text": (
         '<div class="whence controls" role="group" aria-label="How words are shown">'
         '<label>Show <select data-control="unit"><option>words</option><option>tokens</option>'
-        f"</select></label>{_THRESHOLD}</div>"
+        f"</select></label>{_THRESHOLD}"
+        '<span class="note">Orange is for the class; blue, where a method has it, is against '
+        "it.</span></div>"
     ),
 }
 ABOUT_FAITHFULNESS = (

@@ -1,6 +1,6 @@
 """Make the screenshots of the report, of what comes with the library and may be shown anywhere.
 
-python docs/screenshots.py  # needs playwright and chromium
+python docs/report_screenshots.py  # needs playwright and chromium
 """
 
 import io

@@ -1,0 +1,95 @@
+"""Takes the screenshots of docs/web.md, with the embedded models and a Chromium that is installed.
+
+python docs/web_screenshots.py
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import sync_playwright
+
+from whence.web.desk import Desk, default_method
+from whence.web.server import Place, serving
+
+IMAGES = Path(__file__).parent / "images"
+METHODS = [default_method(), "gae", "input_x_gradient"]
+
+
+def choose_methods(page: Any) -> None:
+    box = page.get_by_label("Methods").locator("visible=true")
+    for name in METHODS[1:]:
+        box.click()
+        box.fill(name)
+        box.press("Enter")
+    box.press("Escape")
+
+
+def press(page: Any, name: str) -> None:
+    page.get_by_role("button", name=name).locator("visible=true").click()
+
+
+def photo(page: Any) -> None:
+    press(page, "Use the sample photo")
+    page.wait_for_selector(".map[data-drawn]")
+    choose_methods(page)
+    press(page, "Explain")
+    page.wait_for_function("document.querySelectorAll('.map[data-drawn]').length === 6")
+
+
+def faithful(page: Any) -> None:
+    photo(page)
+    press(page, "Is it faithful")
+    press(page, "Remove parts")
+    page.wait_for_selector(".curves[data-drawn] .plot path")
+    page.locator(".curves").first.scroll_into_view_if_needed()
+
+
+def heads(page: Any) -> None:
+    photo(page)
+    press(page, "What do the heads attend to")
+    press(page, "Show all heads")
+    page.wait_for_selector(".heads[data-drawn] canvas")
+
+
+def text(page: Any) -> None:
+    page.get_by_role("tab", name="Text").click()
+    press(page, "Sample 1")
+    page.wait_for_selector(".texts .words span")
+    choose_methods(page)
+    press(page, "Explain")
+    page.wait_for_function("document.querySelectorAll('.texts .method').length === 3")
+
+
+def main() -> None:
+    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium")
+    shots = {
+        "web-light": (photo, 1100, "light", None),
+        "web-dark": (text, 1100, "dark", None),
+        "web-faithful": (faithful, 1100, "light", ".curves"),
+        "web-heads": (heads, 1100, "dark", ".heads"),
+        "web-phone": (photo, 390, "dark", None),
+    }
+    with serving(Desk.with_models(), Place()) as address, sync_playwright() as drivers:
+        browser = drivers.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        for name, (make, width, scheme, part) in shots.items():
+            size = {"width": width, "height": 900}
+            page = browser.new_page(viewport=size, color_scheme=scheme)
+            page.goto(address)
+            make(page)
+            page.mouse.move(0, 0)
+            page.wait_for_timeout(800)
+            path = IMAGES / f"{name}.png"
+            if part is None:
+                page.screenshot(path=path, full_page=True)
+            else:
+                page.locator(part).first.screenshot(path=path)
+            page.close()
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()
