@@ -5,7 +5,7 @@ RUN := .venv/run
 PEERS := .venv/peers
 PIP := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-all lint types benchmark peers pictures notebooks clean
+.PHONY: demo test test-all lint types benchmark peers pictures notebooks screenshots clean
 
 demo: $(RUN)/.installed
 	$(RUN)/bin/whence explain src/whence/demo/cat.jpg --top 2 --out out/demo --force
@@ -34,6 +34,10 @@ pictures: $(RUN)/.installed
 
 notebooks: $(TEST)/.installed
 	$(TEST)/bin/python examples/execute.py
+
+screenshots: $(TEST)/.installed
+	$(TEST)/bin/python docs/report_screenshots.py
+	$(TEST)/bin/python docs/web_screenshots.py
 
 benchmark: $(RUN)/.installed
 	$(RUN)/bin/python benchmarks/engine.py

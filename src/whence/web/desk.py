@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -17,6 +18,7 @@ from whence.errors import WhenceError
 from whence.explainer import Explainer
 from whence.explanation import Explanation
 from whence.faithfulness import Faithfulness, Progress, measure
+from whence.files import is_folder
 from whence.inputs.sources import Kind
 from whence.models import LoadedModel, Prepared, load
 from whence.models.forward import logits_of
@@ -112,7 +114,11 @@ class Desk:
         """
         if weights is not None and len(names) != 1:
             raise WhenceError("A weights file goes with exactly one --model.")
-        models = {name: load(name, None, weights, device) for name in names}
+        models: dict[str, LoadedModel] = {}
+        for name in names:
+            loaded = load(name, None, weights, device)
+            loaded.name = _offered_as(name, models)
+            models[loaded.name] = loaded
         kinds = {loaded.kind for loaded in models.values()}
         for kind, name in _EMBEDDED.items():
             if kind not in kinds:
@@ -229,6 +235,18 @@ class Desk:
             while len(self._memory) > _REMEMBERED:
                 self._memory.popitem(last=False)
         return found
+
+
+def _offered_as(name: str, others: Collection[str]) -> str:
+    """What a page calls a model: of a folder, only its own name, as its place is nobody's business.
+
+    Raises:
+        WhenceError: Another one is called the same.
+    """
+    shown = Path(name).resolve().name if is_folder(Path(name)) else name
+    if shown in others:
+        raise WhenceError(f"Two models are called '{shown}'; rename the folder of one.")
+    return shown
 
 
 def _seen(loaded: LoadedModel, what: Input) -> Seen:

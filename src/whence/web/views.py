@@ -70,7 +70,10 @@ def chances(seen: Seen) -> str:
     """The most probable classes, each with a bar."""
     rows = "".join(map(_chance, seen.chances[:_TOP]))
     notes = "".join(f'<p class="note">Note: {escape(printable(n))}.</p>' for n in seen.notes)
-    return f'<section class="whence chances" aria-label="Classes"><ol>{rows}</ol>{notes}</section>'
+    return (
+        f'<section class="whence chances" aria-label="Probabilities"><ol>{rows}</ol>{notes}'
+        f"</section>"
+    )
 
 
 def _chance(one: Chance) -> str:
