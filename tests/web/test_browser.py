@@ -293,6 +293,23 @@ def test_a_bundle_is_saved_and_opened(desktop, tmp_path):
     assert drawn(desktop, 2) == before
 
 
+def test_a_new_input_takes_away_what_was_said_of_the_old_one(desktop):
+    press(desktop, "Use the sample photo")
+    drawn(desktop, 2)
+    press(desktop, "What do the heads attend to")
+    press(desktop, "Show all heads")
+    desktop.wait_for_selector(".heads[data-drawn]")
+    press(desktop, "Use the sample photo")
+    desktop.wait_for_selector(".heads", state="detached")
+
+
+def test_a_full_queue_is_told(desktop):
+    full = {"status": 503, "json": {"detail": "Queue is full."}}
+    desktop.route("**/queue/join*", lambda route: route.fulfill(**full))
+    press(desktop, "Use the sample photo")
+    desktop.wait_for_selector("text=currently busy")
+
+
 def test_mistakes_are_told(desktop):
     desktop.get_by_role("tab", name="Text").click()
     press(desktop, "Explain")

@@ -151,7 +151,7 @@ def test_a_bundle_reopens(client):
         assert {"settings.json", "input.png", "tiba.safetensors", "gae-1.png"} <= set(
             file.namelist()
         )
-    what, model, classes, methods, _, opened = client.call(
+    what, model, classes, methods, _, opened, *_ = client.call(
         "open_image", client.upload(content, "whence.zip", "application/zip")
     )
     assert client.http.get(what["url"]).content == as_png(photo())

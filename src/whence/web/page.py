@@ -26,6 +26,7 @@ _worker = ThreadPoolExecutor(1, "whence")
 _log = logging.getLogger("whence.web")
 # Of the classes that a model finds most probable, so many are explained at first.
 _FIRST_CLASSES = 2
+_FIRST_TOKEN = [("0: first token", 0)]
 _SAMPLES: dict[Kind, dict[str, Any]] = {
     "image": {"Use the sample photo": PHOTO},
     "text": {f"Sample {n}": sentence for n, sentence in enumerate(SENTENCES, 1)},
@@ -66,15 +67,14 @@ class _Tab:
         chosen = [self.model, self.what, self.classes, self.methods]
         shown = [self.chances, self.classes, self.result]
         _on(self.button.click, self.explain, chosen, shown, f"explain_{kind}")
-        given = self.what.input if kind == "image" else self.what.submit
-        _on(given, self.afresh, [self.model, self.what, self.methods], shown)
+        self.earlier = [*self._faithful(chosen), *self._heads()]
+        self._save(chosen)
+        given, start = [self.model, self.what, self.methods], [*shown, *self.earlier]
+        _on(self.what.input if kind == "image" else self.what.submit, self.afresh, given, start)
+        _on(self.model.input, self.afresh, given, start)
         for button, sample in samples.items():
             with_sample = functools.partial(self.sample, sample)
-            _on(button.click, with_sample, [self.model, self.methods], [self.what, *shown])
-        _on(self.model.input, self.other_model, [self.model, self.what, self.methods], shown)
-        self._faithful(chosen)
-        self._heads()
-        self._save(chosen)
+            _on(button.click, with_sample, [self.model, self.methods], [self.what, *start])
 
     def _choices(self) -> None:
         kind, names = self.kind, self.desk.names(self.kind)
@@ -96,21 +96,23 @@ class _Tab:
         )
         self.button = gr.Button("Explain", variant="primary")
 
-    def _faithful(self, chosen: list[Any]) -> None:
+    def _faithful(self, chosen: list[Any]) -> list[Any]:
         with gr.Accordion("Is it faithful?", open=False):
             gr.HTML(views.ABOUT_FAITHFULNESS, apply_default_css=False)
             button = gr.Button("Remove parts, and watch the class")
             out = gr.HTML(apply_default_css=False)
             _on(button.click, self.faithful, chosen, out, f"faithful_{self.kind}")
+        return [out]
 
-    def _heads(self) -> None:
+    def _heads(self) -> list[Any]:
         with gr.Accordion("What do the heads attend to?", open=False):
-            token = gr.Dropdown([("first token", 0)], value=0, label="Token")
+            token = gr.Dropdown(_FIRST_TOKEN, value=0, label="Token")
             button = gr.Button("Show all heads")
             out = gr.HTML(apply_default_css=False)
             given = [self.model, self.what, token]
             _on(button.click, self.heads, given, [token, out], f"heads_{self.kind}")
             _on(token.input, self.heads, given, [token, out])
+        return [out, token]
 
     def _save(self, chosen: list[Any]) -> None:
         with gr.Accordion("Save and open", open=False):
@@ -119,7 +121,7 @@ class _Tab:
             _on(button.click, self.save, chosen, saved, f"save_{self.kind}")
             given = gr.File(label="Open a bundle (.zip)", height=140)
             filled = [self.what, self.model, self.classes, self.methods, self.chances, self.result]
-            _on(given.upload, self.open, given, filled, f"open_{self.kind}")
+            _on(given.upload, self.open, given, [*filled, *self.earlier], f"open_{self.kind}")
 
     def read(self, given: Any) -> Input:
         """The input from what its component holds."""
@@ -141,24 +143,24 @@ class _Tab:
         return views.chances(seen), update, _result(answers, seen.prepared.shown[0])
 
     def afresh(self, model: str, given: Any, names: Sequence[str]) -> tuple[Any, ...]:
-        """The same for an input whose classes are not known yet; nothing, if there is no input."""
+        """The same for another input or model; what was computed for the earlier one goes."""
+        gone = self._gone()
         if not given:
-            return "", gr.update(value=[]), ""
-        return self.explain(model, given, [], names or [default_method()])
-
-    def other_model(self, model: str, given: Any, names: Sequence[str]) -> tuple[Any, ...]:
-        """The same for a model whose classes are others."""
-        if not given:
-            return "", gr.update(choices=self._class_choices(model), value=[]), ""
-        return self.afresh(model, given, names)
+            return "", gr.update(choices=self._class_choices(model), value=[]), "", *gone
+        return *self.explain(model, given, [], names or [default_method()]), *gone
 
     def sample(self, sample: Any, model: str, names: Sequence[str]) -> tuple[Any, ...]:
         """The same for a sample."""
+        given = sample
         if self.kind == "image":
             sample = self.uploads.keep(sample.name, sample.read_bytes())
-        return sample, *self.afresh(
-            model, {"path": sample} if self.kind == "image" else sample, names
-        )
+            given = {"path": sample}
+        return sample, *self.afresh(model, given, names)
+
+    @staticmethod
+    def _gone() -> tuple[Any, ...]:
+        """Curves, heads and the choice of tokens, as they are at first."""
+        return "", "", gr.update(choices=_FIRST_TOKEN, value=0)
 
     def faithful(
         self,
@@ -220,6 +222,7 @@ class _Tab:
             list(found.explanations),
             "" if offered else views.note(f"Made with the model {found.model}, not offered here."),
             _result(answers, found.shown),
+            *self._gone(),
         )
 
     def _class_choices(self, model: str) -> list[tuple[str, int]]:
