@@ -3,7 +3,6 @@
 import io
 import json
 
-import httpx
 from PIL import Image
 
 
@@ -19,6 +18,8 @@ class RefusedError(Exception):
 
 class Client:
     def __init__(self, address):
+        import httpx  # which Gradio brings
+
         self.http = httpx.Client(base_url=address, timeout=60, trust_env=False)
 
     def __enter__(self):

@@ -1,11 +1,8 @@
 import pytest
 
-pytest.importorskip("gradio", reason="whence[web] is not installed")
-
 from tests.web.client import Client
 from whence.models import load
 from whence.web.desk import Desk
-from whence.web.server import Place, serving
 
 
 @pytest.fixture(scope="session")
@@ -17,5 +14,8 @@ def desk(image_model, text_model) -> Desk:
 @pytest.fixture(scope="module")
 def client(desk):
     """A server on loopback, to be asked as any program would."""
-    with serving(desk, Place(port=None)) as address, Client(address) as client:
+    pytest.importorskip("gradio", reason="whence[web] is not installed")
+    from whence.web.server import Place, serving
+
+    with serving(desk, Place()) as address, Client(address) as client:
         yield client

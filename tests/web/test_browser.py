@@ -14,6 +14,9 @@ from whence import demo, explain
 from whence.render.colors import contrast, get_colormap
 from whence.render.overlay import alpha_table, color_table, contrasted, upsampled
 from whence.web.desk import Desk, default_method
+
+pytest.importorskip("gradio", reason="whence[web] is not installed")
+
 from whence.web.server import Place, serving
 
 pytestmark = pytest.mark.slow

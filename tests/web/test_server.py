@@ -22,10 +22,13 @@ from tests.web.client import Client, RefusedError, png
 from whence import WhenceError, explain
 from whence.faithfulness import measure
 from whence.models import load
-from whence.web import page
 from whence.web.desk import Desk, default_method
-from whence.web.server import Place, serving
 from whence.web.uploads import Uploads
+
+pytest.importorskip("gradio", reason="whence[web] is not installed")
+
+from whence.web import page
+from whence.web.server import Place, serving
 
 
 def as_png(image):
