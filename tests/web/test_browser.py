@@ -12,7 +12,7 @@ from PIL import Image
 
 from whence import demo, explain
 from whence.render.colors import contrast, get_colormap
-from whence.render.overlay import alpha_table, color_table, contrasted, upsampled
+from whence.render.overlay import alpha_table, color_table, contrasted, is_signed, upsampled
 from whence.web.desk import Desk, default_method
 
 pytest.importorskip("gradio", reason="whence[web] is not installed")
@@ -121,6 +121,7 @@ def test_photo(page):
     faithful(page)
     heads(page)
     assert fits(page)
+    assert is_readable(page)
 
 
 def faithful(page):
@@ -149,6 +150,30 @@ def heads(page):
     every = picture.evaluate("c => c.toDataURL()")
     page.get_by_role("button", name="head 0").click()
     assert picture.evaluate("c => c.toDataURL()") != every
+
+
+# Every visible text, its colour and that of the nearest ground behind it.
+TEXTS = """() => {
+  const numbers = (color) => color.match(/[\\d.]+/g).map(Number);
+  const ground = (element) => {
+    for (; element; element = element.parentElement) {
+      const color = numbers(getComputedStyle(element).backgroundColor);
+      if (color.length < 4 || color[3] > 0.5) return color.slice(0, 3);
+    }
+    return [255, 255, 255];
+  };
+  const shown = { opacityProperty: true, visibilityProperty: true };
+  return [...document.querySelectorAll("body *")]
+    .filter((e) => [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim()))
+    .filter((e) => e.checkVisibility(shown) && !e.closest("svg, script, style"))
+    .map((e) => [e.textContent, numbers(getComputedStyle(e).color).slice(0, 3), ground(e)]);
+}"""
+
+
+def is_readable(page):
+    texts = page.evaluate(TEXTS)
+    assert len(texts) > 40
+    return [text for text, ink, ground in texts if contrast(ink, ground) < 4.5] == []
 
 
 def fits(page):
@@ -207,8 +232,10 @@ def test_the_browser_paints_what_the_library_paints(desktop):
     painted = pixels(drawn(desktop, 2)[0])
     explanation = explain(demo.PHOTO, classes=2)
     scores = explanation.scores[0, 0].double().numpy().reshape(explanation.grid)
-    levels = np.round(255 * np.clip(upsampled(contrasted(scores), (256, 256)), 0, 1)).astype(int)
-    colors = get_colormap("heat", False)
+    colors = get_colormap("auto", is_signed(scores))
+    shares = upsampled(contrasted(scores), (256, 256))
+    levels = 128 + 127 * shares if colors.diverging else 255 * np.clip(shares, 0, 1)
+    levels = np.round(levels).astype(int)
     opaque = alpha_table(colors, 0.6)[levels]
     assert np.abs(painted[..., 3] - opaque.astype(int)).max() <= 3
     strong = opaque > 60  # where browsers do not round colours that are see-through

@@ -41,7 +41,7 @@ def test_probabilities_are_those_of_a_plain_forward(desk, image_model):
     seen = desk.look("photos", photo_from(png()))
     loaded = load(image_model)
     pixels = loaded.prepare([Image.new("RGB", (48, 32), "teal")]).inputs
-    expected = loaded.model(pixels).logits[0].double().softmax(0)
+    expected = loaded.model(pixels).logits[0].detach().double().softmax(0)
     assert [c.index for c in seen.chances] == expected.argsort(descending=True).tolist()
     for chance in seen.chances:
         assert chance.probability == pytest.approx(float(expected[chance.index]), rel=1e-5)
