@@ -1,5 +1,7 @@
 """Wrong input gets a sentence; numbers are stable; real photos."""
 
+import warnings
+
 import pytest
 import torch
 from torch import nn
@@ -207,3 +209,15 @@ def test_decoders_that_classify_are_read_from_their_last_token(family, attention
         assert (result.scores[i, : end + 1] >= 0).all()
         assert result.scores[i].max() > 0
         assert (result.scores[i, end + 1 :] == 0).all()
+
+
+def test_rules_that_change_nothing_are_told_of():
+    case = CASES["ViTForImageClassification-sdpa"]
+    explainer = Explainer(built(case))
+    with pytest.warns(UserWarning, match=r"'whence' propagates no relevance.*do: lrp, .*tiba"):
+        explainer.explain(case.inputs(), rules="reference")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        explainer.explain(case.inputs(), method="tiba", rules="reference")
+        kept = explainer.explain(case.inputs(), rules="reference", keep_evidence=True).evidence
+    assert len(kept.relevance) == len(kept.attention)

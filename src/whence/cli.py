@@ -198,6 +198,7 @@ def methods(
             console.width = 200
         console.print(table)
         console.print("whence methods NAME tells of one: its paper, cost and options.")
+        console.print(f"The default is {METHOD}.")
 
 
 def _many_in_a_terminal(count: int) -> bool:

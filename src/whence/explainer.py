@@ -171,6 +171,13 @@ class Explainer:
         built = methods.build(method, options)
         _check_memory(memory)
         rule_set = rule_sets.get(rules)
+        if rule_set.name != "stable" and not (built.propagates or keep_evidence):
+            warnings.warn(
+                f"Method '{methods.describe(method).name}' propagates no relevance, so that "
+                f"rules='{rule_set.name}' changes nothing. Methods that do: "
+                f"{', '.join(n for n in methods.available() if methods.get(n)().propagates)}.",
+                stacklevel=2,
+            )
         call = Call.of(inputs, self.model)
         request = _Request(built, method, rule_set, target, classes, keep_evidence, memory)
         # Whatever surrounds the call, explanations are computed in the precision of the weights.

@@ -71,6 +71,8 @@ def test_perturbation_is_what_the_paper_says(vit, photos, unit, method):
                 assert row[f"{start}_probability_auc"] == pytest.approx(
                     trapezoid(chances, STEPS), abs=1e-3
                 )
+            apart = row[f"negative_{which}_auc"] - row[f"positive_{which}_auc"]
+            assert row[f"difference_{which}_auc"] == pytest.approx(apart)
 
 
 def test_insertion_ends_where_deletion_begins(vit, photos):

@@ -204,5 +204,8 @@ def _ramp(ramp: Floats, colors: Colormap, size: tuple[int, int]) -> Image.Image:
 
 def _made_line(explanation: Explanation) -> str:
     facts = dict(made_by(explanation))
-    parts = [facts.get("method", ""), "whence " + facts["whence"] if "whence" in facts else ""]
+    version = "whence " + facts["whence"] if "whence" in facts else ""
+    method = facts.get("method", "")
+    # The library's own method has its name.
+    parts = ["" if method == "whence" and version else method, version]
     return " · ".join(part for part in parts if part)

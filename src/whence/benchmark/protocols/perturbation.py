@@ -203,6 +203,8 @@ class Perturbation(Protocol):
                     kind = "deletion" if order == "positive" else "insertion"
                     curve = whole if order == "positive" else whole.flip(0)
                     row[f"{kind}_{which}"] = numbers(area(curve, (*_STEPS, 1.0)))
+            areas = (row[f"{order}_{which}_auc"] for order in ("negative", "positive"))
+            row[f"difference_{which}_auc"] = next(areas) - next(areas)
         return row
 
     def metrics(self, results: Mapping[str, Columns]) -> list[Metric]:  # noqa: D102
@@ -210,6 +212,10 @@ class Perturbation(Protocol):
             Metric(f"{order}, {which}", (f"{order}_{which}_auc",), _better(order))
             for which in _CLASSES
             for order in _ORDERS
+        ]
+        found += [
+            Metric(f"negative − positive, {which}", (f"difference_{which}_auc",), "higher")
+            for which in _CLASSES
         ]
         found += [
             Metric(f"{kind}, {which}", (f"{kind}_{which}",), _better(order))
