@@ -214,7 +214,7 @@ class Perturbation(Protocol):
             for order in _ORDERS
         ]
         found += [
-            Metric(f"negative − positive, {which}", (f"difference_{which}_auc",), "higher")
+            Metric(f"difference, {which}", (f"difference_{which}_auc",), "higher")
             for which in _CLASSES
         ]
         found += [
@@ -269,7 +269,7 @@ class Perturbation(Protocol):
         notes.append(
             f"Areas under the top-1 accuracy when 0, 10, … 90 % of the {self.unit} become "
             f"{filling[self.fill]}, times 100; positive removes the highest first, negative the "
-            f"lowest."
+            f"lowest; the difference is negative less positive."
         )
         return notes
 
