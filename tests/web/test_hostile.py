@@ -132,6 +132,20 @@ def test_files_of_the_machine_are_not_served(client, path):
         assert "root:" not in answer.text
 
 
+def test_the_server_fetches_nothing_for_others(client, monkeypatch):
+    """Gradio would: whoever reaches the page could read public addresses through it."""
+    asked = []
+
+    async def fetched(address, _request):
+        asked.append(address)
+
+    monkeypatch.setattr("gradio.routes.secure_url_stream_response", fetched)
+    for address in ("https://example.org/a.png", "http:/example.org", "HTTPS://example.org"):
+        for route in (client.http.get, client.http.head):
+            assert route(f"/gradio_api/file={address}").status_code == 403
+    assert asked == []
+
+
 @pytest.mark.parametrize(
     "path",
     [

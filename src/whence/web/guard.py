@@ -25,6 +25,7 @@ _ALLOWED = re.compile(
 )
 _WORK = re.compile(r"/gradio_api/(?:queue/join|call/.+)")
 _UPLOAD = "/gradio_api/upload"
+_FILE = "/gradio_api/file="
 # Of a multipart form around the file.
 _ENVELOPE = 16_384
 _HEADERS = {
@@ -84,10 +85,19 @@ class Guard:
             raise RefusedError(413, _too_much(most))
         if path == _UPLOAD:
             self.uploads.make_room()
+        if path.startswith(_FILE):
+            self._check_file(path.removeprefix(_FILE))
         receive = _counted(receive, most)
         if scope["method"] == "POST" and _WORK.fullmatch(path):
             scope, receive = await self._checked_work(scope, receive)
         return scope, receive
+
+    def _check_file(self, path: str) -> None:
+        """See that it is an upload: Gradio would fetch an address, and hand out what lies there."""
+        try:
+            self.uploads.find(path)
+        except WhenceError as error:
+            raise RefusedError(403, str(error)) from None
 
     async def _checked_work(self, scope: Message, receive: Receive) -> tuple[Message, Receive]:
         """A request for work that names no file but uploads."""
