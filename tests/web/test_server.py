@@ -271,6 +271,34 @@ def test_a_taken_port_is_told(desk, client):
         pass
 
 
+@pytest.mark.parametrize("host", ["192.0.2.1", "nowhere.invalid", "2001:db8::1"])
+def test_an_address_of_another_machine_is_told_at_once(desk, host, monkeypatch):
+    monkeypatch.setattr(page.gr.Blocks, "launch", None)
+    with pytest.raises(WhenceError, match=f"'{host}' is no address"), serving(desk, Place(host)):
+        pass
+
+
+def test_the_other_loopback(desk):
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    with serving(desk, Place("::1")) as address, Client(address) as client:
+        assert address.startswith("http://[::1]:")
+        assert client.http.get("/").status_code == 200
+        assert client.http.get("/", headers={"host": "example.org"}).status_code == 421
+
+
+def test_a_proxy_is_not_asked(desk, monkeypatch):
+    """Neither to see whether the page is there, nor by anything while it is."""
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.setenv("no_proxy", "example.org")
+    with serving(desk, Place()) as address, Client(address) as client:
+        assert client.http.get("/").status_code == 200
+    assert os.environ["no_proxy"] == "example.org"
+
+
 def test_old_uploads_make_room_for_new_ones(tmp_path, monkeypatch):
     monkeypatch.setattr("whence.web.uploads.UPLOAD_BYTES", 10)
     monkeypatch.setattr("whence.web.uploads.FOLDER_BYTES", 40)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -55,6 +56,7 @@ def serving(desk: Desk, place: Place) -> Iterator[str]:
     Raises:
         WhenceError: The address or port cannot be used.
     """
+    _check_host(place.host)
     with tempfile.TemporaryDirectory(prefix="whence-") as folder, _environment(folder):
         uploads = Uploads(Path(folder))
         page = build(desk, uploads)
@@ -63,7 +65,7 @@ def serving(desk: Desk, place: Place) -> Iterator[str]:
         guard = Middleware(Guard, hosts=hosts, uploads=uploads)
         try:
             _, address, _ = page.launch(
-                server_name=place.host,
+                server_name=f"[{place.host}]" if ":" in place.host else place.host,
                 server_port=place.port,
                 auth=place.auth,
                 share=False,
@@ -85,9 +87,10 @@ def serving(desk: Desk, place: Place) -> Iterator[str]:
                 head=_head(),
             )
         except OSError as error:
-            where = place.host if place.port is None else f"{place.host}, port {place.port}"
+            where = "any port from 7860 on" if place.port is None else f"port {place.port}"
             raise WhenceError(
-                f"The page cannot be served at {where}: it is taken, or not this machine's."
+                f"The page cannot be served at {place.host}, {where}: it is taken, or needs rights "
+                f"that you do not have. Give another --port."
             ) from error
         try:
             yield address
@@ -95,10 +98,29 @@ def serving(desk: Desk, place: Place) -> Iterator[str]:
             page.close(verbose=False)
 
 
+def _check_host(host: str) -> None:
+    """See that the machine has this address: Gradio would try a hundred ports of it, one by one.
+
+    Raises:
+        WhenceError: It has not.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, 0), family=family).close()
+    except OSError as error:
+        raise WhenceError(
+            f"'{host}' is no address of this machine; 0.0.0.0 is for all that it has."
+        ) from error
+
+
 @contextmanager
 def _environment(folder: str) -> Iterator[None]:
-    """What Gradio asks the environment for: where uploads go, and that nothing is told of us."""
+    """What Gradio asks the environment for: where uploads go, and that nothing is told of us.
+
+    Gradio asks the page whether it is there, which must not go through a proxy.
+    """
     own = {"GRADIO_TEMP_DIR": folder, "GRADIO_ANALYTICS_ENABLED": "False"}
+    own |= {"NO_PROXY": "*", "no_proxy": "*"}
     before = {name: os.environ.get(name) for name in own}
     os.environ.update(own)
     try:
