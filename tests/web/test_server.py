@@ -110,6 +110,16 @@ def test_curves_and_masks_are_those_of_the_library(client, desk):
                 assert np.array_equal(turns <= step, expected.removed(step, order).numpy())
 
 
+def test_a_method_has_one_colour_whatever_its_rank(client):
+    names = ["tiba", "gae", "random", "rollout"]
+    given = client.upload(as_png(photo()))
+    (result,) = client.call("faithful_image", "photos", given, [0, 1, 2], names)
+    found = [json.loads(curves) for curves in attribute("data-curves", result)]
+    assert len({tuple(one["method"] for one in curves) for curves in found}) > 1
+    colors = {(one["method"], one["color"]) for curves in found for one in curves}
+    assert len(colors) == len({color for _, color in colors}) == len(names)
+
+
 def test_curves_of_a_text(client):
     (result,) = client.call("faithful_text", "texts", "the film is not bad", [], ["gae"])
     ((one,),) = map(json.loads, attribute("data-curves", result))

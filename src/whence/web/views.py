@@ -199,10 +199,10 @@ def _class_curves(found: Faithfulness, target: int) -> str:
         f"<td>{one.auc('most'):.1f}</td><td>{one.auc('least'):.1f}</td></tr>"
         for one in ranked
     )
-    colors = head_colors(len(ranked))
-    steps = [
-        {"color": color, **_steps(found, one)} for color, one in zip(colors, ranked, strict=True)
-    ]
+    # By name, so that a method has one colour, whatever its rank for a class.
+    names = sorted(one.method for one in ranked)
+    colors = dict(zip(names, head_colors(len(names)), strict=True))
+    steps = [{"color": colors[one.method], **_steps(found, one)} for one in ranked]
     return (
         f'<div class="curves" data-curves="{escape(json.dumps(steps))}">'
         f"<h3 dir='auto'>{_text(ranked[0].class_name)}</h3>"
