@@ -167,6 +167,34 @@ def test_files_that_are_no_bundles(of_photo):
             unpack(content)
 
 
+@pytest.mark.parametrize("packing", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_nothing_is_unpacked_that_cannot_be_bounded(packing, monkeypatch):
+    """For these, zipfile unpacks a thousand bytes to gigabytes, however few are asked for."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", packing) as file:
+        file.writestr("settings.json", b"0" * 1000)
+
+    def never(*_):
+        raise AssertionError("it was unpacked")
+
+    monkeypatch.setattr("zipfile.ZipExtFile.read", never)
+    with pytest.raises(WhenceError, match="packed in a way"):
+        unpack(out.getvalue())
+
+
+def test_a_bundle_that_was_damaged_on_its_way(of_photo):
+    """Whichever byte of it: a sentence, or nothing that matters to what is shown."""
+    content = pack(of_photo)
+    told = 0
+    for at in range(0, len(content), len(content) // 200):
+        damaged = content[:at] + bytes(255 - one for one in content[at : at + 16])
+        try:
+            unpack(damaged + content[at + 16 :])
+        except WhenceError:
+            told += 1
+    assert told > 20
+
+
 def test_names_in_a_bundle_are_shown_as_text(of_photo):
     from whence.web import views
     from whence.web.desk import Answer

@@ -19,6 +19,7 @@ import json
 import math
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +43,9 @@ _EXPLANATION_BYTES = 4 * MEBIBYTE
 _MEMBERS = 2 * METHODS * CLASSES + METHODS + 3
 # What a damaged or a made-up file makes the readers of zip files and JSON raise.
 _UNREADABLE = (zipfile.BadZipFile, OSError, EOFError, LookupError, TypeError, ValueError)
-_UNREADABLE += (RecursionError, NotImplementedError, RuntimeError)  # type: ignore[assignment]
+_UNREADABLE += (RecursionError, NotImplementedError, RuntimeError, zlib.error)  # type: ignore[assignment]
+# Of the others, Python unpacks all that a few bytes stand for, whatever bound it is given.
+_BOUNDED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,8 @@ def _read(file: zipfile.ZipFile) -> Bundle:
 
 def _member(file: zipfile.ZipFile, name: str, most: int) -> bytes:
     """A file of the bundle, of which no more is unpacked than it may have."""
+    if file.getinfo(name).compress_type not in _BOUNDED:
+        raise WhenceError(f"'{name}' in the bundle is packed in a way that this page does not use.")
     with file.open(name) as member:
         content = member.read(most + 1)
     if len(content) > most:
