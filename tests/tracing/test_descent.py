@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tests.zoo import CASES, built
 from whence import Explainer, rules
@@ -62,6 +62,100 @@ def test_readings_are_those_of_the_engine(name):
             for site, a, b, c in zip(of.sites, alone, together, expected, strict=True):
                 assert torch.allclose(site.by_head(a[0], of.batch), c, rtol=1e-9, atol=1e-14)
                 assert torch.allclose(site.by_head(b[number], of.batch), c, rtol=1e-9, atol=1e-14)
+
+
+class Product(torch.autograd.Function):
+    """An autograd function that a model brings along, with an argument that is no tensor."""
+
+    @staticmethod
+    def forward(ctx, a, factor, b):
+        ctx.save_for_backward(a, b)
+        ctx.factor = factor
+        return a * b * factor
+
+    @staticmethod
+    def backward(ctx, grad):
+        a, b = ctx.saved_tensors
+        return grad * b * ctx.factor, None, grad * a * ctx.factor
+
+
+@torch.jit.script
+def hidden_sum(a: Tensor, b: Tensor) -> Tensor:
+    return a + b
+
+
+READ = {
+    "from far before the first": lambda x: x[:, -100:2].mean(1),
+    "from the end": lambda x: x[:, -3:-1].mean(1),
+    "with a step": lambda x: x[:, ::2].mean(1),
+    "a constant added in front": lambda x: (torch.ones(8).double() + x)[:, 1],
+    "a function of one tensor twice": lambda x: Product.apply(x, 2.0, x)[:, 0],
+    "a function of a tensor and of one made of it": lambda x: Product.apply(x, 2.0, x.tanh())[:, 0],
+    "a sum that hides its calls": lambda x: hidden_sum(x[:, :2], x[:, 1:3])[:, 0],
+}
+
+
+class Reads(nn.Module):
+    """Two layers of attention, and a readout."""
+
+    def __init__(self, read):
+        super().__init__()
+        self.read = read
+        self.values = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x):
+        for value in self.values:
+            x = x + (x @ x.mT).softmax(-1) @ value(x)
+        return self.head(self.read(x))
+
+
+@pytest.mark.parametrize("read", READ)
+def test_gradients_are_those_of_the_engine_however_tokens_are_read(read):
+    torch.manual_seed(0)
+    of = trace(Reads(READ[read]).double(), (torch.randn(3, 7, 8).double() / 4,), {}, 0)
+    classes = of.logits.detach().topk(2).indices
+    together = of.read(classes, [site.weights for site in of.sites])
+    for number in range(2):
+        one = classes[:, number : number + 1]
+        alone = of.read(one, [site.weights for site in of.sites])
+        for site, a, b, c in zip(of.sites, alone, together, by_engine(of, one, None), strict=True):
+            assert torch.allclose(site.by_head(a[0], 3), c, rtol=1e-9, atol=1e-14)
+            assert torch.allclose(site.by_head(b[number], 3), c, rtol=1e-9, atol=1e-14)
+
+
+class OfMixedTypes(nn.Module):
+    """Scores and a part of the residual stream in bfloat16, the softmax and the rest not."""
+
+    def __init__(self):
+        super().__init__()
+        self.value = nn.Linear(8, 8)
+        self.coarse = nn.Linear(8, 8).bfloat16()
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x):
+        low = (x * 1).bfloat16()
+        maps = (low @ low.mT).softmax(-1, dtype=torch.float32)
+        x = x + maps @ self.value(x)
+        x = x + self.coarse(x.bfloat16())
+        x = (self.coarse(x.bfloat16()) + torch.ones(8)) + x
+        return self.head(x[:, 0])
+
+
+@pytest.mark.parametrize("rule_set", [None, "stable", "reference", "paper"])
+def test_readings_have_the_types_of_what_they_belong_to(rule_set):
+    torch.manual_seed(0)
+    of = trace(OfMixedTypes(), (torch.randn(2, 5, 8) / 2,), {}, 0)
+    classes = of.logits.detach().argmax(1, keepdim=True)
+    how = None if rule_set is None else rules.get(rule_set)
+    places = [of.sites[0].weights, of.inputs[0]]
+    of.tape.rules = how
+    seed = torch.zeros_like(of.logits).scatter_(1, classes, 1)
+    expected = torch.autograd.grad(of.logits, places, seed, retain_graph=True)
+    of.tape.rules = None
+    for found, like in zip(of.read(classes, places, how), expected, strict=True):
+        assert found.dtype == like.dtype
+        assert torch.allclose(found[0], like, rtol=1e-3, atol=1e-3 * float(like.abs().max()))
 
 
 def test_several_readings_go_down_together():

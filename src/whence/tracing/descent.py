@@ -141,6 +141,14 @@ def _whole(value: Value) -> Tensor:
     return value.whole() if isinstance(value, Rows) else value
 
 
+def _typed(value: Value, dtype: torch.dtype) -> Value:
+    """A reading in the type of what it belongs to: operations may mix types, or change them."""
+    plain = value.value if isinstance(value, Rows) else value
+    if plain.dtype == dtype:
+        return value
+    return value._replace(value=plain.to(dtype)) if isinstance(value, Rows) else plain.to(dtype)
+
+
 def _added(a: Value, b: Value) -> Value:
     if isinstance(a, Rows) and isinstance(b, Rows) and a.place == b.place:
         return a._replace(value=a.value + b.value)
@@ -172,7 +180,11 @@ class _Walk:
         """What arrives at the inputs of a node."""
         operation = getattr(node, "operation", None)
         if operation is not None:
-            return self._operation(operation, values[0], rules, wanted)
+            results = self._operation(operation, values[0], rules, wanted)
+            return [
+                None if result is None else _typed(result, below._input_metadata[nr].dtype)
+                for (below, nr), result in zip(node.next_functions, results, strict=True)
+            ]
         if rules is not None and REFUSED in node.metadata:
             raise no_rule(rules.name, *node.metadata[REFUSED])
         if len(values) == 1:
@@ -254,31 +266,28 @@ class _Walk:
         if name == "SelectBackward0":
             start = _signed(node._saved_index) % shape[dim]
             return [Rows(value.unsqueeze(dim - len(shape)), dim - len(shape), start, shape)]
-        start = _signed(node._saved_start)
+        # As written in Python: from the end if negative, and perhaps before the beginning.
+        start, *_ = slice(_signed(node._saved_start), None).indices(shape[dim])
         length = value.shape[dim - len(shape)]
         if node._saved_step != 1 or length == shape[dim]:
             return None
-        return [Rows(value, dim - len(shape), max(0, start % shape[dim]), shape)]
+        return [Rows(value, dim - len(shape), start, shape)]
 
 
 def _called(node: Any, grads: list[Tensor | None]) -> Sequence[Tensor | None]:
     if callable(node):
         results = node(*grads)
         return results if isinstance(results, tuple) else (results,)
-    # An autograd function that the model brought along can only be run by the engine.
-    given = [(i, grad) for i, grad in enumerate(grads) if grad is not None]
-    edges = [(i, edge) for i, edge in enumerate(node.next_functions) if edge[0] is not None]
-    found = torch.autograd.grad(
-        [GradientEdge(node, i) for i, _ in given],
-        [GradientEdge(*edge) for _, edge in edges],
-        [grad for _, grad in given],
-        retain_graph=True,
-        allow_unused=True,
-    )
-    results = [None] * len(node.next_functions)
-    for (i, _), grad in zip(edges, found, strict=True):
-        results[i] = grad
-    return results
+    # An autograd function that the model brought along. The engine would not stop at its inputs if
+    # one of them leads to another, and would not tell them apart if they are one.
+    given = [
+        torch.zeros(like.shape, dtype=like.dtype, device=like.device) if grad is None else grad
+        for grad, like in zip(grads, node._input_metadata, strict=True)
+    ]
+    found = node.apply(*given)
+    found = found if isinstance(found, tuple) else (found,)
+    needed = (grad for grad, need in zip(found, node.needs_input_grad, strict=False) if need)
+    return [None if below is None else next(needed) for below, _ in node.next_functions]
 
 
 def _fitting(node: Any, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
@@ -303,8 +312,15 @@ def _signed(number: int) -> int:
 
 
 def _kept(node: Any, rows: Rows) -> Rows | None:
-    [(below, nr)] = [edge for edge in node.next_functions if edge[0] is not None]
-    return rows if tuple(below._input_metadata[nr].shape) == tuple(rows.shape) else None
+    """Rows of the one term that is no constant; in calls that were hidden there may be two."""
+    terms = [edge for edge in node.next_functions if edge[0] is not None]
+    scaled = node.next_functions[0][0] is None and node._saved_alpha != 1
+    if len(terms) > 1 or scaled:
+        return None
+    [(below, nr)] = terms
+    like = below._input_metadata[nr]
+    same = tuple(like.shape) == tuple(rows.shape) and like.dtype == rows.value.dtype
+    return rows if same else None
 
 
 def _transposed(node: Any, rows: Rows) -> Rows:
