@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -18,7 +19,7 @@ from whence.forwards import Forwards
 from whence.layout import Layout, pooling_weights
 from whence.tracing.blocks import Block, find_blocks
 from whence.tracing.gradients import Reading, reading
-from whence.tracing.operations import Attention, MatMul
+from whence.tracing.operations import Attention, MatMul, of_heads
 from whence.tracing.rules import RuleSet
 from whence.tracing.trace import Trace
 
@@ -401,13 +402,20 @@ class _Places:
             release=release,
         )
         waiting: dict[int, list[Tensor]] = {}
+        # Of attentions side by side, the way down may meet the last one not as the first. What they
+        # are read from then has to outlast their release.
+        products = {number: site.product for number, site in enumerate(sites)}
         empty = torch.empty(0)
         for number, site in enumerate(sites):
             while wanted and number not in waiting:
-                waiting.update((next(readings),))
+                met, found = next(readings)
+                waiting[met] = found
+                if met != number:
+                    products[met] = copy.copy(products[met])
             read = dict(zip(wanted, waiting.pop(number, ()), strict=True))
-            if isinstance(site.product, Attention):
-                layer = partial(_in_heads, site.product, kinds, read, how)
+            product = products.pop(number)
+            if isinstance(product, Attention):
+                layer = partial(_in_heads, product, kinds, read, how)
             else:
                 read = {kind: site.by_head(one, self._traced.batch) for kind, one in read.items()}
                 if "attention" in kinds:
@@ -415,7 +423,7 @@ class _Places:
                 layer = partial(iter, (Layer(*(read.get(kind, empty) for kind in Layer._fields)),))
             read = {}
             yield layer
-            del layer
+            del layer, product
             if release:
                 site.release()
 
@@ -471,7 +479,7 @@ def _in_heads(
         found = {"attention": product.a} if "attention" in kinds else {}
         for kind, behind in readings.items():
             found[kind] = torch.stack(
-                [_at_map(product, one[:, heads], how[kind]) for one in behind]
+                [_at_map(product, of_heads(one, heads), how[kind]) for one in behind]
             )
         yield Layer(*(found.pop(kind, empty) for kind in Layer._fields))
 

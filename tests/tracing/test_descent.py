@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from tests.zoo import CASES, built
 from whence import Explainer, rules
@@ -309,3 +310,68 @@ def test_rules_that_look_at_all_heads_get_their_maps(monkeypatch):
     expected = explainer.explain(case.inputs(), **asked).scores
     monkeypatch.setattr("whence.explainer._OF_A_MAP", 1e-9)
     assert torch.equal(explainer.explain(case.inputs(), **asked).scores, expected)
+
+
+class Long(nn.Module):
+    """Attention of 4 heads in ways that models have, beside the usual one."""
+
+    def __init__(self, way, heads=4):
+        super().__init__()
+        self.way, self.heads = way, heads
+        self.into = nn.ModuleList(nn.Linear(8, 3 * 8) for _ in range(3))
+        self.head = nn.Linear(8, 3)
+
+    def attend(self, into, x):
+        batch, tokens, _ = x.shape
+        parts = into(x).reshape(batch, tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        q, k, v = parts.unbind(0)
+        mask = None
+        if self.way == "a mask for each head":
+            mask = torch.linspace(-2, 2, self.heads * tokens**2, dtype=x.dtype)
+            mask = mask.sin().reshape(self.heads, tokens, tokens)
+        if self.way == "one key for all heads":
+            k, v = k[:, :1], v[:, :1]
+        if self.way == "heads before samples":
+            q, k, v = (part.transpose(0, 1) for part in (q, k, v))
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        if self.way == "heads before samples":
+            y = y.transpose(0, 1)
+        if self.way == "an output read twice":
+            y = y + y.tanh()
+        return y.transpose(1, 2).reshape(batch, tokens, -1)
+
+    def forward(self, x):
+        x = x * 1
+        if self.way == "side by side":
+            a, b = self.attend(self.into[0], x), self.attend(self.into[1], x)
+            x = x + (b + a)
+        else:
+            x = x + self.attend(self.into[0], x)
+        return self.head((x + self.attend(self.into[2], x))[:, 0])
+
+
+@pytest.mark.parametrize("batch", [3, 4])
+@pytest.mark.parametrize(
+    "way",
+    [
+        "a mask for each head",
+        "one key for all heads",
+        "heads before samples",
+        "an output read twice",
+        "side by side",
+        "one head",
+    ],
+)
+def test_long_attention_of_any_form_is_explained_alike(way, batch, monkeypatch):
+    torch.manual_seed(0)
+    model = Long(way, heads=1 if way == "one head" else 4).double()
+    x = torch.randn(batch, 5, 8).double()
+    asked = [("tiba", "stable"), ("tiba", "reference"), ("gae", "stable"), ("rollout", "stable")]
+    for method, by in asked:
+        request = {"classes": [0, 2], "method": method, "rules": by}
+        with monkeypatch.context() as usual:
+            usual.setattr("whence.explainer._OF_A_MAP", 1.0)
+            expected = Explainer(model).explain(x, **request).scores
+        monkeypatch.setattr("whence.explainer._OF_A_MAP", 1e-12)
+        found = Explainer(model).explain(x, **request).scores
+        assert torch.allclose(found, expected, rtol=1e-9, atol=1e-12)

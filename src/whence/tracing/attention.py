@@ -165,6 +165,9 @@ def _without_maps(
     if of_one_head * query.shape[1] <= record.map_bytes:
         return None
     at_once = max(1, int(record.map_bytes // of_one_head))
+    if not query.shape[:2] == key.shape[:2] == value.shape[:2]:
+        shared = torch.broadcast_shapes(query.shape[:2], key.shape[:2], value.shape[:2])  # type: ignore[no-untyped-call]
+        query, key, value = (x.expand(*shared, -1, -1) for x in (query, key, value))
     mask = None if mask is None else mask.detach()
     attention = Attention(scale, mask, masked_softmax, at_once, name="attention")
     with torch._C.DisableTorchFunction():

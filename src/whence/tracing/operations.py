@@ -445,6 +445,12 @@ class Softmax(Function):
         return small, (self.inputs[0].shape,)
 
 
+def of_heads(reading: Tensor, heads: slice) -> Tensor:
+    """Some heads of a reading behind an attention, (batch, heads, queries, width)."""
+    # An index would be another call where it takes all heads, which cannot be made for classes.
+    return reading.narrow(1, heads.start, heads.stop - heads.start)
+
+
 class Attention(Operation):
     """Softmax attention as one operation that keeps no maps: they are computed again, in parts.
 
@@ -491,12 +497,13 @@ class Attention(Operation):
     def spelled_out(self, heads: slice) -> tuple[MatMul, Softmax, MatMul]:
         """The operations that it is made of, for some heads."""
         mask = self._mask
-        if mask is not None and mask.dim() == 4 and mask.shape[1] > 1:
-            mask = mask[:, heads]
+        if mask is not None and mask.dim() > 2 and mask.shape[-3] > 1:
+            mask = mask[..., heads, :, :]
         scores, product = MatMul(), MatMul()
         softmax = Softmax(self._scale, lambda s: self._softmax(s, self._scale, mask))
         scores.forward(self.queries[:, heads], self.keys[:, heads].mT)
         product.forward(softmax.forward(scores.output), self.values[:, heads])
+        product.uses = self.uses
         for operation in (scores, softmax, product):
             operation.tape = self.tape
         softmax.attends = product.attends = product.a_is_map = True
@@ -512,7 +519,7 @@ class Attention(Operation):
         found: list[tuple[Tensor, ...]] = []
         for heads in self.parts():
             scores, softmax, product = self.spelled_out(heads)
-            to_map, to_values = read(product, output[:, heads])
+            to_map, to_values = read(product, of_heads(output, heads))
             del product
             assert to_map is not None
             (to_scores,) = read(softmax, to_map)

@@ -73,7 +73,7 @@ class RuleSet:
         """
         rule = self.rules.get(operation.kind)
         if isinstance(operation, Attention):
-            rule = self._through_attention
+            return operation.propagate(relevance, self.propagate)
         if rule is None and isinstance(operation, Shift):
             rule = unchanged
         if rule is None:
@@ -82,11 +82,6 @@ class RuleSet:
             relevance = self.rules["shared"](operation, relevance)  # type: ignore[assignment]
         result = rule(operation, relevance)
         return result if isinstance(result, tuple) else (result,)
-
-    def _through_attention(
-        self, operation: Attention, relevance: Tensor
-    ) -> tuple[Tensor | None, ...]:
-        return operation.propagate(relevance, self.propagate)
 
 
 def no_rule(rules: str, name: str, where: str, kind: str = "my_kind") -> NoRuleError:

@@ -45,7 +45,7 @@ class Trace:
     steps: list[Step]
     copies: set[Any]
     tape: Tape
-    again: Callable[[Run], Trace]
+    again: Callable[..., Trace]
     remembered: dict[str, Any] = field(default_factory=dict, repr=False)
     _samples_first: dict[tuple[Any, int], bool] = field(default_factory=dict, repr=False)
 
@@ -296,6 +296,9 @@ def _record(
             if run is None or run.constants:
                 recorder.finish(logits)
                 arrange(recorded.sites, recorded.batch, lambda s: recorded.first_sample(s.place))
+                if any(site.heads_first and site.output is not None for site in recorded.sites):
+                    # Their maps can be computed again for some samples only, not for some heads.
+                    return recorded.again(run, bound=bound)
             return recorded
         finally:
             recorder.forget()
