@@ -296,7 +296,7 @@ def gather(
         multi_label: Whether several classes can hold at once.
         class_specific: Whether rows are pooled as each class weighs them. Otherwise all are pooled
             as the predicted class does, so that what is read of them is the same for every class.
-        layer_by_layer: Whether attention maps are read only as `Evidence.layers` asks for them.
+        layer_by_layer: Whether attention maps are read only as `Evidence.fused` asks for them.
         release: Whether to let go of what has been read then, so that the trace is of no more use.
     """
     around = {"hidden", "hidden_gradient", "hidden_relevance", "attended", "attended_gradient"}

@@ -258,7 +258,7 @@ def test_shortcuts_in_doubt_are_not_taken_in_the_end(monkeypatch):
     assert torch.allclose(scores, expected, rtol=1e-4)
 
 
-@pytest.mark.parametrize("method", ["tiba", "gae", "rollout"])
+@pytest.mark.parametrize("method", ["whence", "tiba", "gae", "rollout"])
 @pytest.mark.parametrize("name", ["timm-vit-fused", "Bert-sdpa"])
 def test_a_batch_in_parts_is_explained_alike(name, method):
     case = CASES[name]
@@ -275,7 +275,7 @@ def test_a_batch_in_parts_is_explained_alike(name, method):
     assert alone.target.tolist() == [0, 1, 2]
 
 
-@pytest.mark.parametrize("method", ["tiba", "gae", "rollout"])
+@pytest.mark.parametrize("method", ["whence", "tiba", "gae", "rollout"])
 @pytest.mark.parametrize(
     "name",
     ["timm-vit-fused", "timm-vit-average-fused", "Bert-sdpa", "Dinov2ForImageClassification-sdpa"],

@@ -30,7 +30,7 @@ class Method:
         class_specific: Whether different classes get different explanations.
         signed: Whether scores below zero speak against the class.
         inputs: What it explains: ``"image"``, ``"text"`` or both.
-        layer_by_layer: Whether it reads attention maps by `Evidence.layers`, so that they need not
+        layer_by_layer: Whether it reads attention maps by `Evidence.fused`, so that they need not
             all be there at once; its attention, gradient and relevance are then not filled.
     """
 

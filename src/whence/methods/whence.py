@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from whence.errors import WhenceError
 from whence.evidence import Evidence
-from whence.methods.parts.rows import content, layers_from, lowest_at_pooled, one_sequence
+from whence.methods.parts.rows import check_layer, content, lowest_at_pooled, one_sequence
 from whence.methods.registry import Method, register
 from whence.tracing.gradients import Gradients
 
@@ -54,6 +53,7 @@ class Whence(Method):
         "Balancing Gradient Flow for Universally Better Vision Transformer Attributions, CVPR 2025"
     )
     cost: ClassVar[str] = "2"
+    layer_by_layer: ClassVar[bool] = True
 
     sharing: float | None = None
     start_layer: int = 0
@@ -63,34 +63,48 @@ class Whence(Method):
         if self.sharing is not None and not 0 <= self.sharing < math.inf:
             raise WhenceError(f"sharing is a weight of 0 or more, not {self.sharing}.")
 
+    @property
+    def first_layer(self) -> int:  # noqa: D102
+        return self.start_layer
+
     def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
         one_sequence(evidence)
+        check_layer(self.start_layer, evidence)
         image = evidence.layout.grid is not None
         sharing = _SHARING["image" if image else "text"] if self.sharing is None else self.sharing
-        layers = layers_from(self.start_layer, len(evidence.attention))
-        roots = _held(evidence, layers).sqrt()
-        scores = (roots + sharing * _of_others(roots, evidence, layers)) / (1 + sharing)
+        roots = _held(evidence, self.start_layer).sqrt()
+        scores = (roots + sharing * _of_others(roots, evidence, self.start_layer)) / (1 + sharing)
         return lowest_at_pooled(scores if image else scores**2, evidence)
 
 
-def _held(evidence: Evidence, layers: Iterable[int]) -> Tensor:
+def _held(evidence: Evidence, first: int) -> Tensor:
     """(classes, batch, tokens): the evidence for the class that enters blocks."""
-    entering = ((evidence.hidden[layer], evidence.hidden_gradient[layer]) for layer in layers)
+    entering = zip(evidence.hidden[first:-1], evidence.hidden_gradient[first:-1], strict=True)
     held = [(hidden * gradient).sum(-1).clamp_(min=0) for hidden, gradient in entering]
     return torch.stack(held).sum(0)
 
 
-def _of_others(values: Tensor, evidence: Evidence, layers: Iterable[int]) -> Tensor:
+def _of_others(values: Tensor, evidence: Evidence, first: int) -> Tensor:
     """The mean of a value over the tokens that each token is bound to by attention."""
-    # The last map may be one of pooling by attention, which binds no two tokens.
-    every = [evidence.attention[layer].mean(1) for layer in layers]
-    maps = [weights for weights in every if weights.shape[-2] == weights.shape[-1]]
-    if not maps:
+    attended = _attended(evidence, first)
+    if attended is None:
         return values
-    mean = torch.stack(maps).mean(0)
-    bonds = mean + mean.mT
+    bonds = attended + attended.mT
     shared = content(evidence, values.shape[-1])
     weights = shared.to(values.dtype)
     total = (bonds @ weights[..., None])[..., 0]
     found = (bonds @ (weights * values)[..., None])[..., 0]
     return torch.where(shared & (total > 0), found / total.masked_fill(total == 0, 1), values)
+
+
+def _attended(evidence: Evidence, first: int) -> Tensor | None:
+    """(batch, tokens, tokens): attention summed over layers; None if no token attends to others.
+
+    A sum serves as well as the mean, since rows are divided by theirs.
+    """
+    summed = None
+    for weights in evidence.fused(lambda layer: layer.attention, first=first):
+        # The last map may be one of pooling by attention, which binds no two tokens.
+        if weights.shape[-2] == weights.shape[-1]:
+            summed = weights if summed is None else summed.add_(weights)
+    return summed

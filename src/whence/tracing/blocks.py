@@ -13,7 +13,7 @@ from torch.autograd.graph import GradientEdge
 from whence.errors import WhenceError
 from whence.tracing.attention import AttentionSite
 from whence.tracing.gradients import is_norm
-from whence.tracing.operations import Add, Function, Linear, MatMul, Operation
+from whence.tracing.operations import Add, Attention, Function, Linear, MatMul, Operation
 from whence.tracing.trace import Trace
 
 
@@ -130,8 +130,8 @@ def _block(
             if norm is not None:
                 leaving = _norm_behind(links, feed_forward) or feed_forward
             break
-    assert isinstance(site.product, MatMul)
-    values = trace.steps[site.product.index].inputs[site.values_number]
+    product = site.product
+    values = trace.steps[product.index].inputs[site.values_number]
     linear = _linear_behind(links, values.node)
     at = values if linear is None else trace.steps[linear.index].inputs[0]
     return Block(
@@ -140,11 +140,15 @@ def _block(
         joined=joined,
         norm=norm,
         leaving=leaving,
-        attended=site.product.b if linear is None else linear.x,
+        attended=_values(product) if linear is None else linear.x,
         attended_at=at,
         entering=joined.b if skip else joined.a,
         entering_at=step.inputs[skip],
     )
+
+
+def _values(product: MatMul | Attention) -> Tensor:
+    return product.values if isinstance(product, Attention) else product.b
 
 
 def _norm_behind(links: Links, operation: Operation) -> Function | None:
