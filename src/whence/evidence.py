@@ -21,6 +21,7 @@ from whence.tracing.blocks import Block, find_blocks
 from whence.tracing.gradients import Reading, reading
 from whence.tracing.operations import Attention, MatMul, of_heads
 from whence.tracing.rules import RuleSet
+from whence.tracing.streams import find_streams, pools
 from whence.tracing.trace import Trace
 
 KINDS = {
@@ -80,7 +81,8 @@ class Evidence:
     gradient, relevance  (classes, batch, heads, queries, keys) for each layer
     inputs               (batch, channels, height, width) or (batch, tokens, width)
     input_gradient, ...  (classes, ...) and the shape of the inputs
-    hidden, attended     (batch, tokens, width) for each layer; hidden has one more
+    hidden, attended     (batch, tokens, width) for each layer; hidden has one more, which with
+                         pooling by attention is what that one reads
     hidden_gradient, ... (classes, batch, tokens, width) for each layer
     ==================== =========================================================================
 
@@ -299,8 +301,7 @@ def gather(
         layer_by_layer: Whether attention maps are read only as `Evidence.fused` asks for them.
         release: Whether to let go of what has been read then, so that the trace is of no more use.
     """
-    around = {"hidden", "hidden_gradient", "hidden_relevance", "attended", "attended_gradient"}
-    blocks = find_blocks(traced) if around & set(kinds) or "blocks" in kinds else []
+    blocks = _blocks(traced, set(kinds))
     places = _Places(traced, blocks, first_layer)
     descent, at_maps = None, {"attention", "gradient", "relevance"} & set(kinds)
     if layer_by_layer:
@@ -344,6 +345,16 @@ def gather(
         special=special,
         multi_label=multi_label,
     )
+
+
+def _blocks(traced: Trace, kinds: set[str]) -> list[Block]:
+    """The blocks that these kinds of evidence are found by."""
+    if {"attended", "attended_gradient", "blocks"} & kinds:
+        return find_blocks(traced)
+    if not {"hidden", "hidden_gradient", "hidden_relevance"} & kinds:
+        return []
+    # What leaves the last block enters pooling by attention, which has no block of its own.
+    return find_blocks(traced, len(traced.sites) > 1 and pools(traced, find_streams(traced)))
 
 
 def _dependence(layer: Callable[[], Iterator[Layer]]) -> Tensor:

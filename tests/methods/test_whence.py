@@ -1,8 +1,9 @@
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from tests.zoo import CASES, built, run
+from tests.zoo import CASES, HandWrittenViT, built, images, run
 from whence import Explainer, WhenceError, methods
 from whence.defaults import METHOD
 
@@ -98,6 +99,42 @@ def test_attention_that_is_the_same_everywhere_shares_with_all():
     shared = Explainer(model).explain(inputs, method="whence", target=0).scores
     assert torch.allclose(shared, (own + 2 * own.mean(-1, keepdim=True)) / 3)
     assert own.std() > 0
+
+
+def test_pooling_by_attention():
+    """What a learned query reads counts as what enters a block; its map binds no two tokens."""
+
+    class Pools(HandWrittenViT):
+        def __init__(self) -> None:
+            super().__init__()
+            self.query = torch.nn.Parameter(torch.randn(1, 1, 1, 32))
+
+        def forward(self, image):
+            p = self.patch
+            x = image.unfold(2, p, p).unfold(3, p, p).permute(0, 2, 3, 1, 4, 5).flatten(3)
+            self.entering = [self.embed(x.flatten(1, 2))]
+            for block in self.blocks:
+                self.entering.append(block(self.entering[-1]))
+            tokens = self.entering[-1][:, None]
+            query = self.query.expand(len(tokens), -1, -1, -1)
+            return self.head(F.scaled_dot_product_attention(query, tokens, tokens)[:, 0, 0])
+
+    torch.manual_seed(4)
+    model, inputs = Pools().double(), images(32, 32).double()
+    explainer = Explainer(model)
+    own = explainer.explain(inputs, target=1, sharing=0, gradients="plain").scores
+    gradients = torch.autograd.grad(model(inputs)[:, 1].sum(), model.entering)
+    held = sum((x * g).sum(-1).clamp(min=0) for x, g in zip(model.entering, gradients, strict=True))
+    assert torch.allclose(own, held.sqrt())
+    kept = explainer.explain(inputs, target=1, gradients="plain", keep_evidence=True)
+    mean = sum(maps.mean(1) for maps in kept.evidence.attention[:-1])
+    bonds = mean + mean.mT
+    others = (bonds @ own[..., None])[..., 0] / bonds.sum(-1)
+    assert torch.allclose(kept.scores, (own + 2 * others) / 3)
+    assert not torch.allclose(kept.scores, own)
+    for method in ("attcat", "fullgrad_plus", "gradcam"):
+        with pytest.raises(WhenceError, match="no skip connection around it"):
+            explainer.explain(inputs, method=method)
 
 
 def test_what_is_shared_is_a_mean_over_real_tokens():

@@ -33,7 +33,7 @@ class AttCat(Method):
         gradients: ``"plain"``, as the authors', or ``"balanced"``.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("attention", "hidden", "hidden_gradient")
+    needs: ClassVar[tuple[str, ...]] = ("attention", "hidden", "hidden_gradient", "blocks")
     citation: ClassVar[str] = (
         "Qiang, Pan, Li, Li, Jang, Zhu: AttCAT: Explaining Transformers via Attentive Class "
         "Activation Tokens, NeurIPS 2022"

@@ -79,7 +79,9 @@ class Whence(Method):
 
 def _held(evidence: Evidence, first: int) -> Tensor:
     """(classes, batch, tokens): the evidence for the class that enters blocks."""
-    entering = zip(evidence.hidden[first:-1], evidence.hidden_gradient[first:-1], strict=True)
+    assert evidence.trace is not None
+    layers = slice(first, len(evidence.trace.sites))
+    entering = zip(evidence.hidden[layers], evidence.hidden_gradient[layers], strict=True)
     held = [(hidden * gradient).sum(-1).clamp_(min=0) for hidden, gradient in entering]
     return torch.stack(held).sum(0)
 

@@ -43,15 +43,19 @@ class Block:
     entering_at: GradientEdge
 
 
-def find_blocks(trace: Trace) -> list[Block]:
+def find_blocks(trace: Trace, pooled: bool = False) -> list[Block]:
     """The block around each attention map, nearest the input first.
+
+    Args:
+        trace: The recorded forward pass.
+        pooled: Whether the last attention only pools tokens, and is none of the blocks.
 
     Raises:
         WhenceError: An attention has no skip connection around it.
     """
     links = Links(trace)
     found = []
-    for site in trace.sites:
+    for site in trace.sites[: -1 if pooled else None]:
         way = _way_to_sum(links, site.product.index)
         if way is None:
             raise WhenceError(
