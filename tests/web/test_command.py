@@ -1,6 +1,10 @@
 """`whence serve` refuses what would be unsafe, before anything is loaded."""
 
+import os
+import signal
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -48,3 +52,22 @@ def test_models_are_checked_at_the_start():
 def test_without_gradio_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "gradio", None)
     assert "whence[web]" in said()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGINT])
+def test_however_it_is_stopped_no_upload_stays(told, tmp_path):
+    pytest.importorskip("gradio", reason="whence[web] is not installed")
+    running = subprocess.Popen(
+        [sys.executable, "-c", "import tests.conftest; from whence.cli import app; app(['serve'])"],
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert "The page is at http://127.0.0.1:" in running.stdout.readline()
+    assert list(tmp_path.glob("whence-*"))
+    running.send_signal(told)
+    running.communicate(timeout=60)
+    assert running.returncode == 0
+    assert not list(tmp_path.glob("whence-*"))

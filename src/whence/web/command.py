@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from pathlib import Path
 from typing import Annotated
@@ -74,6 +75,8 @@ def serve(
         from whence.web.desk import Desk
         from whence.web.server import Place, serving
 
+        # Told to stop by the system, the page ends as by Ctrl+C, and uploads are deleted.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         desk = Desk.with_models(model or (), weights, device)
         with serving(desk, Place(host, port, who, queue)) as address:
             typer.echo(f"The page is at {address} (Ctrl+C ends it).")
