@@ -221,3 +221,30 @@ def test_rules_that_change_nothing_are_told_of():
         explainer.explain(case.inputs(), method="tiba", rules="reference")
         kept = explainer.explain(case.inputs(), rules="reference", keep_evidence=True).evidence
     assert len(kept.relevance) == len(kept.attention)
+
+
+class MaskedOnce(nn.Module):
+    """Takes one mask for all samples; the padding is read by the classifier."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(9, 8)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, input_ids, attention_mask):
+        x = self.embed(input_ids)
+        seen = attention_mask[:, None].bool()
+        x = x + torch.nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=seen)
+        return self.head(x.mean(1))
+
+
+def test_padding_that_is_the_same_for_all_samples():
+    torch.manual_seed(0)
+    explainer, ids = Explainer(MaskedOnce()), torch.arange(12).reshape(3, 4) % 9
+    mask = torch.tensor([[1, 1, 1, 0]])
+    for memory in (None, 1e-9):
+        asked = {"method": "input_x_gradient", "memory": memory}
+        once = explainer.explain({"input_ids": ids, "attention_mask": mask}, **asked)
+        each = {"input_ids": ids, "attention_mask": mask.expand(3, -1)}
+        assert torch.allclose(once.scores, explainer.explain(each, **asked).scores, atol=1e-6)
+        assert not once.scores[:, -1].any()

@@ -62,7 +62,10 @@ class Call:
     def padding(self) -> Tensor | None:
         """(batch, tokens), true where a token is padding."""
         mask = self.kwargs.get("attention_mask")
-        return mask == 0 if isinstance(mask, Tensor) and mask.dim() == 2 else None
+        if not isinstance(mask, Tensor) or mask.dim() != 2:
+            return None
+        one_for_all = mask.shape[0] == 1
+        return (mask == 0).expand(len(self.main), -1) if one_for_all else mask == 0
 
     def rows(self, samples: Tensor) -> Call:
         """The call with some of its samples, each as often as named."""
