@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from tests.zoo import CASES, HandWrittenViT, built, images, texts
-from whence import Explainer, Explanation, methods
+from whence import Explainer, Explanation, Layout, methods, rules
+from whence.evidence import gather
 from whence.methods import registry
+from whence.tracing.trace import trace
 
 
 @pytest.fixture
@@ -122,3 +124,20 @@ def test_images_have_no_special_tokens(seen):
     Explainer(HandWrittenViT()).explain(images(32, 32), method="looks")
     Explainer(built(CASES["Bert-sdpa"])).explain(texts(), method="looks")
     assert [evidence.special for evidence in seen] == [None, None]
+
+
+def test_layer_by_layer_other_readings_are_as_without():
+    case = CASES["timm-vit-fused"]
+    of = trace(built(case), (case.inputs(),), {}, 0)
+    classes = of.logits.detach().argmax(1, keepdim=True)
+    stable, layout = rules.get("stable"), Layout(grid=(4, 4), prefix=1)
+    kinds = {"gradient", "hidden", "hidden_gradient", "hidden_relevance", "input_relevance"}
+    whole = gather(of, kinds, classes, stable, layout)
+    found = gather(of, kinds, classes, stable, layout, layer_by_layer=True, release=True)
+    for name in kinds - {"gradient", "input_relevance"}:
+        for a, b in zip(getattr(found, name), getattr(whole, name), strict=True):
+            assert torch.equal(a, b)
+    assert torch.equal(found.input_relevance, whole.input_relevance)
+    layers = list(found.fused(lambda layer: layer.gradient))[::-1]
+    for a, b in zip(layers, whole.gradient, strict=True):
+        assert torch.allclose(a, b.mean(-3), atol=1e-7)

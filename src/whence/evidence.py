@@ -308,6 +308,9 @@ def gather(
         kinds = set(kinds) - at_maps
         descent = places.descend(at_maps, classes, reading(gradients), rules, release)
     gradient = places.read("gradient", kinds, classes, reading(gradients))
+    relevance = places.read("relevance", kinds, classes, rules)
+    hidden = places.hidden_values() if "hidden" in kinds else []
+    # From here on, operations may be let go of.
     read = classes if class_specific else traced.logits.detach().argmax(1, keepdim=True)
     known = gradient["gradient"][-1:] if class_specific else []
     if descent is not None and "gradient" in at_maps and class_specific:
@@ -319,7 +322,6 @@ def gather(
         top = _Places(traced, blocks, -1)
         last = next(top.descend({"gradient"}, read, None, rules, release=False))
     pooling = pooling_weights(_dependence(last), layout)
-    relevance = places.read("relevance", kinds, classes, rules)
     return Evidence(
         descent=descent,
         pooling=pooling.expand(classes.shape[1], -1, -1),
@@ -333,7 +335,7 @@ def gather(
         inputs=places.input.detach() if {"inputs", "forwards"} & set(kinds) else None,
         input_gradient=_only(gradient["input_gradient"]),
         input_relevance=_only(relevance["input_relevance"]),
-        hidden=places.hidden_values() if "hidden" in kinds else [],
+        hidden=hidden,
         hidden_gradient=gradient["hidden_gradient"],
         hidden_relevance=relevance["hidden_relevance"],
         attended=places.attended_values() if "attended" in kinds else [],
