@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -218,7 +219,8 @@ class Explainer:
         if request.keep_evidence or "forwards" in request.method.needs:
             return self._part(call, request, slice(0, batch))
         # The shapes of a sample say how much memory it takes; what was found is remembered.
-        key = bound, *(tuple(value.shape[1:]) for value in call.tensors)
+        # The bound itself may differ from call to call, with a GPU's free memory.
+        key = request.memory, *(tuple(value.shape[1:]) for value in call.tensors)
         at_once = min(batch, self._at_once.get(key, batch))
         # Rules that look at all heads at once need all of their maps.
         in_parts = request.method.layer_by_layer and request.rules.in_parts
@@ -254,6 +256,7 @@ class Explainer:
         special = _special(tokens, call.main.device)
         found = self._replayed(call, request, special, map_bytes)
         if found is not None:
+            tokens = None if found.layout.grid else tokens
             return _Part(*found[:3], found.layout, tokens, [], [])
         return self._computed(call, request, tokens, special, bound, map_bytes)
 
@@ -274,9 +277,9 @@ class Explainer:
             self._class_count = logits.shape[1]
             indices = resolve(logits, self.class_names, request.target, request.classes)
             scored = self._scored(traced, call, request, indices, special)
-            _check_finite(scored.scores, request.name)
             if not traced.tape.in_doubt():
                 break
+        _check_finite(scored.scores, request.name)
         tokens = None if scored.layout.grid else tokens
         return _Part(scored.scores, indices, logits, scored.layout, tokens, *scored[2:])
 
@@ -290,6 +293,9 @@ class Explainer:
         highest = _highest(request)
         if "forwards" in method.needs or (highest is None and self._class_count is None):
             return None
+        others = {k: v for k, v in call.kwargs.items() if not isinstance(v, Tensor)}
+        if not _is_plain(others):
+            return None  # tensors inside of it would stay as they were when it was recorded
         inputs = {f"argument {n}": tensor for n, tensor in enumerate(call.tensors)}
         if highest is None:
             like = torch.empty(len(call.main), self._class_count or 0)
@@ -309,9 +315,9 @@ class Explainer:
             sound = sound if doubt is None else sound & ~doubt
             return Found(scored.scores, classes, logits, sound, scored.layout)
 
-        others = {k: v for k, v in call.kwargs.items() if not isinstance(v, Tensor)}
-        what = method, request.rules, highest, map_bytes, tuple(call.kwargs), repr(others)
-        return self._replays.run(what, inputs, compute)
+        here = repr(self.layout), self.output, torch.get_float32_matmul_precision()
+        asked = method, request.rules, highest, map_bytes, tuple(call.kwargs), repr(others)
+        return self._replays.run((*here, *asked), inputs, compute)
 
     def _scored(
         self,
@@ -409,8 +415,18 @@ def _highest(request: _Request) -> int | None:
     """How many of the highest classes are asked for; None if classes are named."""
     if request.target is None and request.classes is None:
         return 1
-    usual = isinstance(request.classes, int) and not isinstance(request.classes, bool)
-    return request.classes if usual and request.target is None else None
+    usual = hasattr(request.classes, "__index__") and not isinstance(request.classes, bool)
+    one = usual and getattr(request.classes, "ndim", 0) == 0
+    return operator.index(request.classes) if one and request.target is None else None
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether all that a value is can be read from how it is written."""
+    if isinstance(value, Mapping):
+        return _is_plain(list(value.items()))
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str | torch.dtype)
 
 
 def _check_inputs(name: str, method: Method, layout: Layout) -> None:

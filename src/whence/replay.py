@@ -6,6 +6,7 @@ them, from the pixels to the scores, and is started with a single call.
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from typing import NamedTuple
@@ -46,7 +47,12 @@ class Replays:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
+        self._lock = threading.Lock()
         self._known: OrderedDict[Hashable, _Graph | None] = OrderedDict()
+
+    def __reduce__(self) -> tuple[type[Replays], tuple[nn.Module]]:
+        """A copy, which another process may want, begins anew."""
+        return Replays, (self._model,)
 
     def run(
         self,
@@ -65,8 +71,22 @@ class Replays:
         Returns:
             The result; None the first time, if it cannot be recorded, and where it is not sound.
         """
+        devices = {tensor.device for tensor in (*inputs.values(), *self._weights())}
+        if len(devices) != 1:
+            return None  # a graph holds what one GPU does
+        # A graph works in memory of its own, for one at a time.
+        with self._lock, torch.cuda.device_of(next(iter(inputs.values()))):  # type: ignore[no-untyped-call]
+            return self._run(what, inputs, compute)
+
+    def _run(
+        self,
+        what: Hashable,
+        inputs: Mapping[str, Tensor],
+        compute: Callable[[Mapping[str, Tensor]], Found],
+    ) -> Found | None:
         facts = tuple((name, *_facts(x)) for name, x in inputs.items())
-        key = what, facts, self._weights()
+        weights = tuple((x.data_ptr(), *_facts(x)) for x in self._weights())
+        key = what, facts, self._model.training, hash(weights)
         if key not in self._known:
             self._known[key] = _Graph(inputs, compute)
             while len(self._known) > _MOST:
@@ -85,9 +105,8 @@ class Replays:
             return None
         return found if bool(found.sound) else None
 
-    def _weights(self) -> int:
-        tensors = (*self._model.parameters(), *self._model.buffers())
-        return hash((self._model.training, *(tensor.data_ptr() for tensor in tensors)))
+    def _weights(self) -> list[Tensor]:
+        return [*self._model.parameters(), *self._model.buffers()]
 
 
 def _facts(x: Tensor) -> tuple[tuple[int, ...], torch.dtype, torch.device]:
@@ -107,7 +126,7 @@ class _Graph:
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> Found:
         for name, given in inputs.items():
-            self._inputs[name].copy_(given)
+            self._inputs[name].copy_(given.detach())
         if self._found is None:
             self._record()
         assert self._found is not None

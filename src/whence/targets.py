@@ -63,22 +63,32 @@ def resolve(
         if any(_is_one(row) for row in given):
             raise WhenceError(f"Name classes for all samples, or a list for each, not {classes!r}.")
         indices = [[index_of(one, names, count) for one in row] for row in given]
-    if len(indices) != batch:
-        raise WhenceError(f"{len(indices)} targets were given for {batch} sample(s).")
+    indices = _of_each(indices, batch)
     if not indices or not indices[0] or len({len(row) for row in indices}) > 1:
         raise WhenceError("Name at least one class, and as many for each sample.")
     return torch.tensor(indices, device=logits.device)
 
 
 def of_samples(target: Any, classes: Any, rows: slice, batch: int) -> tuple[Any, Any]:
-    """What was asked for of some samples of a batch, where it was said for each of them."""
+    """What was asked for of some samples of a batch, where it was said for each of them.
+
+    Raises:
+        WhenceError: It was said for another number of samples.
+    """
     if rows == slice(0, batch):
         return target, classes
-    if target is not None and not _is_one(target) and len(target) == batch:
-        target = list(target)[rows]
+    if target is not None and not _is_one(target):
+        target = _of_each(target, batch)[rows]
     if classes is not None and not _is_one(classes) and not all(map(_is_one, classes)):
-        classes = list(classes)[rows] if len(classes) == batch else classes
+        classes = _of_each(classes, batch)[rows]
     return target, classes
+
+
+def _of_each(given: Any, batch: int) -> list[Any]:
+    of_each = list(given)
+    if len(of_each) != batch:
+        raise WhenceError(f"{len(of_each)} targets were given for {batch} sample(s).")
+    return of_each
 
 
 def _is_one(value: Any) -> bool:

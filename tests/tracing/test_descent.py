@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tests.zoo import CASES, built
-from whence import Explainer, rules
+from whence import Explainer, WhenceError, rules
 from whence.tracing.descent import Rows
 from whence.tracing.gradients import BALANCED
 from whence.tracing.operations import Add, Attention, Linear, MatMul, Operation, Tape
@@ -256,6 +256,40 @@ def test_shortcuts_in_doubt_are_not_taken_in_the_end(monkeypatch):
     assert exact
     assert not any(exact)
     assert torch.allclose(scores, expected, rtol=1e-4)
+
+
+def test_shortcuts_that_end_in_nan_are_not_taken_in_the_end(monkeypatch):
+    def coarse(op, relevance):
+        broken = torch.full_like(op.x, torch.nan)
+        op.tape._doubts.append(torch.tensor(True))
+        return exact(op, relevance) if op.tape.exact else broken
+
+    exact = rules.get("stable").rules["linear"]
+    case = CASES["timm-vit-fused"]
+    asked = {"method": "tiba", "rules": rules.get("stable").extended("coarse", linear=coarse)}
+    found = Explainer(built(case)).explain(case.inputs(), **asked)
+    plain = Explainer(built(case)).explain(case.inputs(), method="tiba")
+    assert torch.allclose(found.scores, plain.scores, rtol=1e-4, atol=1e-9)
+
+
+@pytest.mark.parametrize("request_", [{"target": [0, 1]}, {"classes": [[0, 1], [1, 0]]}])
+def test_classes_for_each_sample_are_as_many_in_parts(request_):
+    case = CASES["Bert-sdpa"]
+    inputs = {name: value[:1].repeat(4, 1) for name, value in case.inputs().items()}
+    explainer = Explainer(built(case))
+    for memory in (1, 4e-4, 2e-4, 1e-4, 1e-7):  # in parts of 4 samples, of 2 and of 1
+        with pytest.raises(WhenceError, match="2 targets were given for 4"):
+            explainer.explain(inputs, memory=memory, method="tiba", **request_)
+
+
+def test_what_fits_is_remembered_while_free_memory_varies(monkeypatch):
+    free = iter(range(100_000, 0, -1))
+    monkeypatch.setattr("whence.explainer.most_bytes", lambda *_: float(next(free)))
+    case = CASES["timm-vit-fused"]
+    explainer = Explainer(built(case))
+    for _ in range(4):
+        explainer.explain(case.inputs(), method="tiba")
+    assert len(explainer._at_once) == 1
 
 
 @pytest.mark.parametrize("method", ["whence", "tiba", "gae", "rollout"])
