@@ -253,6 +253,12 @@ def test_quiet_and_svg(here):
     assert (here / "whence-out" / "one.svg").read_text().startswith(("<svg", "<?xml"))
 
 
+def test_a_warning_is_a_sentence(here):
+    result = whence("one.png", "--rules", "reference")
+    assert result.stderr.startswith("Note: Method 'whence' propagates no relevance, so that rules=")
+    assert result.stderr.count("\n") == 1
+
+
 def test_a_timm_model_with_a_weights_file(here):
     timm = pytest.importorskip("timm")
     save_file(timm.create_model("test_vit").state_dict(), "w.safetensors")
@@ -273,10 +279,10 @@ def test_a_model_that_fails_now_and_then(here, monkeypatch):
 
     monkeypatch.setattr(LoadedModel, "explain", moody)
     result = whence("one.png", "two.jpg", code=1)
-    assert "two.jpg: The model failed: RuntimeError: out of." in result.stderr
+    assert "two.jpg: Model or method failed: RuntimeError: out of." in result.stderr
     assert "one.png: " in result.stdout
     result = whence("two.jpg", "--out", "other", code=2)
-    assert result.stderr == "Error: The model failed: RuntimeError: out of.\n"
+    assert result.stderr == "Error: Model or method failed: RuntimeError: out of.\n"
 
 
 def test_progress_is_shown_in_a_terminal_for_many(here, monkeypatch):

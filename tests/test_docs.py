@@ -8,7 +8,8 @@ import pytest
 
 from whence import methods
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
 
 
 def test_the_table_of_methods_is_that_of_the_registry():
@@ -32,8 +33,36 @@ def test_every_method_has_a_page_that_names_its_options(method):
     assert said_not or re.search(r"class-specific", second, re.IGNORECASE)
 
 
-@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.name)
+def pages() -> list[Path]:
+    """Every page of the repository, none of what is made or installed in it."""
+    found = (page.relative_to(ROOT) for page in ROOT.rglob("*.md"))
+    made = ("build", "dist", "out")
+    return sorted(p for p in found if p.parts[0] not in made and not p.parts[0].startswith("."))
+
+
+@pytest.mark.parametrize("page", pages(), ids=str)
 def test_links_lead_somewhere(page):
-    links = re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8"))
-    for link in links:
-        assert link.startswith("http") or (page.parent / link).exists(), link
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for link in re.findall(r"""\]\(([^)\s]+)|(?:src|href)="([^"]+)""", text):
+        where, _, heading = "".join(link).partition("#")
+        if where.startswith("http"):
+            continue
+        aim = (ROOT / page.parent / where) if where else ROOT / page
+        assert aim.exists(), where
+        if heading:
+            assert heading in headings(aim.read_text(encoding="utf-8")), link
+
+
+def headings(text: str) -> set[str]:
+    """The anchors that GitHub gives the headings of a page."""
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", pages(), ids=str)
+def test_lines_of_text_are_short(page):
+    """Rows of tables, code and what the benchmark wrote cannot be broken."""
+    if page.name == "table.md":
+        return
+    text = re.sub(r"^```.*?^```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.M | re.S)
+    assert [line for line in text.splitlines() if len(line) > 130 and line[0] != "|"] == []

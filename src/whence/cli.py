@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -54,6 +55,12 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _noted(message: Warning | str, category: type[Warning], *_: object) -> None:
+    """A warning as a sentence, without the line of code that gave it."""
+    if category is UserWarning:
+        typer.echo(f"Note: {str(message).removeprefix('Note: ')}", err=True)
+
+
 @app.callback()
 def _main(
     _version_only: Annotated[
@@ -65,6 +72,7 @@ def _main(
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
+    warnings.showwarning = _noted
 
 
 def _method_names(incomplete: str) -> list[str]:

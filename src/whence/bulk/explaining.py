@@ -216,9 +216,9 @@ class _Worker:
             raise WhenceError(
                 "The device's memory is too small; give a smaller --batch or --memory."
             ) from None
-        except Exception as error:  # a model may raise anything
+        except Exception as error:  # a model or a method of the user's may raise anything
             said = str(error).split("\n")[0].rstrip(".")
-            raise WhenceError(f"The model failed: {type(error).__name__}: {said}.") from error
+            raise WhenceError(f"Model or method failed: {type(error).__name__}: {said}.") from error
 
     def _failed(self, place: int, error: WhenceError | str) -> Explained:
         return Explained(place, self.loaded, error=str(error))
