@@ -72,7 +72,7 @@ def _main(
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
-    warnings.showwarning = _noted
+    warnings.showwarning = _noted  # type: ignore[assignment]
 
 
 def _method_names(incomplete: str) -> list[str]:
