@@ -55,7 +55,7 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-def _noted(message: Warning | str, category: type[Warning], *_: object) -> None:
+def _noted(message: Warning | str, category: type[Warning], *_: Any, **_where: Any) -> None:
     """A warning as a sentence, without the line of code that gave it."""
     if category is UserWarning:
         typer.echo(f"Note: {str(message).removeprefix('Note: ')}", err=True)
