@@ -72,7 +72,7 @@ def _main(
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
-    warnings.showwarning = _noted  # type: ignore[assignment]
+    warnings.showwarning = _noted
 
 
 def _method_names(incomplete: str) -> list[str]:
