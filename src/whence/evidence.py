@@ -19,8 +19,9 @@ from whence.forwards import Forwards
 from whence.layout import Layout, pooling_weights
 from whence.tracing.blocks import Block, find_blocks
 from whence.tracing.gradients import Reading, reading
-from whence.tracing.operations import Attention, MatMul, of_heads
+from whence.tracing.operations import MatMul
 from whence.tracing.rules import RuleSet
+from whence.tracing.softmax import Attention, of_heads
 from whence.tracing.streams import find_streams, pools
 from whence.tracing.trace import Trace
 

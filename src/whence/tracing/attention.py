@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from whence.errors import WhenceError
-from whence.tracing.operations import Attention, Convolution, MatMul, Operation, Softmax
+from whence.tracing.operations import Convolution, MatMul, Operation
+from whence.tracing.softmax import Attention, Softmax
 
 if TYPE_CHECKING:
     from whence.tracing.recorder import Recorder

@@ -13,7 +13,8 @@ from torch.autograd.graph import GradientEdge
 from whence.errors import WhenceError
 from whence.tracing.attention import AttentionSite
 from whence.tracing.gradients import is_norm
-from whence.tracing.operations import Add, Attention, Function, Linear, MatMul, Operation
+from whence.tracing.operations import Add, Function, Linear, MatMul, Operation
+from whence.tracing.softmax import Attention
 from whence.tracing.trace import Trace
 
 

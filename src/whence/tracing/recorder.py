@@ -19,8 +19,9 @@ from whence.errors import TooLargeError, WhenceError
 from whence.tracing import spelling
 from whence.tracing.attention import SOFTMAX, AttentionSite, softmax_behind, weighs_products
 from whence.tracing.descent import REFUSED
-from whence.tracing.operations import Attention, Function, MatMul, Operation, Recorded, Tape
+from whence.tracing.operations import Function, MatMul, Operation, Recorded, Tape
 from whence.tracing.rules import RuleSet, no_rule
+from whence.tracing.softmax import Attention
 from whence.tracing.spelling import Call, is_traced
 
 # Kinds that every rule set has: no need to note where they were called.

@@ -32,16 +32,8 @@ from whence.tracing.fused import (
     of_weight,
     positive_shares,
 )
-from whence.tracing.operations import (
-    Add,
-    Attention,
-    Convolution,
-    Function,
-    Linear,
-    MatMul,
-    Operation,
-    Shift,
-)
+from whence.tracing.operations import Add, Convolution, Function, Linear, MatMul, Operation, Shift
+from whence.tracing.softmax import Attention
 
 Rule = Callable[[Any, Tensor], "Tensor | tuple[Tensor | None, ...]"]
 

@@ -9,7 +9,8 @@ from torch.autograd.graph import GradientEdge
 
 from whence.tracing.attention import SOFTMAX, AttentionSite
 from whence.tracing.blocks import Links
-from whence.tracing.operations import Attention, ConstantMatMul, Linear, MatMul, Operation
+from whence.tracing.operations import ConstantMatMul, Linear, MatMul, Operation
+from whence.tracing.softmax import Attention
 from whence.tracing.trace import Trace
 
 
