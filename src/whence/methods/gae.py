@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from whence.errors import WhenceError
-from whence.evidence import Evidence, Layer
+from whence.evidence import Evidence
 from whence.methods.parts.rows import carried, lowest_at_pooled, pooled_rows
 from whence.methods.registry import Method, register
+from whence.places import Layer
 from whence.tracing.gradients import Gradients, reading
 from whence.tracing.recorder import Run
 from whence.tracing.streams import Streams, explained_stream, find_streams, pools

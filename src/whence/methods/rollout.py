@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from whence.errors import WhenceError
-from whence.evidence import Evidence, Layer
+from whence.evidence import Evidence
 from whence.methods.parts.rows import carried, check_layer, lowest_at_pooled, one_sequence
 from whence.methods.registry import Method, register
+from whence.places import Layer
 
 
 @register("rollout", aliases=("attention_rollout",))

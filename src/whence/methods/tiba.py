@@ -8,9 +8,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from whence.evidence import Evidence, Layer
+from whence.evidence import Evidence
 from whence.methods.parts.rows import carried, check_layer, lowest_at_pooled, one_sequence
 from whence.methods.registry import Method, register
+from whence.places import Layer
 from whence.tracing.gradients import Gradients
 
 
