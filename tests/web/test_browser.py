@@ -11,9 +11,10 @@ import pytest
 from PIL import Image
 
 from whence import demo, explain
+from whence.defaults import METHOD
 from whence.render.colors import contrast, get_colormap
 from whence.render.overlay import alpha_table, color_table, contrasted, is_signed, upsampled
-from whence.web.desk import Desk, default_method
+from whence.web.desk import Desk
 
 pytest.importorskip("gradio", reason="whence[web] is not installed")
 
@@ -21,7 +22,7 @@ from whence.web.server import Place, serving
 
 pytestmark = pytest.mark.slow
 
-METHODS = [default_method(), "gae", "input_x_gradient"]
+METHODS = [METHOD, "gae", "input_x_gradient"]
 SENTENCE = "A ${1+1} {{value}} film with <b>superb</b> acting, and not bad at all."
 
 

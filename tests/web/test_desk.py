@@ -9,16 +9,17 @@ from PIL import Image
 from tests.saved import photo
 from tests.web.client import png
 from whence import Explainer, WhenceError, methods
+from whence.defaults import METHOD
 from whence.models import load
-from whence.web.desk import SHOWN_SIDE, Desk, default_method, methods_for
+from whence.web.desk import SHOWN_SIDE, Desk, methods_for
 from whence.web.heads import head_colors, read_heads
 from whence.web.inputs import photo_from, sentence_from
 
 
 def test_the_default_is_that_of_the_library():
     expected = inspect.signature(Explainer.explain).parameters["method"].default
-    assert default_method() == expected
-    assert default_method() in methods.available()
+    assert expected == METHOD
+    assert METHOD in methods.available()
 
 
 def test_methods_suit_the_input():

@@ -20,9 +20,10 @@ from transformers import ViTForImageClassification
 from tests.saved import photo
 from tests.web.client import Client, RefusedError, png
 from whence import WhenceError, explain
+from whence.defaults import METHOD
 from whence.faithfulness import measure
 from whence.models import load
-from whence.web.desk import Desk, default_method
+from whence.web.desk import Desk
 from whence.web.uploads import Uploads
 
 pytest.importorskip("gradio", reason="whence[web] is not installed")
@@ -66,9 +67,7 @@ def test_overlays_hold_the_scores_of_the_library(client, desk):
 
 
 def test_without_classes_the_two_most_probable_are_explained(client):
-    _, classes, result = client.call(
-        "explain_image", "photos", client.upload(png()), [], [default_method()]
-    )
+    _, classes, result = client.call("explain_image", "photos", client.upload(png()), [], [METHOD])
     assert len(set(classes["value"])) == 2
     assert result.count('class="map"') == 2
 

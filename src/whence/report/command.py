@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from whence import options
+from whence.defaults import METHOD
 from whence.inputs.sources import Source, expand
 from whence.progress import bar
 from whence.told import sentences
@@ -71,7 +72,7 @@ def report(
         from whence.report import making
 
         how = bulk.How(
-            methods=tuple(choose(methods or making.default_method(), rules)),
+            methods=tuple(choose(methods or METHOD, rules)),
             model=model,
             weights=weights,
             device=device,
@@ -104,4 +105,4 @@ def _tell(failed: list[Entry], total: int, out: Path, quiet: bool) -> None:
     if not quiet:
         size = out.stat().st_size / 1e6
         done = total - len(failed)
-        typer.echo(f"{done} of {total} inputs explained → {out} ({size:.1f} MB)")
+        typer.echo(f"{done} of {total} inputs explained → {out} ({size:.2f} MB)")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ from whence.benchmark.hashes import versions, weights_hash
 from whence.bulk import Explained, How, explained
 from whence.bulk.writing import moved_when_whole
 from whence.errors import WhenceError
-from whence.explainer import Explainer
 from whence.faithfulness import STEPS
 from whence.files import exists, write_whole
 from whence.inputs.sources import Source
@@ -80,12 +78,6 @@ def make(
     content = page(request.title, ordered, facts(request, models))
     write_whole(request.out, content.encode("utf-8", "replace"))
     return ordered
-
-
-def default_method() -> str:
-    """The method that `Explainer.explain` takes if none is named."""
-    found: str = inspect.signature(Explainer.explain).parameters["method"].default
-    return found
 
 
 def short_names(sources: Sequence[Source]) -> list[str]:

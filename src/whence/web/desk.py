@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Sequence
@@ -15,7 +14,6 @@ from PIL import Image
 
 from whence import methods
 from whence.errors import WhenceError
-from whence.explainer import Explainer
 from whence.explanation import Explanation
 from whence.faithfulness import Faithfulness, Progress, measure
 from whence.files import is_folder
@@ -79,11 +77,6 @@ class Answer:
     method: str
     explanation: Explanation | None = None
     error: str = ""
-
-
-def default_method() -> str:
-    """The method that the library uses when none is named."""
-    return str(inspect.signature(Explainer.explain).parameters["method"].default)
 
 
 def methods_for(kind: Kind) -> list[str]:

@@ -12,11 +12,12 @@ from typing import Any
 import gradio as gr
 from PIL import Image
 
+from whence.defaults import METHOD
 from whence.demo import PHOTO, SENTENCES
 from whence.errors import WhenceError
 from whence.inputs.sources import Kind
 from whence.web import bundle, views
-from whence.web.desk import Answer, Desk, default_method, methods_for
+from whence.web.desk import Answer, Desk, methods_for
 from whence.web.inputs import FORMATS, Input, Photo, photo_from, sentence_from
 from whence.web.limits import CLASSES, METHODS, PHOTO_BYTES, TEXT_CHARACTERS, UPLOAD_BYTES
 from whence.web.uploads import Uploads
@@ -89,7 +90,7 @@ class _Tab:
         )
         self.methods = gr.Dropdown(
             methods_for(kind),
-            value=[default_method()],
+            value=[METHOD],
             multiselect=True,
             max_choices=METHODS,
             label=f"Methods (up to {METHODS})",
@@ -147,7 +148,7 @@ class _Tab:
         gone = self._gone()
         if not given:
             return "", gr.update(choices=self._class_choices(model), value=[]), "", *gone
-        return *self.explain(model, given, [], names or [default_method()]), *gone
+        return *self.explain(model, given, [], names or [METHOD]), *gone
 
     def sample(self, sample: Any, model: str, names: Sequence[str]) -> tuple[Any, ...]:
         """The same for a sample."""
