@@ -1,7 +1,9 @@
-"""Recorded runs: what needs a GPU is skipped without one; how graphs are kept is not."""
+"""Runs that are compiled and run again; what needs a GPU is skipped without one."""
 
 import copy
+import shutil
 import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -10,36 +12,30 @@ import torch
 from torch import nn
 
 from tests.zoo import CASES, built
-from whence import Explainer, Layout, replay
+from whence import Explainer, Layout, compiling, replay
 from whence.explainer import _is_plain
 from whence.replay import Found, Replays
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 
 
-class OnPaper:
-    """Stands for a graph: computes anew, and counts."""
+class Made:
+    """Counts what is made ready to be run again, which computes as it is."""
 
-    made = 0
-    fails = False
+    def __init__(self):
+        self.count = 0
+        self.fails = False
 
-    def __init__(self, inputs, compute):
-        OnPaper.made += 1
-        self.compute = compute
-
-    def __call__(self, inputs):
-        if OnPaper.fails:
-            raise RuntimeError("operation not permitted when stream is capturing")
-        return self.compute(inputs)
+    def __call__(self, compute, inputs, answers, expected):
+        self.count += 1
+        return None if self.fails else compute
 
 
 @pytest.fixture
-def graphs(monkeypatch):
-    monkeypatch.setattr(replay, "_Graph", OnPaper)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(OnPaper, "made", 0)
-    monkeypatch.setattr(OnPaper, "fails", False)
-    return OnPaper
+def made(monkeypatch):
+    made = Made()
+    monkeypatch.setattr(replay, "_ready", made)
+    return made
 
 
 def doubled(inputs, sound=True):
@@ -47,15 +43,15 @@ def doubled(inputs, sound=True):
     return Found(2 * x, x, x, torch.tensor(sound), Layout())
 
 
-def test_the_first_time_is_not_recorded(graphs):
+def test_the_first_time_is_not_recorded(made):
     replays, x = Replays(nn.Linear(2, 2)), torch.ones(3)
     assert replays.run("this", {"x": x}, doubled) is None
     found = replays.run("this", {"x": x + 1}, doubled)
     assert torch.equal(found.scores, torch.full((3,), 4.0))
-    assert graphs.made == 1
+    assert made.count == 1
 
 
-def test_other_requests_shapes_and_weights_are_other_graphs(graphs):
+def test_other_requests_shapes_and_weights_are_other_graphs(made):
     model = nn.Linear(2, 2)
     replays, x = Replays(model), torch.ones(3)
     replays.run("this", {"x": x}, doubled)
@@ -71,7 +67,7 @@ def test_other_requests_shapes_and_weights_are_other_graphs(graphs):
     assert replays.run("this", {"x": x.double()}, doubled) is None
 
 
-def test_few_graphs_are_kept_the_last_used_ones(graphs):
+def test_few_graphs_are_kept_the_last_used_ones(made):
     replays, x = Replays(nn.Linear(2, 2)), torch.ones(3)
     for what in ("a", "b", "c"):
         replays.run(what, {"x": x}, doubled)
@@ -81,24 +77,24 @@ def test_few_graphs_are_kept_the_last_used_ones(graphs):
     assert replays.run("b", {"x": x}, doubled) is None
 
 
-def test_what_cannot_be_recorded_is_tried_once(graphs, monkeypatch):
+def test_what_cannot_be_recorded_is_tried_once(made):
     replays, x = Replays(nn.Linear(2, 2)), torch.ones(3)
-    replays.run("this", {"x": x}, doubled)
-    monkeypatch.setattr(graphs, "fails", True)
+    made.fails = True
     assert replays.run("this", {"x": x}, doubled) is None
-    monkeypatch.setattr(graphs, "fails", False)
+    assert replays.run("this", {"x": x}, doubled) is not None  # was computed to compare with
     assert replays.run("this", {"x": x}, doubled) is None
-    assert graphs.made == 1
+    assert replays.run("this", {"x": x}, doubled) is None
+    assert made.count == 1
 
 
-def test_what_is_not_sound_is_not_used(graphs):
+def test_what_is_not_sound_is_not_used(made):
     replays, x = Replays(nn.Linear(2, 2)), torch.ones(3)
     unsound = lambda inputs: doubled(inputs, sound=False)  # noqa: E731
     replays.run("this", {"x": x}, unsound)
     assert replays.run("this", {"x": x}, unsound) is None
 
 
-def test_weights_of_another_type_at_the_same_place_are_another_graph(graphs):
+def test_weights_of_another_type_at_the_same_place_are_another_graph(made):
     model = nn.Linear(2, 2, bias=False).half()
     replays, x = Replays(model), torch.ones(3)
     replays.run("this", {"x": x}, doubled)
@@ -107,14 +103,14 @@ def test_weights_of_another_type_at_the_same_place_are_another_graph(graphs):
     assert replays.run("this", {"x": x}, doubled) is None
 
 
-def test_what_is_on_several_devices_is_not_recorded(graphs):
+def test_what_is_on_several_devices_is_not_recorded(made):
     replays = Replays(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, device="meta")))
     for _ in range(3):
         assert replays.run("this", {"x": torch.ones(3)}, doubled) is None
-    assert graphs.made == 0
+    assert made.count == 0
 
 
-def test_a_graph_is_run_by_one_thread_at_a_time(graphs):
+def test_a_graph_is_run_by_one_thread_at_a_time(made):
     replays, inside, most = Replays(nn.Linear(2, 2)), [], []
 
     def slow(inputs):
@@ -132,38 +128,27 @@ def test_a_graph_is_run_by_one_thread_at_a_time(graphs):
     assert set(most) == {1}
 
 
-def test_copies_begin_anew(graphs):
+def test_copies_begin_anew(made):
     replays, x = Replays(nn.Linear(2, 2)), torch.ones(3)
     replays.run("this", {"x": x}, doubled)
     assert copy.deepcopy(replays).run("this", {"x": x}, doubled) is None
     assert replays.run("this", {"x": x}, doubled) is not None
 
 
-class OnAGpu(torch.Tensor):
-    """Stands for an input on a GPU."""
-
-    is_cuda = True
-
-
 @pytest.fixture
-def explained(graphs, monkeypatch):
-    """Explains as if on a GPU, and says how many graphs that took."""
+def explained(made):
+    """Explains over and over, and says how often something was made ready for that."""
     case = CASES["ViTForImageClassification-sdpa"]
     model, given = built(case), case.inputs()
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    monkeypatch.setattr("whence.tracing.rules.compiled", lambda function: function)
     fast, plain = Explainer(model, fast=True), Explainer(model)
 
     def explain(**request):
-        pixels = given["pixel_values"].as_subclass(OnAGpu)
         expected = plain.explain(given, method="tiba", **request)
         for _ in range(3):
-            found = fast.explain({"pixel_values": pixels}, method="tiba", **request)
-            assert torch.equal(found.target.as_subclass(torch.Tensor), expected.target)
-            assert torch.allclose(
-                found.scores.as_subclass(torch.Tensor), expected.scores, rtol=1e-3, atol=1e-7
-            )
-        return graphs.made
+            found = fast.explain(given, method="tiba", **request)
+            assert torch.equal(found.target, expected.target)
+            assert torch.allclose(found.scores, expected.scores, rtol=1e-3, atol=1e-7)
+        return made.count
 
     explain.fast, explain.plain = fast, plain
     return explain
@@ -194,32 +179,130 @@ def test_only_what_can_be_read_from_how_it_is_written_is_recorded(value, plain):
     assert _is_plain(value) is plain
 
 
-def test_without_a_gpu_fast_changes_nothing():
-    case = CASES["ViTForImageClassification-sdpa"]
-    model, inputs = built(case), case.inputs()
-    plain = Explainer(model).explain(inputs, method="tiba").scores
-    fast = Explainer(model, fast=True)
-    for _ in range(3):
-        assert torch.equal(fast.explain(inputs, method="tiba").scores, plain)
+@pytest.fixture
+def uncompiled(monkeypatch):
+    """Written down and cut into pieces, which are then run step by step."""
+    count = []
+
+    def module(steps, args):
+        count.append(len(steps.graph.nodes))
+        return steps
+
+    monkeypatch.setattr(compiling, "_compiled", module)
+    return count
 
 
-@gpu
-@pytest.mark.parametrize("method", ["whence", "tiba", "gae", "rollout", "attnlrp", "lrp"])
-@pytest.mark.parametrize("name", ["ViTForImageClassification-sdpa", "Bert-sdpa"])
-def test_recorded_runs_say_the_same(method, name):
-    model = built(CASES[name]).double().cuda()
-    given = {k: v.cuda() for k, v in CASES[name].inputs().items()}
-    given = {k: v.double() if v.is_floating_point() else v for k, v in given.items()}
+def check(name, method, requests, device="cpu", within=1e-11):
+    """Compare what runs again with what is computed plainly, with other inputs of one shape."""
+    model, given = built(CASES[name]).double().to(device), CASES[name].inputs()
+
+    def of_turn(turn):
+        def one(x):
+            x = x.to(device, torch.double if x.is_floating_point() else None)
+            return x.flip(0) if turn % 2 else x
+
+        return (
+            one(given) if isinstance(given, torch.Tensor) else {k: one(v) for k, v in given.items()}
+        )
+
     plain, fast = Explainer(model), Explainer(model, fast=True)
-    for request in ({"target": 1}, {}, {"classes": [0, 2]}, {"classes": 2}):
+    for request in requests:
         for turn in range(4):
-            inputs = {k: v.flip(0) if turn % 2 else v for k, v in given.items()}
+            inputs = of_turn(turn)
             expected = plain.explain(inputs, method=method, **request)
             found = fast.explain(inputs, method=method, **request)
             assert torch.equal(found.target, expected.target)
             assert torch.allclose(found.logits, expected.logits, rtol=1e-12)
             largest = expected.scores.abs().max()
-            assert (found.scores - expected.scores).abs().max() < 1e-11 * largest
+            assert (found.scores - expected.scores).abs().max() <= within * largest
+    return fast
+
+
+REQUESTS = ({"target": 1}, {}, {"classes": [0, 1]}, {"classes": 2})
+
+
+@pytest.mark.parametrize("method", ["whence", "tiba", "gae", "rollout", "attnlrp", "lrp"])
+@pytest.mark.parametrize("name", ["ViTForImageClassification-sdpa", "Bert-sdpa"])
+def test_runs_again_say_the_same(method, name, uncompiled):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check(name, method, REQUESTS[:3:2])
+    assert uncompiled
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_any_model_can_run_again(name, uncompiled):
+    check(name, "tiba", REQUESTS[1:2])
+    assert uncompiled
+
+
+def test_what_cannot_be_compiled_is_said_once_and_runs_as_it_is(monkeypatch):
+    def failing(steps, args):
+        raise RuntimeError("no compiler\nand more")
+
+    monkeypatch.setattr(compiling, "_compiled", failing)
+    with pytest.warns(UserWarning, match=r"fast=True makes no difference.*: no compiler$") as told:
+        check("ViTForImageClassification-sdpa", "tiba", REQUESTS[1:2])
+    assert len(told) == 1
+
+
+def test_what_says_something_else_is_not_used(monkeypatch):
+    class Wrong(compiling.Program):
+        def __call__(self, *inputs):
+            scores, *others = super().__call__(*inputs)
+            return scores * 1.1, *others
+
+    monkeypatch.setattr(compiling, "_compiled", lambda steps, args: steps)
+    monkeypatch.setattr(compiling, "Program", Wrong)
+    with pytest.warns(UserWarning, match="other scores"):
+        check("ViTForImageClassification-sdpa", "tiba", REQUESTS[1:2])
+
+
+def test_what_a_model_decides_by_values_is_seen(uncompiled):
+    class Looking(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = built(CASES["ViTForImageClassification-sdpa"])
+
+        def forward(self, pixel_values):
+            return self.inner(pixel_values + 1 if pixel_values.sum() > 0 else pixel_values)
+
+    model = Looking().eval()
+    inputs = CASES["ViTForImageClassification-sdpa"].inputs()
+    plain, fast = Explainer(model), Explainer(model, fast=True)
+    for sign in (1, 1, 1, -1, 1, -1):
+        given = {"pixel_values": inputs["pixel_values"].abs() * sign}
+        expected = plain.explain(given, method="tiba").scores
+        assert torch.allclose(fast.explain(given, method="tiba").scores, expected, rtol=1e-4)
+    assert uncompiled
+
+
+compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no compiler here")
+
+
+@compiler
+def test_compiled_runs_say_the_same():
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*fast=True.*")
+        check("ViTForImageClassification-sdpa", "tiba", REQUESTS[:1])
+
+
+@compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["whence", "tiba", "gae", "rollout", "attnlrp", "lrp"])
+@pytest.mark.parametrize("name", ["ViTForImageClassification-sdpa", "Bert-sdpa"])
+def test_every_tuned_method_compiled(method, name):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*fast=True.*")
+        check(name, method, REQUESTS[1:3])
+
+
+@gpu
+@pytest.mark.parametrize("name", ["ViTForImageClassification-sdpa", "Bert-sdpa"])
+def test_graphs_say_the_same(name):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*fast=True.*")
+        check(name, "tiba", REQUESTS[::2], "cuda")
 
 
 @gpu

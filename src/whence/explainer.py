@@ -93,10 +93,10 @@ class Explainer:
         tokenizer: To know tokens and words when inputs are plain ids.
         layout: What cannot be found from the model: patch grid, prefix tokens, pooled tokens.
         output: Gets the logits from what the model returns, if it is not obvious.
-        fast: On a GPU, whether to compile what can be compiled, and to record what is done to small
-            batches and run it again for inputs of the same shape. The first calls then take
-            seconds longer. Weights may change in between; a model that is changed otherwise (by
-            hooks, or another mode) needs an Explainer of its own.
+        fast: Whether to compile what is done to a batch, for inputs of the same shape. The first
+            call is not yet faster, and the second takes up to a minute longer. Weights may change
+            in between; a model that is changed otherwise (by hooks, or another mode) needs an
+            Explainer of its own.
 
     Example:
         >>> result = Explainer(model).explain(pixels, target="tabby")  # doctest: +SKIP
@@ -288,7 +288,7 @@ class Explainer:
     ) -> Found | None:
         """What a recorded run gives, if there is one and it can be trusted."""
         method = request.method
-        if not (self.fast and call.main.is_cuda) or request.keep_evidence:
+        if not self.fast or request.keep_evidence:
             return None
         highest = _highest(request)
         if "forwards" in method.needs or (highest is None and self._class_count is None):
@@ -336,8 +336,6 @@ class Explainer:
         scores, evidence, told = [], [], []
         groups = torch.split(indices, _classes_at_once(method, kinds, indices), 1)
         for group in groups:
-            # Classes that go down together are taken apart again by vmap, which compiles nothing.
-            traced.tape.fused = self.fast and call.main.is_cuda and group.shape[1] == 1
             found = gather(
                 traced,
                 kinds - apart,

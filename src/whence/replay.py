@@ -1,23 +1,28 @@
-"""Explanations of inputs of one shape, recorded as a CUDA graph and run again.
+"""Explanations of inputs of one shape, compiled and run again.
 
-A GPU waits for Python, which asks for thousands of short kernels one by one. A graph holds all of
-them, from the pixels to the scores, and is started with a single call.
+On a GPU what was compiled is recorded as a CUDA graph, too. A GPU waits for Python, which asks for
+hundreds of short kernels one by one; a graph holds all of them, from the pixels to the scores, and
+is started with a single call.
 """
 
 from __future__ import annotations
 
 import threading
+import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from whence import compiling
 from whence.layout import Layout
 
 # A graph keeps the memory that it works in.
 _MOST = 3
+# How far scores may be from those of the plain way, which rounds otherwise: with TF32 by 0.001.
+_APART = 0.01
 
 
 class Found(NamedTuple):
@@ -37,18 +42,30 @@ class Found(NamedTuple):
     sound: Tensor
     layout: Layout
 
+    def of(self, tensors: Sequence[Tensor]) -> Found:
+        """The same with other tensors."""
+        scores, classes, logits, sound = tensors
+        return Found(scores, classes, logits, sound, self.layout)
+
+
+_Ready = Callable[[Mapping[str, Tensor]], Found]
+
+
+def _NOT_YET(_: Mapping[str, Tensor]) -> Found:  # noqa: N802  stands for what will be compiled
+    raise AssertionError
+
 
 class Replays:
-    """The graphs of one model.
+    """What was compiled for one model.
 
     Args:
-        model: Where its weights are is part of what a graph knows.
+        model: Where its weights are is part of what was compiled.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._lock = threading.Lock()
-        self._known: OrderedDict[Hashable, _Graph | None] = OrderedDict()
+        self._known: OrderedDict[Hashable, _Ready | None] = OrderedDict()
 
     def __reduce__(self) -> tuple[type[Replays], tuple[nn.Module]]:
         """A copy, which another process may want, begins anew."""
@@ -64,19 +81,20 @@ class Replays:
 
         Args:
             what: What else than the values of the inputs decides what is done.
-            inputs: On one GPU.
-            compute: Does it, asking for kernels only: it waits for none, and copies nothing to the
-                GPU. The second time that it is wanted it is recorded, from the third on replayed.
+            inputs: On one device.
+            compute: Does it. It looks at no values but by `compiling.answer`. The second time that
+                it is wanted it is also compiled, and from the third on that is what runs.
 
         Returns:
-            The result; None the first time, if it cannot be recorded, and where it is not sound.
+            The result; None the first time, if it cannot be compiled, and where it is not sound.
         """
         devices = {tensor.device for tensor in (*inputs.values(), *self._weights())}
         if len(devices) != 1:
             return None  # a graph holds what one GPU does
-        # A graph works in memory of its own, for one at a time.
+        # What is compiled works in memory of its own, for one at a time.
         with self._lock, torch.cuda.device_of(next(iter(inputs.values()))):  # type: ignore[no-untyped-call]
-            return self._run(what, inputs, compute)
+            found = self._run(what, inputs, compute)
+            return found if found is not None and bool(found.sound) else None
 
     def _run(
         self,
@@ -88,22 +106,20 @@ class Replays:
         weights = tuple((x.data_ptr(), *_facts(x)) for x in self._weights())
         key = what, facts, self._model.training, hash(weights)
         if key not in self._known:
-            self._known[key] = _Graph(inputs, compute)
+            self._known[key] = _NOT_YET
             while len(self._known) > _MOST:
                 self._known.popitem(last=False)
             return None
         self._known.move_to_end(key)
-        graph = self._known[key]
-        if graph is None:
+        ready = self._known[key]
+        if ready is None:
             return None
-        try:
-            found = graph(inputs)
-        except RuntimeError:
-            # What the model does cannot be recorded: it asks the GPU for a value, say.
-            self._known[key] = None
-            torch.cuda.synchronize()
-            return None
-        return found if bool(found.sound) else None
+        if ready is not _NOT_YET:
+            return ready(inputs)
+        with compiling.noted() as answers:
+            expected = compute(inputs)
+        self._known[key] = _ready(compute, inputs, answers, expected)
+        return expected
 
     def _weights(self) -> list[Tensor]:
         return [*self._model.parameters(), *self._model.buffers()]
@@ -113,34 +129,80 @@ def _facts(x: Tensor) -> tuple[tuple[int, ...], torch.dtype, torch.device]:
     return tuple(x.shape), x.dtype, x.device
 
 
+def _ready(
+    compute: Callable[[Mapping[str, Tensor]], Found],
+    inputs: Mapping[str, Tensor],
+    answers: list[Any],
+    expected: Found,
+) -> Callable[[Mapping[str, Tensor]], Found] | None:
+    """The computation for inputs of these shapes, compiled; None if that cannot be."""
+    names = list(inputs)
+
+    def tensors(*given: Tensor) -> tuple[Tensor, ...]:
+        with compiling.written_down(answers) as right:
+            found = compute(dict(zip(names, given, strict=True)))
+            sound = torch.stack([found.sound, *right]).all()
+        return found.scores, found.classes, found.logits, sound
+
+    example = [x.detach().clone() for x in inputs.values()]
+    on_gpu = example[0].is_cuda
+    reasons = []
+    for compiles in (True, False) if on_gpu else (True,):
+        try:
+            run = compiling.Program(tensors, example) if compiles else tensors
+            ready = _Graph(run, example) if on_gpu else run
+            found = expected.of(ready(*example))
+        except Exception as error:  # compilers fail in ways of their own
+            reasons.append(str(error).strip().split("\n")[0])
+            if on_gpu:
+                torch.cuda.synchronize()
+            continue
+        if _agree(found, expected):
+            return lambda inputs: expected.of(ready(*inputs.values()))
+        reasons.append("it would give other scores")
+    warnings.warn(
+        f"What is done to these inputs cannot be compiled here, so that fast=True makes no "
+        f"difference to them: {reasons[0]}",
+        stacklevel=2,
+    )
+    return None
+
+
+def _agree(found: Found, expected: Found) -> bool:
+    """Whether scores are the same but for rounding, where both can be trusted."""
+    if not (bool(found.sound) and bool(expected.sound)):
+        return bool(found.sound) == bool(expected.sound)
+    apart = (found.scores - expected.scores).norm()
+    return bool(apart <= _APART * expected.scores.norm())
+
+
 class _Graph:
-    """One recorded computation; it is recorded when it is called first."""
+    """A computation on a GPU, recorded as a CUDA graph.
+
+    Args:
+        compute: Asks for kernels only: it waits for none, and copies nothing to the GPU.
+        inputs: Where the graph will find its inputs.
+    """
 
     def __init__(
-        self, inputs: Mapping[str, Tensor], compute: Callable[[Mapping[str, Tensor]], Found]
+        self,
+        compute: Callable[..., tuple[Tensor, ...]],
+        inputs: list[Tensor],
     ) -> None:
-        self._inputs = {name: torch.empty_like(x) for name, x in inputs.items()}
-        self._compute: Callable[[Mapping[str, Tensor]], Found] | None = compute
+        self._inputs = [x.clone() for x in inputs]
         self._graph = torch.cuda.CUDAGraph()
-        self._found: Found | None = None
-
-    def __call__(self, inputs: Mapping[str, Tensor]) -> Found:
-        for name, given in inputs.items():
-            self._inputs[name].copy_(given.detach())
-        if self._found is None:
-            self._record()
-        assert self._found is not None
-        self._graph.replay()
-        scores, classes, logits, sound, layout = self._found
-        return Found(scores.clone(), classes.clone(), logits.clone(), sound, layout)
-
-    def _record(self) -> None:
-        assert self._compute is not None
         aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         aside.wait_stream(torch.cuda.current_stream())
+        # Libraries set themselves up when they are first used, and compilers compile.
         with torch.cuda.stream(aside):
-            self._compute(self._inputs)  # libraries set themselves up when they are first used
+            compute(*self._inputs)
         torch.cuda.current_stream().wait_stream(aside)
+        torch.cuda.empty_cache()
         with torch.cuda.graph(self._graph):
-            self._found = self._compute(self._inputs)
-        self._compute = None
+            self._found = compute(*self._inputs)
+
+    def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        for own, given in zip(self._inputs, inputs, strict=True):
+            own.copy_(given.detach())
+        self._graph.replay()
+        return tuple(found.clone() for found in self._found)

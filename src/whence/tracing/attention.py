@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from whence.compiling import answer
 from whence.errors import WhenceError
 from whence.tracing.operations import Convolution, MatMul, Operation
 from whence.tracing.softmax import Attention, Softmax
@@ -102,8 +103,8 @@ def arrange(
         if heads_first and batch > 1 and leading != (batch,):
             touched = dependence(site).flatten(-2).any(-1)
             # The first sample says nothing about the maps of others.
-            samples_first &= not touched.reshape(batch, -1)[1:].any()
-            heads_first &= not touched.reshape(-1, batch)[:, 1:].any()
+            samples_first &= not answer(touched.reshape(batch, -1)[1:].any())
+            heads_first &= not answer(touched.reshape(-1, batch)[:, 1:].any())
         if not samples_first and not heads_first:
             raise WhenceError(
                 f"The attention in {site.where} has maps of shape {tuple(site.weights.shape)} for "

@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from whence.compiling import is_written_down
+
 if TYPE_CHECKING:
     from whence.tracing.rules import RuleSet
 
@@ -32,7 +34,6 @@ class Tape:
         batch: Number of samples, the size of the leading dimension.
         forward_only: Whether nothing will be read, so that operations let go of what they keep.
         exact: Whether rules are to compute what cancels without shortcuts.
-        fused: Whether rules may use compiled steps.
     """
 
     def __init__(self) -> None:
@@ -40,7 +41,6 @@ class Tape:
         self.batch = 0
         self.forward_only = False
         self.exact = False
-        self.fused = False
         self._doubts: list[Tensor] = []
         self._operations: list[weakref.ref[Operation]] = []
 
@@ -53,10 +53,11 @@ class Tape:
     def doubts(self, doubt: Tensor) -> bool:
         """Whether a rule should not take its shortcut.
 
-        To look at a tensor of a GPU is to wait for it. There, doubts are gathered, the shortcut is
-        taken, and `in_doubt` says in the end if it should not have been.
+        To look at a tensor of a GPU is to wait for it, and what is written down for later has no
+        values yet. There, doubts are gathered, the shortcut is taken, and `in_doubt` says in the
+        end if it should not have been.
         """
-        if doubt.device.type == "cpu":
+        if doubt.device.type == "cpu" and not is_written_down(doubt):
             return bool(doubt)
         self._doubts.append(doubt)
         return False

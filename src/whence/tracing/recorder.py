@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from whence.compiling import answer
 from whence.errors import TooLargeError, WhenceError
 from whence.tracing import spelling
 from whence.tracing.attention import SOFTMAX, AttentionSite, softmax_behind, weighs_products
@@ -32,6 +34,16 @@ _LOOKUPS = frozenset(("embedding", "__getitem__", "index_select"))
 
 # Attributes that are no tensors, which models ask for all the time.
 _FACTS = frozenset(("shape", "dtype", "device", "ndim", "is_cuda", "requires_grad", "is_leaf"))
+
+
+# Ways to look at the one value of a tensor.
+_LOOKS: dict[str, Callable[[Any], Any]] = {
+    "item": lambda value: value,
+    "__bool__": bool,
+    "__int__": int,
+    "__float__": float,
+    "__index__": operator.index,
+}
 
 
 class Step(NamedTuple):
@@ -154,6 +166,8 @@ class Recorder(TorchFunctionMode):
         name = spelling.name_of(func)
         if name in _FACTS:
             return func(*args)
+        if name in _LOOKS:
+            return _LOOKS[name](answer(args[0]))
         if name == "_set_grad_enabled" and self._ignore_no_grad:
             return None
         args, kwargs = _constants(args), {k: _constant(v) for k, v in (kwargs or {}).items()}
@@ -342,7 +356,7 @@ def is_lookup(name: str, args: Iterable[Any], result: Any, ids: Tensor | None) -
     for indices in args:
         if isinstance(indices, Tensor) and not indices.is_floating_point():
             same = indices.untyped_storage().data_ptr() == ids.untyped_storage().data_ptr()
-            return same or (indices.shape == ids.shape and torch.equal(indices, ids))
+            return same or (indices.shape == ids.shape and answer((indices == ids).all()))
     return False
 
 

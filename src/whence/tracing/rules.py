@@ -23,15 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from whence.compiling import is_written_down
 from whence.errors import NoRuleError, WhenceError
-from whence.tracing.fused import (
-    absolute_shares,
-    by_sign,
-    compiled,
-    divided,
-    of_weight,
-    positive_shares,
-)
 from whence.tracing.operations import Add, Convolution, Function, Linear, MatMul, Operation, Shift
 from whence.tracing.softmax import Attention
 
@@ -92,11 +85,7 @@ def no_rule(rules: str, name: str, where: str, kind: str = "my_kind") -> NoRuleE
 
 def _kept_from_zero(denominator: Tensor) -> Tensor:
     """A non-negative denominator, moved in place."""
-    return denominator.add_(_tiny(denominator))
-
-
-def _tiny(like: Tensor) -> float:
-    return max(1e-20, torch.finfo(like.dtype).tiny)
+    return denominator.add_(max(1e-20, torch.finfo(denominator.dtype).tiny))
 
 
 def _authors_quotient(a: Tensor, b: Tensor) -> Tensor:
@@ -114,51 +103,49 @@ _CANCELLED = 1e-3
 
 def _cancelled(op: Linear, total: Tensor) -> bool:
     """Whether somewhere a sum of something with the output is far smaller than the output."""
-    if total.device.type == "cpu":
+    if total.device.type == "cpu" and not is_written_down(total):
         low, high = map(float, torch.aminmax(op.output))
         if float(total.amin()) >= _CANCELLED * max(-low, high):
             return False  # mostly that is enough to know, and it is cheap
     return op.tape.doubts(op.output.abs().mul_(-_CANCELLED).add_(total).amin() < 0)
 
 
-def positive_products(quotient: Callable[[Tensor, Tensor], Tensor], fused: bool = False) -> Rule:
+def positive_products(quotient: Callable[[Tensor, Tensor], Tensor]) -> Rule:
     r"""The rule in which only positive products take part.
 
     .. math:: R_j = \sum_i \frac{[x_j w_{ji}]^+}{\sum_{j'} [x_{j'} w_{j'i}]^+} R_i
 
-    The denominator is (M(|x|, |w|) + M(x, w)) / 2, and M(x, w) is known from the forward pass. A
-    positive product needs both factors of one sign, so a positive x_j takes its relevance through
-    the positive weights and a negative one through the negative weights: three products with the
-    weight in all. Where the two halves of the denominator cancel to less than a thousandth (a
-    neuron with hardly a positive product), it is computed anew from the positive products alone.
+    The positive part of a product is half of the product and its absolute value together. So the
+    denominator is (M(|x|, |w|) + M(x, w)) / 2, of which M(x, w) is known from the forward pass, and
+    the relevance is that of the same two halves: three products with the weight in all. Where the
+    two halves of the denominator cancel to less than a thousandth (a neuron with hardly a positive
+    product), all is computed anew from the positive products alone.
 
     Args:
         quotient: Divides relevance by the denominator.
-        fused: Whether it only keeps the denominator from zero, which there are compiled steps for.
     """
 
     def rule(op: Linear, relevance: Tensor) -> Tensor:
         less_bias = None if op.bias is None else op.bias * -0.5
-        if fused and op.tape.fused and not op.tape.exact:
-            w_positive, w_negative, half = compiled(of_weight)(op.weight)
-            product = op.map(op.x.abs(), half, less_bias)
-            shares = compiled(positive_shares)
-            s, margin = shares(relevance, product, op.output, _tiny(product), _CANCELLED)
-            op.tape.doubts(margin.amin() < 0)
-            parts = op.adjoint(s, w_positive), op.adjoint(s, w_negative)
-            return compiled(by_sign)(*parts, op.x)  # type: ignore[no-any-return]
-        w_positive = op.weight.clamp(min=0)
-        w_negative = op.weight - w_positive
-        half = torch.sub(w_positive, op.weight, alpha=0.5)  # |w| / 2, in one step
-        x_positive, x_negative = op.x.clamp(min=0), op.x.clamp(max=0)
-        total = op.map(op.x.abs(), half, less_bias).add_(op.output, alpha=0.5)
+        half, x = op.weight.abs().mul_(0.5), op.x.abs()
+        total = op.map(x, half, less_bias).add_(op.output, alpha=0.5)
         if op.tape.exact or _cancelled(op, total):
-            total = op.map(x_positive, w_positive).add_(op.map(x_negative, w_negative))
+            return _of_positive_products(op, relevance, quotient)
         s = quotient(relevance, total)
-        to_x = op.adjoint(s, w_positive).mul_(x_positive)
-        return to_x.addcmul_(op.adjoint(s, w_negative), x_negative)
+        return op.adjoint(s, half).mul_(x).addcmul_(op.adjoint(s, op.weight), op.x, value=0.5)
 
     return rule
+
+
+def _of_positive_products(
+    op: Linear, relevance: Tensor, quotient: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor:
+    """The same without anything that cancels: a positive product has factors of one sign."""
+    w_positive, w_negative = op.weight.clamp(min=0), op.weight.clamp(max=0)
+    x_positive, x_negative = op.x.clamp(min=0), op.x.clamp(max=0)
+    s = quotient(relevance, op.map(x_positive, w_positive).add_(op.map(x_negative, w_negative)))
+    to_x = op.adjoint(s, w_positive).mul_(x_positive)
+    return to_x.addcmul_(op.adjoint(s, w_negative), x_negative)
 
 
 # stable ------------------------------------------------------------------------------------------
@@ -171,18 +158,11 @@ def _times(reading: Tensor | None, factor: Tensor) -> Tensor | None:
 def _stable_matmul(op: MatMul, relevance: Tensor) -> tuple[Tensor | None, Tensor | None]:
     a, b = op.a if op.a_is_map else op.a.abs(), op.b.abs()
     total = a @ (b + b)
-    if op.tape.fused:
-        s = compiled(divided)(relevance, total, _tiny(total))
-    else:
-        s = relevance / _kept_from_zero(total)
-    to_a, to_b = op.adjoints(s, a, b)
+    to_a, to_b = op.adjoints(relevance / _kept_from_zero(total), a, b)
     return _times(to_a, a), _times(to_b, b)
 
 
 def _stable_add(op: Add, relevance: Tensor) -> tuple[Tensor, Tensor]:
-    if op.tape.fused and op.a.shape == op.b.shape:
-        shares = compiled(absolute_shares)
-        return op.to_shapes(*shares(relevance, op.a, op.b, _tiny(op.a)))
     a = op.a.abs()
     total = _kept_from_zero(a + op.b.abs())
     to_a = relevance * torch.div(a, total, out=total)
@@ -338,7 +318,7 @@ def unchanged(op: Function | Shift, relevance: Tensor) -> Tensor:
 _STABLE = RuleSet(
     "stable",
     {
-        "linear": positive_products(lambda a, b: a / _kept_from_zero(b), fused=True),
+        "linear": positive_products(lambda a, b: a / _kept_from_zero(b)),
         "matmul": _stable_matmul,
         "add": _stable_add,
         "product": _halves,

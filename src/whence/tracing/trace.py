@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
+from whence.compiling import answer, is_written_down
 from whence.errors import WhenceError
 from whence.tracing.attention import AttentionSite, arrange
 from whence.tracing.descent import descend
@@ -124,7 +125,7 @@ class Trace:
             The number of a place and its readings, which are as `read` gives them.
         """
         seeds = self.logits.new_zeros(classes.shape[1], *self.logits.shape)
-        seeds.scatter_(2, classes.T[..., None], 1)
+        seeds.scatter_(2, classes.T[..., None], 1.0)
         several = len(seeds) > 1
         seed = seeds if several else seeds[0]
         for number, found in self._descend(places, seed, readings, several, release):
@@ -150,8 +151,8 @@ class Trace:
         of_first, of_last = (self._of_sample(places, at) for at in (0, self.batch - 1))
         for place, first, last in zip(places, of_first, of_last, strict=True):
             rows = self.batch, self.sites[0].tokens, -1
-            others = first.reshape(rows)[1:].any() or last.reshape(rows)[:-1].any()
-            self._samples_first[place.node, place.output_nr] = not others
+            others = first.reshape(rows)[1:].any() | last.reshape(rows)[:-1].any()
+            self._samples_first[place.node, place.output_nr] = not answer(others)
 
     def by_token(self, reading: Tensor, place: GradientEdge, shape: torch.Size) -> Tensor:
         """A reading at a place whose values have rows of tokens, as (..., batch, tokens, rest).
@@ -337,11 +338,6 @@ def find_logits(returned: Any) -> Tensor:
     )
 
 
-def is_recording(tensor: Tensor) -> bool:
-    """Whether what is asked of a GPU is recorded for later, so that no value can be looked at."""
-    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
-
-
 def _check_logits(logits: Any, batch: int) -> None:
     if not isinstance(logits, Tensor):
         raise WhenceError(f"output(...) must return the logits, not {type(logits).__name__}.")
@@ -351,7 +347,7 @@ def _check_logits(logits: Any, batch: int) -> None:
             f"{tuple(logits.shape)} for {batch} input(s). Pick what to explain: "
             f"Explainer(model, output=lambda returned: ...)."
         )
-    if is_recording(logits):
-        return  # whoever records it looks at what comes out
+    if is_written_down(logits):
+        return  # whoever runs it looks at what comes out
     if not torch.isfinite(logits).all():
         raise WhenceError("The model gives NaN or infinite logits for these inputs.")
