@@ -87,11 +87,24 @@ def test_what_cannot_be_recorded_is_tried_once(made):
     assert made.count == 1
 
 
-def test_what_is_not_sound_is_not_used(made):
-    replays, x = Replays(nn.Linear(2, 2)), torch.ones(3)
-    unsound = lambda inputs: doubled(inputs, sound=False)  # noqa: E731
-    replays.run("this", {"x": x}, unsound)
-    assert replays.run("this", {"x": x}, unsound) is None
+def test_what_is_not_sound_is_not_used(monkeypatch):
+    case = CASES["ViTForImageClassification-sdpa"]
+    model, inputs = built(case), case.inputs()
+    runs = []
+
+    def unsound(compute, inputs, answers, expected):
+        def run(_):
+            runs.append(1)
+            return expected._replace(scores=expected.scores + 1, sound=torch.tensor(False))
+
+        return run
+
+    monkeypatch.setattr(replay, "_ready", unsound)
+    plain = Explainer(model).explain(inputs, method="tiba").scores
+    fast = Explainer(model, fast=True)
+    for _ in range(4):
+        assert torch.equal(fast.explain(inputs, method="tiba").scores, plain)
+    assert len(runs) == 2
 
 
 def test_weights_of_another_type_at_the_same_place_are_another_graph(made):

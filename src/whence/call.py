@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from whence.errors import WhenceError
+from whence.tracing.replica import tensors_of
 
 
 @dataclass(frozen=True)
@@ -67,13 +68,14 @@ class Call:
         one_for_all = mask.shape[0] == 1
         return (mask == 0).expand(len(self.main), -1) if one_for_all else mask == 0
 
-    def rows(self, samples: Tensor) -> Call:
+    def rows(self, samples: Tensor | slice) -> Call:
         """The call with some of its samples, each as often as named."""
         batch = len(self.main)
 
         def chosen(value: Any) -> Any:
-            of_samples = isinstance(value, Tensor) and value.dim() and len(value) == batch
-            return value[samples.to(value.device)] if of_samples else value
+            if not (isinstance(value, Tensor) and value.dim() and len(value) == batch):
+                return value
+            return value[samples if isinstance(samples, slice) else samples.to(value.device)]
 
         kwargs = {name: chosen(value) for name, value in self.kwargs.items()}
         return Call(tuple(map(chosen, self.args)), kwargs, self.main_at)
@@ -98,7 +100,7 @@ class Call:
         return Call(self.args, {**self.kwargs, self.main_at: value}, self.main_at)
 
     def _check(self, model: nn.Module) -> None:
-        devices = {p.device for p in model.parameters()}
+        devices = {p.device for p in tensors_of(model) if isinstance(p, nn.Parameter)}
         for tensor in self.tensors:
             if len(devices) == 1 and tensor.device not in devices:
                 device = devices.pop()

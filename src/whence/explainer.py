@@ -59,6 +59,11 @@ class _Part(NamedTuple):
     tokens: Tokens | None
     told: list[list[dict[str, Any]]]
     evidence: list[Evidence]
+    doubt: tuple[Tensor, Callable[[], _Part]] | None = None
+
+    def sound(self) -> _Part:
+        """This, unless it turns out that it cannot be trusted and has to be computed otherwise."""
+        return self if self.doubt is None or bool(self.doubt[0]) else self.doubt[1]()
 
     @classmethod
     def joined(cls, parts: list[_Part]) -> _Part:
@@ -235,7 +240,8 @@ class Explainer:
                 start = rows.stop
             except TooLargeError:
                 at_once = self._at_once[key] = (at_once + 1) // 2
-        return _Part.joined(parts)
+        # A GPU is waited for when all has been asked of it.
+        return _Part.joined([part.sound() for part in parts])
 
     def _part(
         self,
@@ -252,13 +258,17 @@ class Explainer:
         tokens = None if image else find_tokens(call.kwargs, call.main, self.tokenizer)
         tokens = None if tokens is None else tokens.of_samples(rows)
         if rows != slice(0, len(call.main)):
-            call = call.rows(torch.arange(rows.start, rows.stop))
+            call = call.rows(rows)
         special = _special(tokens, call.main.device)
+
+        def compute() -> _Part:
+            return self._computed(call, request, tokens, special, bound, map_bytes)
+
         found = self._replayed(call, request, special, map_bytes)
-        if found is not None:
-            tokens = None if found.layout.grid else tokens
-            return _Part(*found[:3], found.layout, tokens, [], [])
-        return self._computed(call, request, tokens, special, bound, map_bytes)
+        if found is None:
+            return compute()
+        words = None if found.layout.grid else tokens
+        return _Part(*found[:3], found.layout, words, [], [], (found.sound, compute))
 
     def _computed(
         self,

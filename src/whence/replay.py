@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from whence import compiling
 from whence.layout import Layout
+from whence.tracing.replica import tensors_of
 
 # A graph keeps the memory that it works in.
 _MOST = 3
@@ -86,25 +87,24 @@ class Replays:
                 it is wanted it is also compiled, and from the third on that is what runs.
 
         Returns:
-            The result; None the first time, if it cannot be compiled, and where it is not sound.
+            The result, of which only what is sound can be trusted; None the first time, and if it
+            cannot be compiled.
         """
-        devices = {tensor.device for tensor in (*inputs.values(), *self._weights())}
-        if len(devices) != 1:
+        weights = tensors_of(self._model)
+        if len({tensor.device for tensor in (*inputs.values(), *weights)}) != 1:
             return None  # a graph holds what one GPU does
         # What is compiled works in memory of its own, for one at a time.
         with self._lock, torch.cuda.device_of(next(iter(inputs.values()))):  # type: ignore[no-untyped-call]
-            found = self._run(what, inputs, compute)
-            return found if found is not None and bool(found.sound) else None
+            shapes = tuple((name, tuple(x.shape), x.dtype) for name, x in inputs.items())
+            places = hash(tuple((x.data_ptr(), x.shape, x.dtype) for x in weights))
+            return self._run((what, shapes, self._model.training, places), inputs, compute)
 
     def _run(
         self,
-        what: Hashable,
+        key: Hashable,
         inputs: Mapping[str, Tensor],
         compute: Callable[[Mapping[str, Tensor]], Found],
     ) -> Found | None:
-        facts = tuple((name, *_facts(x)) for name, x in inputs.items())
-        weights = tuple((x.data_ptr(), *_facts(x)) for x in self._weights())
-        key = what, facts, self._model.training, hash(weights)
         if key not in self._known:
             self._known[key] = _NOT_YET
             while len(self._known) > _MOST:
@@ -112,21 +112,12 @@ class Replays:
             return None
         self._known.move_to_end(key)
         ready = self._known[key]
-        if ready is None:
-            return None
         if ready is not _NOT_YET:
-            return ready(inputs)
+            return None if ready is None else ready(inputs)
         with compiling.noted() as answers:
             expected = compute(inputs)
         self._known[key] = _ready(compute, inputs, answers, expected)
         return expected
-
-    def _weights(self) -> list[Tensor]:
-        return [*self._model.parameters(), *self._model.buffers()]
-
-
-def _facts(x: Tensor) -> tuple[tuple[int, ...], torch.dtype, torch.device]:
-    return tuple(x.shape), x.dtype, x.device
 
 
 def _ready(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import inspect
 import math
 import numbers
@@ -237,12 +238,10 @@ def _readings(text: str) -> list[Any]:
     return meant
 
 
-def _options(method: type[Method]) -> dict[str, tuple[Any, Any]]:
+@functools.cache
+def _options(method: type[Any]) -> dict[str, tuple[Any, Any]]:
     hints = typing.get_type_hints(method)
-    return {
-        field.name: (hints[field.name], field.default)
-        for field in dataclasses.fields(method)  # type: ignore[arg-type]
-    }
+    return {field.name: (hints[field.name], field.default) for field in dataclasses.fields(method)}
 
 
 def _fits(value: Any, kind: Any) -> bool:

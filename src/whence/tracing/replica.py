@@ -103,6 +103,21 @@ class _Copies:
         return functools.partial(self.value(partial.func), *args, **kwargs)
 
 
+def tensors_of(model: nn.Module) -> list[Tensor]:
+    """Its parameters and buffers, as fast as they can be listed; some perhaps twice."""
+    found: list[Tensor | None] = []
+    modules, seen = [model], {id(model)}
+    while modules:
+        module = modules.pop()
+        found.extend(module._parameters.values())
+        found.extend(module._buffers.values())
+        for inner in module._modules.values():
+            if inner is not None and id(inner) not in seen:
+                seen.add(id(inner))
+                modules.append(inner)
+    return [tensor for tensor in found if tensor is not None]
+
+
 def unwrapped(model: nn.Module) -> nn.Module:
     """The model inside ``torch.compile``, ``DataParallel`` and the like."""
     while True:
