@@ -3,10 +3,12 @@
     python benchmarks/peers.py --batch 1 8 --authors path/to/Transformer-Explainability
 
 The model is a ViT of timm with random weights. The authors' code is read from a checkout that you
-name; Captum and pytorch-grad-cam are used where they are installed, and left out, with a line that
-says why, where not. All take turns within each round, and the fastest round counts. Where a peer
-computes what a method of ours computes, too, their agreement is the correlation of the two maps,
-the lowest among samples. (For lxt, which needs an older transformers, see attnlrp_beside_lxt.py.)
+name; Captum, pytorch-grad-cam and lxt are used where they are installed, and left out, with a line
+that says how to get them, where not. All take turns within each round, and the fastest round
+counts. Where two rows compute the same quantity, their agreement is the correlation of the two
+maps, the lowest among samples, and their largest difference in terms of the largest score.
+
+On text, lxt supports models of its own: attnlrp_beside_lxt.py compares the numbers there.
 """
 
 import argparse
@@ -15,26 +17,41 @@ import platform
 import sys
 from collections.abc import Callable
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
-from unittest.mock import patch
+from unittest.mock import MagicMock, patch
 
 import timm
 import torch
 from engine import peak_memory, timed
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from whence import Explainer
 from whence.version import __version__
 
 TARGET = 0
+AUTHORS = "the authors' code"
+INSTALL = {  # what pip is asked for
+    "Captum": "captum",
+    "pytorch-grad-cam": "grad-cam",
+    "lxt": "--no-deps lxt==2.1",  # the rules need torch alone
+}
 
 
 class Variant(NamedTuple):
-    """Something that is measured; `like` is what of ours computes the same quantity."""
+    """Something that is measured.
+
+    Attributes:
+        run: Does it.
+        like: What of ours computes the same quantity.
+        scaled: Whether it comes on a scale of its own, so that differences mean nothing.
+    """
 
     run: Callable[[], Any]
     like: str = ""
+    scaled: bool = False
 
 
 class ToGrid(nn.Module):
@@ -68,19 +85,25 @@ def grid_of(tokens: Tensor, rows: int) -> Tensor:
 
 
 def by_patch(pixels: Tensor, rows: int) -> Tensor:
-    """Values of pixels, (batch, height, width), averaged over patches."""
-    return nn.functional.adaptive_avg_pool2d(pixels[:, None], rows)[:, 0].flatten(1)
+    """Values of pixels, (batch, height, width), summed over patches."""
+    area = pixels[0].numel() / rows**2
+    return area * F.adaptive_avg_pool2d(pixels[:, None], rows)[:, 0].flatten(1)
+
+
+def gradient(model: nn.Module, pixels: Tensor) -> Tensor:
+    leaf = pixels.clone().requires_grad_()
+    return torch.autograd.grad(model(leaf)[:, TARGET].sum(), leaf)[0]
 
 
 def ours(model: nn.Module, pixels: Tensor, steps: int) -> dict[str, Variant]:
-    def by(method: str, fast: bool = False, **options: Any) -> Variant:
-        explainer = Explainer(model, fast=fast)
+    def by(method: str, fast: bool = False, like: str = "", **options: Any) -> Variant:
+        explainer = Explainer(model, fast=fast)  # of its own, so that it keeps what it recorded
 
         def run() -> Tensor:
             found = explainer.explain(pixels, target=TARGET, method=method, **options)
             return found.scores
 
-        return Variant(run)
+        return Variant(run, like)
 
     found = {
         "whence": by("whence"),
@@ -93,9 +116,15 @@ def ours(model: nn.Module, pixels: Tensor, steps: int) -> dict[str, Variant]:
         "integrated_gradients": by("integrated_gradients", steps=steps),
     }
     if pixels.is_cuda:
-        found["whence, fast"] = by("whence", fast=True)
-        found["tiba, stable, fast"] = by("tiba", fast=True)
-        found["gae, fast"] = by("gae", fast=True)
+        found |= {
+            "whence, fast": by("whence", fast=True, like="whence"),
+            "tiba, stable, fast": by("tiba", fast=True, like="tiba, stable"),
+            "tiba, reference, fast": by(
+                "tiba", fast=True, like="tiba, reference", rules="reference"
+            ),
+            "gae, fast": by("gae", fast=True, like="gae"),
+            "attnlrp, fast": by("attnlrp", fast=True, like="attnlrp"),
+        }
     return found
 
 
@@ -104,11 +133,10 @@ def plain(model: nn.Module, pixels: Tensor) -> dict[str, Variant]:
         with torch.no_grad():
             model(pixels)
 
-    def forward_and_backward() -> None:
-        leaf = pixels.clone().requires_grad_()
-        torch.autograd.grad(model(leaf)[:, TARGET].sum(), leaf)
-
-    return {"forward": Variant(forward), "forward + backward": Variant(forward_and_backward)}
+    return {
+        "forward": Variant(forward),
+        "forward + backward": Variant(lambda: gradient(model, pixels)),
+    }
 
 
 def captum(model: nn.Module, pixels: Tensor, steps: int) -> dict[str, Variant]:
@@ -137,7 +165,7 @@ def captum(model: nn.Module, pixels: Tensor, steps: int) -> dict[str, Variant]:
     }
 
 
-def grad_cam(model: nn.Module, pixels: Tensor, _: int) -> dict[str, Variant]:
+def grad_cam(model: nn.Module, pixels: Tensor) -> dict[str, Variant]:
     from pytorch_grad_cam import GradCAM
     from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
 
@@ -149,7 +177,32 @@ def grad_cam(model: nn.Module, pixels: Tensor, _: int) -> dict[str, Variant]:
     def run() -> Tensor:
         return by_patch(torch.from_numpy(cam(pixels, targets)), rows)
 
-    return {"pytorch-grad-cam, Grad-CAM": Variant(run, "gradcam")}
+    return {"pytorch-grad-cam, Grad-CAM": Variant(run, "gradcam", scaled=True)}
+
+
+def lxt(model: nn.Module, pixels: Tensor) -> dict[str, Variant]:
+    # Its list of supported models, none of them a ViT by AttnLRP, wants transformers 4.
+    sys.modules.setdefault("lxt.efficient.models", MagicMock())
+    from lxt.efficient import patches
+
+    norm, activation = type(model.norm), type(model.blocks[0].mlp.act)
+    plain_attention = F.scaled_dot_product_attention
+    attention = patches.wrap_attention_forward(
+        lambda _, *args, **options: plain_attention(*args, **options)
+    )
+
+    def run() -> Tensor:
+        # The classes are patched, as lxt does it, but no longer than this takes.
+        with (
+            patch.object(norm, "forward", patches.layer_norm_forward),
+            patch.object(activation, "original_forward", activation.forward, create=True),
+            patch.object(activation, "forward", patches.non_linear_forward),
+            patch.object(F, "scaled_dot_product_attention", partial(attention, None)),
+        ):
+            relevance = pixels * gradient(model, pixels)
+        return by_patch(relevance.sum(1), model.patch_embed.grid_size[0])
+
+    return {"lxt, AttnLRP": Variant(run, "attnlrp")}
 
 
 @contextmanager
@@ -189,46 +242,77 @@ def authors(model: nn.Module, pixels: Tensor, checkout: Path) -> dict[str, Varia
             ]
         return torch.cat(maps).detach()
 
-    return {"the authors' code": Variant(run, "tiba, reference")}
+    return {AUTHORS: Variant(run, "tiba, reference")}
 
 
 def collected(options: argparse.Namespace, model: nn.Module, pixels: Tensor) -> dict[str, Variant]:
     found = plain(model, pixels) | ours(model, pixels, options.steps)
     peers: dict[str, Callable[[], dict[str, Variant]]] = {
         "Captum": lambda: captum(model, pixels, options.steps),
-        "pytorch-grad-cam": lambda: grad_cam(model, pixels, options.steps),
+        "pytorch-grad-cam": lambda: grad_cam(model, pixels),
+        "lxt": lambda: lxt(model, pixels),
     }
     if options.authors is not None:
-        peers["the authors' code"] = lambda: authors(model, pixels, options.authors)
+        peers[AUTHORS] = lambda: authors(model, pixels, options.authors)
     for name, peer in peers.items():
         try:
             found |= peer()
+        except ModuleNotFoundError as error:
+            how = f" (pip install {INSTALL[name]})" if name in INSTALL else ""
+            print(f"Without {name}: {error}{how}")
         except (ImportError, RuntimeError) as error:
             print(f"Without {name}: {str(error).splitlines()[0]}")
     return found
 
 
-def agreement(a: Tensor, b: Tensor) -> float:
-    """The lowest correlation of two maps of a sample."""
-    a, b = (x.detach().double().cpu().flatten(1) for x in (a, b))
-    a, b = (x - x.mean(1, keepdim=True) for x in (a, b))
-    return float(nn.functional.cosine_similarity(a, b).min())
+def agreement(theirs: Tensor, ours: Tensor, scaled: bool) -> str:
+    """The lowest correlation of two maps of a sample, and their largest difference."""
+    theirs, ours = (x.detach().double().cpu().flatten(1) for x in (theirs, ours))
+    difference = (theirs - ours).abs().max() / ours.abs().max()
+    theirs, ours = (x - x.mean(1, keepdim=True) for x in (theirs, ours))
+    correlation = F.cosine_similarity(theirs, ours).min()
+    return f"{correlation:.5f}" if scaled else f"{correlation:.5f}, {difference:.0e}"
 
 
 def measure(
     runs: dict[str, Variant], rounds: int, device: torch.device
 ) -> tuple[dict[str, float], dict[str, float | None], dict[str, Any]]:
     results: dict[str, Any] = {}
+    # With `fast`, the second call records, the third is the first of those that will follow.
+    calls = 3 if device.type == "cuda" else 1
 
-    def kept(name: str) -> Callable[[], None]:
-        return lambda: results.__setitem__(name, runs[name].run())
+    def warm_up(name: str) -> None:
+        for _ in range(calls):
+            results[name] = runs[name].run()
 
-    memory = {name: peak_memory(kept(name), device) for name in runs}  # warms up as well
+    memory = {name: peak_memory(partial(warm_up, name), device) for name in runs}
     fastest = dict.fromkeys(runs, float("inf"))
     for _ in range(rounds):
         for name, variant in runs.items():
             fastest[name] = min(fastest[name], timed(variant.run, device))
     return fastest, memory, results
+
+
+def report(runs: dict[str, Variant], rounds: int, batch: int, device: torch.device) -> None:
+    fastest, memory, results = measure(runs, rounds, device)
+    beside = AUTHORS in runs
+    print(
+        f"\n| batch {batch} | ms | forwards | peak MB "
+        f"{f'| times faster than {AUTHORS} ' * beside}| agreement |"
+    )
+    print(f"| --- | ---: | ---: | ---: {'| ---: ' * beside}| --- |")
+    for name, seconds in sorted(fastest.items(), key=lambda pair: pair[1]):
+        _, like, scaled = runs[name]
+        peak = memory[name]
+        cells = [
+            name,
+            f"{seconds * 1e3:.1f}",
+            f"{seconds / fastest['forward']:.1f}",
+            "?" if peak is None else f"{peak / 1e6:.0f}",
+            *([f"{fastest[AUTHORS] / seconds:.1f}"] if beside else []),
+            f"{agreement(results[name], results[like], scaled)} with {like}" if like else "",
+        ]
+        print(f"| {' | '.join(cells)} |", flush=True)
 
 
 def main() -> None:
@@ -254,19 +338,7 @@ def main() -> None:
     )
     for batch in options.batch:
         pixels = torch.randn(batch, 3, *model.patch_embed.img_size, device=device)
-        runs = collected(options, model, pixels)
-        fastest, memory, results = measure(runs, options.rounds, device)
-        print(f"\n| batch {batch} | ms | forwards | peak MB | agreement |")
-        print("| --- | ---: | ---: | ---: | --- |")
-        for name, seconds in sorted(fastest.items(), key=lambda pair: pair[1]):
-            like = runs[name].like
-            same = f"{agreement(results[name], results[like]):.5f} with {like}" if like else ""
-            peak = memory[name]
-            print(
-                f"| {name} | {seconds * 1e3:.1f} | {seconds / fastest['forward']:.1f} "
-                f"| {'?' if peak is None else f'{peak / 1e6:.0f}'} | {same} |",
-                flush=True,
-            )
+        report(collected(options, model, pixels), options.rounds, batch, device)
 
 
 if __name__ == "__main__":
