@@ -42,8 +42,11 @@ screenshots: $(TEST)/.installed
 benchmark: $(RUN)/.installed
 	$(RUN)/bin/python benchmarks/engine.py
 
-# lxt patches classes of transformers 4, and asks for more than it needs to explain text.
+# Other libraries beside ours: time and memory on a ViT, then numbers on the text models of lxt.
+# AUTHORS=path/to/Transformer-Explainability adds the authors' code.
 peers: $(PEERS)/.installed
+	$(PEERS)/bin/python -W ignore benchmarks/peers.py --model vit_tiny_patch16_224 \
+		$(if $(AUTHORS),--authors '$(AUTHORS)')
 	for model in Llama Qwen2 Qwen3; do for attention in eager sdpa; do \
 		$(PEERS)/bin/python -W ignore benchmarks/attnlrp_beside_lxt.py $$model \
 			--attention $$attention || exit 1; \
@@ -60,10 +63,11 @@ $(RUN)/.installed: pyproject.toml constraints.txt
 	$(RUN)/bin/python $(PIP) --editable '.[benchmark,methods]'
 	touch $@
 
+# lxt supports text models of transformers 4, and asks for more than it needs.
 $(PEERS)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(PEERS)
 	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check \
-		torch==2.13.0 transformers==4.55.4 --editable .
+		torch==2.13.0 transformers==4.55.4 grad-cam==1.5.7 einops --editable '.[methods,timm]'
 	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps lxt==2.1
 	touch $@
 

@@ -37,6 +37,7 @@ INSTALL = {  # what pip is asked for
     "Captum": "captum",
     "pytorch-grad-cam": "grad-cam",
     "lxt": "--no-deps lxt==2.1",  # the rules need torch alone
+    AUTHORS: "einops",  # which it imports
 }
 
 
@@ -258,8 +259,7 @@ def collected(options: argparse.Namespace, model: nn.Module, pixels: Tensor) -> 
         try:
             found |= peer()
         except ModuleNotFoundError as error:
-            how = f" (pip install {INSTALL[name]})" if name in INSTALL else ""
-            print(f"Without {name}: {error}{how}")
+            print(f"Without {name}: {error} (pip install {INSTALL[name]})")
         except (ImportError, RuntimeError) as error:
             print(f"Without {name}: {str(error).splitlines()[0]}")
     return found
