@@ -21,6 +21,7 @@ from whence.explanation import Explanation
 from whence.forwards import Forwards, most_bytes
 from whence.layout import Layout, Tokens, find_layout, find_tokens
 from whence.methods import Method
+from whence.parts import Part, even
 from whence.replay import Found, Replays
 from whence.targets import class_names_of, of_samples, resolve
 from whence.tracing import rules as rule_sets
@@ -47,37 +48,6 @@ class _Request(NamedTuple):
     classes: Any
     keep_evidence: bool
     memory: float | None
-
-
-class _Part(NamedTuple):
-    """The explanation of some samples of a batch."""
-
-    scores: Tensor
-    indices: Tensor
-    logits: Tensor
-    layout: Layout
-    tokens: Tokens | None
-    told: list[list[dict[str, Any]]]
-    evidence: list[Evidence]
-    doubt: tuple[Tensor, Callable[[], _Part]] | None = None
-
-    def sound(self) -> _Part:
-        """This, unless it turns out that it cannot be trusted and has to be computed otherwise."""
-        return self if self.doubt is None or bool(self.doubt[0]) else self.doubt[1]()
-
-    @classmethod
-    def joined(cls, parts: list[_Part]) -> _Part:
-        """Several parts, none of which has evidence, as one."""
-        if len(parts) == 1:
-            return parts[0]
-        scores, indices, logits = (
-            torch.cat([part[number] for part in parts])  # type: ignore[misc]
-            for number in range(3)
-        )
-        tokens = [part.tokens for part in parts if part.tokens is not None]
-        told = [one for part in parts for one in part.told]
-        joined = Tokens.joined(tokens) if tokens else None
-        return cls(scores, indices, logits, parts[0].layout, joined, told, [])
 
 
 class _Scored(NamedTuple):
@@ -129,7 +99,7 @@ class Explainer:
         self.fast = fast
         self._replays = Replays(model)
         self._class_count: int | None = None
-        self._at_once: dict[Any, int] = {}
+        self._bytes_of_sample: dict[Any, float] = {}
         if class_names is None:
             self.class_names = class_names_of(unwrapped(model))
         elif isinstance(class_names, Mapping):
@@ -217,31 +187,38 @@ class Explainer:
             evidence=joined(part.evidence, one_target=not many) if keep_evidence else None,
         )
 
-    def _in_parts(self, call: Call, request: _Request) -> _Part:
+    def _in_parts(self, call: Call, request: _Request) -> Part:
         """An explanation of as many samples at a time as memory allows."""
         batch = len(call.main)
         bound = most_bytes(call.main.device, request.memory)
         if request.keep_evidence or "forwards" in request.method.needs:
             return self._part(call, request, slice(0, batch))
-        # The shapes of a sample say how much memory it takes; what was found is remembered.
-        # The bound itself may differ from call to call, with a GPU's free memory.
-        key = request.memory, *(tuple(value.shape[1:]) for value in call.tensors)
-        at_once = min(batch, self._at_once.get(key, batch))
         # Rules that look at all heads at once need all of their maps.
         in_parts = request.method.layer_by_layer and request.rules.in_parts
         map_bytes = bound * _OF_A_MAP if in_parts else math.inf
-        parts: list[_Part] = []
-        start = 0
+        shapes = _shapes(call), in_parts
+        parts: list[tuple[Part, int]] = []
+        start, at_once = 0, batch
         while start < batch:
+            # How much a sample takes is known once one was explained.
+            sample = self._bytes_of_sample.get(shapes)
+            if sample is not None:
+                at_once = even(batch, min(at_once, int(bound / sample)))
             rows = slice(start, min(start + at_once, batch))
+            if self.fast:  # which knows one shape: rather some samples twice than another shape
+                rows = slice(max(0, rows.stop - at_once), rows.stop)
             try:
                 limit = bound if at_once > 1 else None
-                parts.append(self._part(call, request, rows, limit, map_bytes))
-                start = rows.stop
+                part = self._part(call, request, rows, limit, map_bytes)
             except TooLargeError:
-                at_once = self._at_once[key] = (at_once + 1) // 2
+                at_once = (at_once + 1) // 2
+                if sample is not None:
+                    self._bytes_of_sample[shapes] = bound / at_once
+                continue
+            parts.append((part, rows.stop - start))
+            start = rows.stop
         # A GPU is waited for when all has been asked of it.
-        return _Part.joined([part.sound() for part in parts])
+        return Part.joined([part.sound().last(samples) for part, samples in parts])
 
     def _part(
         self,
@@ -250,7 +227,7 @@ class Explainer:
         rows: slice,
         bound: float | None = None,
         map_bytes: float = math.inf,
-    ) -> _Part:
+    ) -> Part:
         """The explanation of some samples."""
         target, classes = of_samples(request.target, request.classes, rows, len(call.main))
         request = request._replace(target=target, classes=classes)
@@ -261,14 +238,14 @@ class Explainer:
             call = call.rows(rows)
         special = _special(tokens, call.main.device)
 
-        def compute() -> _Part:
+        def compute() -> Part:
             return self._computed(call, request, tokens, special, bound, map_bytes)
 
         found = self._replayed(call, request, special, map_bytes)
         if found is None:
             return compute()
         words = None if found.layout.grid else tokens
-        return _Part(*found[:3], found.layout, words, [], [], (found.sound, compute))
+        return Part(*found[:3], found.layout, words, [], [], (found.sound, compute))
 
     def _computed(
         self,
@@ -278,7 +255,7 @@ class Explainer:
         special: Tensor | None,
         bound: float | None,
         map_bytes: float,
-    ) -> _Part:
+    ) -> Part:
         """An explanation by shortcuts, unless these turn out to be too coarse."""
         for exact in (False, True):
             traced = self._trace(call, bound, map_bytes)
@@ -286,12 +263,14 @@ class Explainer:
             logits = traced.logits.detach()
             self._class_count = logits.shape[1]
             indices = resolve(logits, self.class_names, request.target, request.classes)
+            kept = traced.tape.kept_bytes / len(logits)
+            self._bytes_of_sample.setdefault((_shapes(call), math.isfinite(map_bytes)), kept)
             scored = self._scored(traced, call, request, indices, special)
             if not traced.tape.in_doubt():
                 break
         _check_finite(scored.scores, request.name)
         tokens = None if scored.layout.grid else tokens
-        return _Part(scored.scores, indices, logits, scored.layout, tokens, *scored[2:])
+        return Part(scored.scores, indices, logits, scored.layout, tokens, *scored[2:])
 
     def _replayed(
         self, call: Call, request: _Request, special: Tensor | None, map_bytes: float
@@ -397,6 +376,11 @@ class Explainer:
             names = [self._names(one) for one in index]
             return None if None in names else names
         return self.class_names.get(index, str(index)) if self.class_names else None
+
+
+def _shapes(call: Call) -> tuple[tuple[int, ...], ...]:
+    """The shapes of one sample, which say how much memory it takes."""
+    return tuple(tuple(tensor.shape[1:]) for tensor in call.tensors)
 
 
 def _special(tokens: Tokens | None, device: torch.device) -> Tensor | None:

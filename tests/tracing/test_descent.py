@@ -290,7 +290,7 @@ def test_what_fits_is_remembered_while_free_memory_varies(monkeypatch):
     explainer = Explainer(built(case))
     for _ in range(4):
         explainer.explain(case.inputs(), method="tiba")
-    assert len(explainer._at_once) == 1
+    assert len(explainer._bytes_of_sample) == 1
 
 
 @pytest.mark.parametrize("method", ["whence", "tiba", "gae", "rollout"])
@@ -301,8 +301,10 @@ def test_a_batch_in_parts_is_explained_alike(name, method):
     if isinstance(inputs, Tensor):
         inputs = inputs.double()
     whole = explainer.explain(inputs, method=method, classes=2)
+    [(shapes, sample)] = explainer._bytes_of_sample.items()
+    assert sample > 1e-6 * 2**30  # so that one goes after the other
     parts = explainer.explain(inputs, method=method, classes=2, memory=1e-6)
-    assert explainer._at_once
+    assert explainer._bytes_of_sample[shapes] == sample
     assert torch.allclose(parts.scores, whole.scores)
     assert torch.equal(parts.target, whole.target)
     assert parts.target_names == whole.target_names

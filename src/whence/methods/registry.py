@@ -238,10 +238,13 @@ def _readings(text: str) -> list[Any]:
     return meant
 
 
-@functools.cache
-def _options(method: type[Any]) -> dict[str, tuple[Any, Any]]:
-    hints = typing.get_type_hints(method)
-    return {field.name: (hints[field.name], field.default) for field in dataclasses.fields(method)}
+_hints = functools.cache(typing.get_type_hints)
+
+
+def _options(method: type[Method]) -> dict[str, tuple[Any, Any]]:
+    hints = _hints(method)  # type: ignore[arg-type]
+    fields = dataclasses.fields(method)  # type: ignore[arg-type]
+    return {field.name: (hints[field.name], field.default) for field in fields}
 
 
 def _fits(value: Any, kind: Any) -> bool:

@@ -33,6 +33,7 @@ class Tape:
         rules: The rule set of a relevance reading; None while gradients are read.
         batch: Number of samples, the size of the leading dimension.
         forward_only: Whether nothing will be read, so that operations let go of what they keep.
+        kept_bytes: How much the outputs of operations take.
         exact: Whether rules are to compute what cancels without shortcuts.
     """
 
@@ -40,6 +41,7 @@ class Tape:
         self.rules: RuleSet | None = None
         self.batch = 0
         self.forward_only = False
+        self.kept_bytes = 0
         self.exact = False
         self._doubts: list[Tensor] = []
         self._operations: list[weakref.ref[Operation]] = []

@@ -123,7 +123,7 @@ class Recorder(TorchFunctionMode):
     ) -> None:
         super().__init__()
         self.map_bytes = map_bytes
-        self._bytes_left = math.inf if bound is None else bound
+        self._bound = math.inf if bound is None else bound
         self.tape = Tape()
         self.run = Run() if run is None else run
         self.tape.rules = self.run.rules
@@ -235,8 +235,8 @@ class Recorder(TorchFunctionMode):
         if self.run.forward_only:
             operation.release()
         else:
-            self._bytes_left -= output.nbytes
-            if self._bytes_left < 0:
+            self.tape.kept_bytes += output.nbytes
+            if self.tape.kept_bytes > self._bound:
                 raise TooLargeError
             self.steps.append(Step(operation, tuple(map(edge_of, inputs)), edge_of(output)))
         return output if edit is None or edit.output is None else _traced(edit.output(output))

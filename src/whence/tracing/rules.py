@@ -115,11 +115,11 @@ def positive_products(quotient: Callable[[Tensor, Tensor], Tensor]) -> Rule:
 
     .. math:: R_j = \sum_i \frac{[x_j w_{ji}]^+}{\sum_{j'} [x_{j'} w_{j'i}]^+} R_i
 
-    The positive part of a product is half of the product and its absolute value together. So the
-    denominator is (M(|x|, |w|) + M(x, w)) / 2, of which M(x, w) is known from the forward pass, and
-    the relevance is that of the same two halves: three products with the weight in all. Where the
-    two halves of the denominator cancel to less than a thousandth (a neuron with hardly a positive
-    product), all is computed anew from the positive products alone.
+    The denominator is (M(|x|, |w|) + M(x, w)) / 2, and M(x, w) is known from the forward pass. A
+    positive product needs both factors of one sign, so a positive x_j takes its relevance through
+    the positive weights and a negative one through the negative weights: three products with the
+    weight in all. Where the two halves of the denominator cancel to less than a thousandth (a
+    neuron with hardly a positive product), it is computed anew from the positive products alone.
 
     Args:
         quotient: Divides relevance by the denominator.
@@ -127,25 +127,18 @@ def positive_products(quotient: Callable[[Tensor, Tensor], Tensor]) -> Rule:
 
     def rule(op: Linear, relevance: Tensor) -> Tensor:
         less_bias = None if op.bias is None else op.bias * -0.5
-        half, x = op.weight.abs().mul_(0.5), op.x.abs()
-        total = op.map(x, half, less_bias).add_(op.output, alpha=0.5)
+        w_positive = op.weight.clamp(min=0)
+        w_negative = op.weight - w_positive
+        half = torch.sub(w_positive, op.weight, alpha=0.5)  # |w| / 2, in one step
+        x_positive, x_negative = op.x.clamp(min=0), op.x.clamp(max=0)
+        total = op.map(op.x.abs(), half, less_bias).add_(op.output, alpha=0.5)
         if op.tape.exact or _cancelled(op, total):
-            return _of_positive_products(op, relevance, quotient)
+            total = op.map(x_positive, w_positive).add_(op.map(x_negative, w_negative))
         s = quotient(relevance, total)
-        return op.adjoint(s, half).mul_(x).addcmul_(op.adjoint(s, op.weight), op.x, value=0.5)
+        to_x = op.adjoint(s, w_positive).mul_(x_positive)
+        return to_x.addcmul_(op.adjoint(s, w_negative), x_negative)
 
     return rule
-
-
-def _of_positive_products(
-    op: Linear, relevance: Tensor, quotient: Callable[[Tensor, Tensor], Tensor]
-) -> Tensor:
-    """The same without anything that cancels: a positive product has factors of one sign."""
-    w_positive, w_negative = op.weight.clamp(min=0), op.weight.clamp(max=0)
-    x_positive, x_negative = op.x.clamp(min=0), op.x.clamp(max=0)
-    s = quotient(relevance, op.map(x_positive, w_positive).add_(op.map(x_negative, w_negative)))
-    to_x = op.adjoint(s, w_positive).mul_(x_positive)
-    return to_x.addcmul_(op.adjoint(s, w_negative), x_negative)
 
 
 # stable ------------------------------------------------------------------------------------------
