@@ -37,24 +37,26 @@ PAGE = 4096
 
 
 def variants(
-    model: torch.nn.Module, pixels: torch.Tensor, fast: bool, memory: float | None
+    model: torch.nn.Module, pixels: torch.Tensor, options: argparse.Namespace
 ) -> dict[str, Callable[[], Any]]:
     """What is measured."""
     classes = torch.zeros(len(pixels), 1, dtype=torch.long, device=pixels.device)
+    coarse = options.precision == "bfloat16"
 
     def forward() -> Any:
-        with torch.no_grad():
+        with torch.no_grad(), torch.autocast(pixels.device.type, torch.bfloat16, enabled=coarse):
             return model(pixel_values=pixels)
 
     def forward_and_gradient() -> Any:
         return trace(model, (), {"pixel_values": pixels}, "pixel_values").gradient(classes)
 
-    def by(method: str, **options: Any) -> Callable[[], Any]:
-        request = {"method": method, "memory": memory, **({} if options else {"target": 0})}
-        explainer = Explainer(model, fast=fast)  # of its own, so that it keeps what it recorded
-        return lambda: explainer.explain({"pixel_values": pixels}, **request, **options)
+    def by(method: str, **request: Any) -> Callable[[], Any]:
+        request = {"method": method, "memory": options.memory, **(request or {"target": 0})}
+        # Each has one of its own, which keeps what it compiled.
+        explainer = Explainer(model, fast=options.fast, precision=options.precision)
+        return lambda: explainer.explain({"pixel_values": pixels}, **request)
 
-    return {
+    found = {
         "forward": forward,
         "forward + gradient at the attention maps": forward_and_gradient,
         "whence": by("whence"),
@@ -66,6 +68,8 @@ def variants(
         "tiba, reference": by("tiba", target=0, rules="reference"),
         "tiba, stable, 10 classes": by("tiba", classes=list(range(10))),
     }
+    wanted = ["forward", *(options.only or list(found)[1:])]
+    return {name: found[name] for name in wanted}
 
 
 def timed(run: Callable[[], Any], device: torch.device) -> float:
@@ -121,11 +125,11 @@ def measure(
     model: torch.nn.Module, batch: int, device: torch.device, options: argparse.Namespace
 ) -> list[dict]:
     pixels = torch.randn(batch, 3, 224, 224, device=device)
-    runs = variants(model, pixels, options.fast, options.memory)
+    runs = variants(model, pixels, options)
 
     def warm(run: Callable[[], Any]) -> Callable[[], Any]:
-        # The second call records, the third is the first of those that will follow.
-        return lambda: [run() for _ in range(3 if options.fast else 1)]
+        # The second or third call compiles, the one after it is like all that will follow.
+        return lambda: [run() for _ in range(4 if options.fast else 1)]
 
     memory = {name: peak_memory(warm(run), device) for name, run in runs.items()}
     times: dict[str, list[float]] = {name: [] for name in runs}
@@ -166,12 +170,13 @@ def main() -> None:
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--device", help="default: cpu, then cuda where there is one")
-    parser.add_argument("--tf32", action="store_true", help="let float32 products use TF32")
-    parser.add_argument("--fast", action="store_true", help="compiled steps and recorded runs")
+    parser.add_argument("--precision", choices=("tf32", "bfloat16"), help="of matrix products")
+    parser.add_argument("--fast", action="store_true", help="what is compiled and run again")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="these rows, by name")
     parser.add_argument("--memory", type=float, help="gibibytes that an explanation may keep")
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
     options = parser.parse_args()
-    torch.set_float32_matmul_precision("high" if options.tf32 else "highest")
+    torch.set_float32_matmul_precision("high" if options.precision == "tf32" else "highest")
     devices = [options.device] if options.device else ["cpu"]
     if not options.device and torch.cuda.is_available():
         devices.append("cuda")
@@ -182,8 +187,9 @@ def main() -> None:
         model = transformers.ViTForImageClassification(config).to(device).eval()
         on = torch.cuda.get_device_name() if device.type == "cuda" else platform.machine()
         print(
-            f"\nViT-{options.size}/16 at 224, float32{' with TF32' * options.tf32}, {name} ({on}, "
-            f"{torch.get_num_threads()} threads){', fast' * options.fast}, whence {__version__}, "
+            f"\nViT-{options.size}/16 at 224, products in {options.precision or 'float32'}, {name} "
+            f"({on}, {torch.get_num_threads()} threads){', fast' * options.fast}, whence "
+            f"{__version__}, "
             f"torch {torch.__version__}\n"
         )
         rows = [row for batch in options.batch for row in measure(model, batch, device, options)]

@@ -96,13 +96,13 @@ def gradient(model: nn.Module, pixels: Tensor) -> Tensor:
     return torch.autograd.grad(model(leaf)[:, TARGET].sum(), leaf)[0]
 
 
-def ours(model: nn.Module, pixels: Tensor, steps: int) -> dict[str, Variant]:
-    def by(method: str, fast: bool = False, like: str = "", **options: Any) -> Variant:
-        explainer = Explainer(model, fast=fast)  # of its own, so that it keeps what it recorded
+def ours(model: nn.Module, pixels: Tensor, options: argparse.Namespace) -> dict[str, Variant]:
+    def by(method: str, fast: bool = False, like: str = "", **request: Any) -> Variant:
+        explainer = Explainer(model, fast=fast)  # of its own, so that it keeps what it compiled
+        request |= {"target": TARGET, "method": method, "memory": options.memory}
 
         def run() -> Tensor:
-            found = explainer.explain(pixels, target=TARGET, method=method, **options)
-            return found.scores
+            return explainer.explain(pixels, **request).scores
 
         return Variant(run, like)
 
@@ -114,9 +114,9 @@ def ours(model: nn.Module, pixels: Tensor, steps: int) -> dict[str, Variant]:
         "rollout": by("rollout"),
         "attnlrp": by("attnlrp"),
         "gradcam": by("gradcam"),
-        "integrated_gradients": by("integrated_gradients", steps=steps),
+        "integrated_gradients": by("integrated_gradients", steps=options.steps),
     }
-    if pixels.is_cuda:
+    if options.fast:
         found |= {
             "whence, fast": by("whence", fast=True, like="whence"),
             "tiba, stable, fast": by("tiba", fast=True, like="tiba, stable"),
@@ -247,7 +247,7 @@ def authors(model: nn.Module, pixels: Tensor, checkout: Path) -> dict[str, Varia
 
 
 def collected(options: argparse.Namespace, model: nn.Module, pixels: Tensor) -> dict[str, Variant]:
-    found = plain(model, pixels) | ours(model, pixels, options.steps)
+    found = plain(model, pixels) | ours(model, pixels, options)
     peers: dict[str, Callable[[], dict[str, Variant]]] = {
         "Captum": lambda: captum(model, pixels, options.steps),
         "pytorch-grad-cam": lambda: grad_cam(model, pixels),
@@ -262,7 +262,8 @@ def collected(options: argparse.Namespace, model: nn.Module, pixels: Tensor) -> 
             print(f"Without {name}: {error} (pip install {INSTALL[name]})")
         except (ImportError, RuntimeError) as error:
             print(f"Without {name}: {str(error).splitlines()[0]}")
-    return found
+    wanted = {"forward", *(options.only or found)}
+    return {name: variant for name, variant in found.items() if name in wanted}
 
 
 def agreement(theirs: Tensor, ours: Tensor, scaled: bool) -> str:
@@ -278,11 +279,10 @@ def measure(
     runs: dict[str, Variant], rounds: int, device: torch.device
 ) -> tuple[dict[str, float], dict[str, float | None], dict[str, Any]]:
     results: dict[str, Any] = {}
-    # With `fast`, the second call records, the third is the first of those that will follow.
-    calls = 3 if device.type == "cuda" else 1
 
     def warm_up(name: str) -> None:
-        for _ in range(calls):
+        # With `fast`, the second or third call compiles.
+        for _ in range(4 if name.endswith("fast") else 1):
             results[name] = runs[name].run()
 
     memory = {name: peak_memory(partial(warm_up, name), device) for name in runs}
@@ -310,7 +310,9 @@ def report(runs: dict[str, Variant], rounds: int, batch: int, device: torch.devi
             f"{seconds / fastest['forward']:.1f}",
             "?" if peak is None else f"{peak / 1e6:.0f}",
             *([f"{fastest[AUTHORS] / seconds:.1f}"] if beside else []),
-            f"{agreement(results[name], results[like], scaled)} with {like}" if like else "",
+            f"{agreement(results[name], results[like], scaled)} with {like}"
+            if like in results
+            else "",
         ]
         print(f"| {' | '.join(cells)} |", flush=True)
 
@@ -323,6 +325,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20, help="of integrated gradients")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--tf32", action="store_true", help="let float32 products use TF32")
+    parser.add_argument("--fast", action="store_true", help="also what is compiled and run again")
+    parser.add_argument("--memory", type=float, help="gibibytes that an explanation may keep")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="these rows, by name")
     parser.add_argument("--authors", type=Path, help="a checkout of Transformer-Explainability")
     options = parser.parse_args()
     if options.authors is not None and not (options.authors / "baselines/ViT/ViT_LRP.py").exists():

@@ -6,8 +6,9 @@ import dataclasses
 import math
 import operator
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,7 @@ from whence.parts import Part, even
 from whence.replay import Found, Replays
 from whence.targets import class_names_of, of_samples, resolve
 from whence.tracing import rules as rule_sets
+from whence.tracing.operations import products_in
 from whence.tracing.replica import unwrapped
 from whence.tracing.rules import RuleSet
 from whence.tracing.trace import Trace, trace
@@ -72,6 +74,9 @@ class Explainer:
             call is not yet faster, and the second takes up to a minute longer. Weights may change
             in between; a model that is changed otherwise (by hooks, or another mode) needs an
             Explainer of its own.
+        precision: In what matrix products are computed, if not in the type of the weights:
+            ``"tf32"`` on a GPU, or ``"bfloat16"``. Both are faster and coarser: the scores of
+            `tiba` are off by about 0.05 % and 2 %.
 
     Example:
         >>> result = Explainer(model).explain(pixels, target="tabby")  # doctest: +SKIP
@@ -87,6 +92,7 @@ class Explainer:
         layout: Layout | None = None,
         output: Callable[[Any], Tensor] | None = None,
         fast: bool = False,
+        precision: Literal["tf32", "bfloat16"] | None = None,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise WhenceError(f"A torch.nn.Module is needed, not {type(model).__name__}.")
@@ -97,6 +103,9 @@ class Explainer:
             raise WhenceError(f"layout is a whence.Layout, not {layout!r}.")
         self.output = output
         self.fast = fast
+        if precision not in (None, "tf32", "bfloat16"):
+            raise WhenceError(f"precision is 'tf32', 'bfloat16' or None, not {precision!r}.")
+        self.precision = precision
         self._replays = Replays(model)
         self._class_count: int | None = None
         self._bytes_of_sample: dict[Any, float] = {}
@@ -157,7 +166,8 @@ class Explainer:
         call = Call.of(inputs, self.model)
         request = _Request(built, method, rule_set, target, classes, keep_evidence, memory)
         # Whatever surrounds the call, explanations are computed in the precision of the weights.
-        with torch.autocast(call.main.device.type, enabled=False), torch.inference_mode(False):
+        off = torch.autocast(call.main.device.type, enabled=False)
+        with off, torch.inference_mode(False), self._precise():
             part = self._in_parts(call, request)
         indices, layout, logits = part.indices, part.layout, part.logits
         if built.propagates and logits.dtype in _COARSE:
@@ -186,6 +196,19 @@ class Explainer:
             version=__version__,
             evidence=joined(part.evidence, one_target=not many) if keep_evidence else None,
         )
+
+    @contextmanager
+    def _precise(self) -> Iterator[None]:
+        """Compute in the precision that is asked for."""
+        before = torch.get_float32_matmul_precision()
+        if self.precision == "tf32":
+            torch.set_float32_matmul_precision("high")
+        try:
+            with products_in(torch.bfloat16 if self.precision == "bfloat16" else None):
+                yield
+        finally:
+            if self.precision == "tf32":
+                torch.set_float32_matmul_precision(before)
 
     def _in_parts(self, call: Call, request: _Request) -> Part:
         """An explanation of as many samples at a time as memory allows."""
@@ -304,7 +327,8 @@ class Explainer:
             sound = sound if doubt is None else sound & ~doubt
             return Found(scored.scores, classes, logits, sound, scored.layout)
 
-        here = repr(self.layout), self.output, torch.get_float32_matmul_precision()
+        how = self.precision, torch.get_float32_matmul_precision()
+        here = repr(self.layout), self.output, *how
         asked = method, request.rules, highest, map_bytes, tuple(call.kwargs), repr(others)
         return self._replays.run((*here, *asked), inputs, compute)
 

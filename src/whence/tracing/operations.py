@@ -12,8 +12,10 @@ keeps a tensor that belongs to the graph, so no reference cycle holds memory bac
 from __future__ import annotations
 
 import copy
+import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -24,6 +26,36 @@ from whence.compiling import is_written_down
 
 if TYPE_CHECKING:
     from whence.tracing.rules import RuleSet
+
+
+class _Products(threading.local):
+    """The type in which this thread computes products, if that is not the type of the factors."""
+
+    dtype: torch.dtype | None = None
+
+
+_products = _Products()
+
+
+@contextmanager
+def products_in(dtype: torch.dtype | None) -> Iterator[None]:
+    """Have matrix products computed in a type of fewer bits; all else stays as it is."""
+    before, _products.dtype = _products.dtype, dtype
+    try:
+        yield
+    finally:
+        _products.dtype = before
+
+
+def are_coarse() -> bool:
+    """Whether products are computed in a type of fewer bits than their factors have."""
+    return _products.dtype is not None
+
+
+def matmul(a: Tensor, b: Tensor) -> Tensor:
+    """The matrix product of two factors, in the type that products are computed in."""
+    dtype = _products.dtype
+    return a @ b if dtype is None else (a.to(dtype) @ b.to(dtype)).to(a.dtype)
 
 
 class Tape:
@@ -206,11 +238,14 @@ class Linear(Operation):
 
     def map(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """M(x, w) + bias."""
-        return F.linear(x, weight, bias)
+        if not are_coarse():
+            return F.linear(x, weight, bias)
+        product = matmul(x, weight.mT)
+        return product if bias is None else product.add_(bias)
 
     def adjoint(self, s: Tensor, weight: Tensor) -> Tensor:
         """The transpose of M(., w), applied to s."""
-        return s @ weight
+        return matmul(s, weight)
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]  # noqa: D102
         self.x = x.detach()
@@ -263,11 +298,11 @@ class ConstantMatMul(Linear):
         self.weight_first = weight_first
 
     def map(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: D102
-        product = weight @ x if self.weight_first else x @ weight
+        product = matmul(weight, x) if self.weight_first else matmul(x, weight)
         return product if bias is None else product + bias
 
     def adjoint(self, s: Tensor, weight: Tensor) -> Tensor:  # noqa: D102
-        product = weight.mT @ s if self.weight_first else s @ weight.mT
+        product = matmul(weight.mT, s) if self.weight_first else matmul(s, weight.mT)
         return product.sum_to_size(self.x.shape)
 
     @property
@@ -285,15 +320,15 @@ class MatMul(Operation):
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:  # type: ignore[override]  # noqa: D102
         self.a, self.b = _packed(a.detach()), _packed(b.detach())
-        self.output = self.a @ self.b
+        self.output = matmul(self.a, self.b)
         return self.output
 
     def adjoints(self, s: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """S B^T and A^T S, in the shapes of A and B; None where that is not wanted."""
         s = s.contiguous()  # or it would be copied for each product
         return (
-            (s @ b.mT).sum_to_size(a.shape) if self.wants(0) else None,
-            (a.mT @ s).sum_to_size(b.shape) if self.wants(1) else None,
+            matmul(s, b.mT).sum_to_size(a.shape) if self.wants(0) else None,
+            matmul(a.mT, s).sum_to_size(b.shape) if self.wants(1) else None,
         )
 
     def gradient(self, output: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102

@@ -25,7 +25,17 @@ from torch import Tensor
 
 from whence.compiling import is_written_down
 from whence.errors import NoRuleError, WhenceError
-from whence.tracing.operations import Add, Convolution, Function, Linear, MatMul, Operation, Shift
+from whence.tracing.operations import (
+    Add,
+    Convolution,
+    Function,
+    Linear,
+    MatMul,
+    Operation,
+    Shift,
+    are_coarse,
+    matmul,
+)
 from whence.tracing.softmax import Attention
 
 Rule = Callable[[Any, Tensor], "Tensor | tuple[Tensor | None, ...]"]
@@ -132,7 +142,7 @@ def positive_products(quotient: Callable[[Tensor, Tensor], Tensor]) -> Rule:
         half = torch.sub(w_positive, op.weight, alpha=0.5)  # |w| / 2, in one step
         x_positive, x_negative = op.x.clamp(min=0), op.x.clamp(max=0)
         total = op.map(op.x.abs(), half, less_bias).add_(op.output, alpha=0.5)
-        if op.tape.exact or _cancelled(op, total):
+        if op.tape.exact or are_coarse() or _cancelled(op, total):
             total = op.map(x_positive, w_positive).add_(op.map(x_negative, w_negative))
         s = quotient(relevance, total)
         to_x = op.adjoint(s, w_positive).mul_(x_positive)
@@ -150,7 +160,7 @@ def _times(reading: Tensor | None, factor: Tensor) -> Tensor | None:
 
 def _stable_matmul(op: MatMul, relevance: Tensor) -> tuple[Tensor | None, Tensor | None]:
     a, b = op.a if op.a_is_map else op.a.abs(), op.b.abs()
-    total = a @ (b + b)
+    total = matmul(a, b + b)
     to_a, to_b = op.adjoints(relevance / _kept_from_zero(total), a, b)
     return _times(to_a, a), _times(to_b, b)
 
