@@ -213,7 +213,9 @@ class _Walk:
         operation.wanted = wanted if rules is None or rules.in_parts else ()
         plain = value.value if shapes and isinstance(value, Rows) else _whole(value)
         read = operation.gradient if rules is None else partial(rules.propagate, operation)
-        results = self._of_classes(read, [plain])
+        of_rules = operation.takes_classes if rules is None else rules.takes_classes(operation)
+        results: Sequence[Tensor | None]
+        results = list(read(plain)) if of_rules else self._of_classes(read, [plain])
         operation.wanted = ()
         if not shapes or not isinstance(value, Rows):
             return results

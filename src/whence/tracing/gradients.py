@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from whence.tracing.operations import Function, MatMul, Operation
-from whence.tracing.rules import RuleSet
+from whence.tracing.rules import RuleSet, of_classes
 from whence.tracing.spelling import name_of
 
 Gradients = Literal["plain", "balanced"]
@@ -38,15 +38,18 @@ def _is_activation(operation: Operation) -> bool:
     return name.endswith((*_ACTIVATIONS, "hardtanh", "hardswish")) or name == "softsign"
 
 
+@of_classes
 def _plain(op: Operation, gradient: Tensor) -> tuple[Tensor | None, ...]:
     return op.gradient(gradient)
 
 
+@of_classes
 def _halves(op: Operation, gradient: Tensor) -> tuple[Tensor | None, ...]:
     """Half the gradient to each factor: the two contributions then add up to the product."""
     return op.gradient(gradient / 2)
 
 
+@of_classes
 def _attended(op: MatMul, gradient: Tensor) -> tuple[Tensor | None, ...]:
     """Of attention, whose softmax lets nothing through, the values contribute all."""
     return op.gradient(gradient) if op.attends else _halves(op, gradient)

@@ -149,6 +149,23 @@ class Operation:
         """Gradients of the inputs, given that of the output."""
         raise NotImplementedError
 
+    @property
+    def takes_classes(self) -> bool:
+        """Whether readings may have classes as a dimension before their own.
+
+        Where not, each class is read by itself.
+        """
+        return False
+
+    def to_shape(self, reading: Tensor, shape: torch.Size) -> Tensor:
+        """Undo broadcasting, by summing; classes before the dimensions of the output stay."""
+        extra = reading.dim() - self.output.dim()
+        if reading.shape[extra:] == shape:
+            return reading
+        ones = (1,) * (self.output.dim() - len(shape))
+        classes = reading.shape[:extra]
+        return reading.sum_to_size(*classes, *ones, *shape).reshape(*classes, *shape)
+
     def wants(self, number: int) -> bool:
         """Whether the reading of an input is wanted; a rule may give None for it if not."""
         return not self.wanted or self.wanted[number]
@@ -255,6 +272,10 @@ class Linear(Operation):
     def gradient(self, output: Tensor) -> tuple[Tensor, ...]:  # noqa: D102
         return (self.adjoint(output, self.weight),)
 
+    @property
+    def takes_classes(self) -> bool:  # noqa: D102
+        return self._by_row
+
     def only_rows(self, dim: int, start: int, length: int) -> Any:  # noqa: D102
         if dim == -1 or not self._by_row:
             return None
@@ -303,7 +324,7 @@ class ConstantMatMul(Linear):
 
     def adjoint(self, s: Tensor, weight: Tensor) -> Tensor:  # noqa: D102
         product = matmul(weight.mT, s) if self.weight_first else matmul(s, weight.mT)
-        return product.sum_to_size(self.x.shape)
+        return self.to_shape(product, self.x.shape)
 
     @property
     def _by_row(self) -> bool:
@@ -325,11 +346,27 @@ class MatMul(Operation):
 
     def adjoints(self, s: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """S B^T and A^T S, in the shapes of A and B; None where that is not wanted."""
+        if s.dim() > self.output.dim():
+            # The rows of all classes below each other, and the columns beside each other, make one
+            # product of several.
+            below, beside = s.movedim(0, -3), s.movedim(0, -2)
+            to_a = to_b = None
+            if self.wants(0):
+                to_a = matmul(below.flatten(-3, -2), b.mT).view(*below.shape[:-1], -1)
+                to_a = to_a.movedim(-3, 0)
+            if self.wants(1):
+                to_b = matmul(a.mT, beside.flatten(-2))
+                to_b = to_b.view(*to_b.shape[:-1], *beside.shape[-2:]).movedim(-2, 0)
+            return to_a, to_b
         s = s.contiguous()  # or it would be copied for each product
         return (
             matmul(s, b.mT).sum_to_size(a.shape) if self.wants(0) else None,
             matmul(a.mT, s).sum_to_size(b.shape) if self.wants(1) else None,
         )
+
+    @property
+    def takes_classes(self) -> bool:  # noqa: D102
+        return self.a.shape[:-2] == self.b.shape[:-2]
 
     def gradient(self, output: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
         return self.adjoints(output, self.a, self.b)
@@ -363,9 +400,13 @@ class Add(Operation):
         self.output = a + self.b
         return self.output
 
+    @property
+    def takes_classes(self) -> bool:  # noqa: D102
+        return True
+
     def to_shapes(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         """Undo broadcasting, by summing."""
-        return a.sum_to_size(self.shapes[0]), b.sum_to_size(self.shapes[1])
+        return self.to_shape(a, self.shapes[0]), self.to_shape(b, self.shapes[1])
 
     def gradient(self, output: Tensor) -> tuple[Tensor, ...]:  # noqa: D102
         return self.to_shapes(output, output if self.scale == 1 else output * self.scale)
@@ -398,8 +439,12 @@ class Shift(Operation):
         self.output = x + self.constant
         return self.output
 
+    @property
+    def takes_classes(self) -> bool:  # noqa: D102
+        return True
+
     def gradient(self, output: Tensor) -> tuple[Tensor, ...]:  # noqa: D102
-        return (output.sum_to_size(self.x.shape),)
+        return (self.to_shape(output, self.x.shape),)
 
 
 class Function(Operation):
@@ -437,6 +482,12 @@ class Function(Operation):
 
     def vjp(self, cotangent: Tensor) -> tuple[Tensor, ...]:
         """The product of a cotangent of the output with the Jacobian of each input."""
+        if cotangent.dim() > self.output.dim():
+            # As many samples as there are classes and samples.
+            x = self.inputs[0].detach().expand_as(cotangent).flatten(0, 1)
+            repeated = copy.copy(self)
+            repeated.forward(x)
+            return tuple(g.view_as(cotangent) for g in repeated.vjp(cotangent.flatten(0, 1)))
         return torch.autograd.grad(
             self._end, self.inputs, cotangent, retain_graph=True, materialize_grads=True
         )
@@ -445,14 +496,22 @@ class Function(Operation):
         return self.vjp(output)
 
     def only_rows(self, dim: int, start: int, length: int) -> Any:  # noqa: D102
-        if self.mixes is None or -dim <= self.mixes or len(self.inputs) > 1:
+        if not self._by_row or -dim <= (self.mixes or 0):
             return None
         x = self.inputs[0].detach()
-        if x.shape != self.output.shape:
-            return None
         small = copy.copy(self)
         small.forward(x.narrow(dim, start, length))
         return small, (x.shape,)
+
+    @property
+    def takes_classes(self) -> bool:  # noqa: D102
+        return self._by_row and (self.mixes or 0) < self.output.dim()
+
+    @property
+    def _by_row(self) -> bool:
+        """Whether a row of the output is made of the same row of the input."""
+        known = self.mixes is not None and len(self.inputs) == 1
+        return known and self.inputs[0].shape == self.output.shape
 
     def preserve(self, overwritten: Tensor) -> None:  # noqa: D102
         if any(_same_memory(kept, overwritten) for kept in (*self.inputs, self.output)):

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -40,6 +40,16 @@ from whence.tracing.softmax import Attention
 
 Rule = Callable[[Any, Tensor], "Tensor | tuple[Tensor | None, ...]"]
 
+# Rules that know what to do with classes as a dimension before those of the output.
+_OF_CLASSES: set[Rule | None] = set()
+_Some = TypeVar("_Some", bound=Rule)
+
+
+def of_classes(rule: _Some) -> _Some:
+    """Declare that a rule may be given several classes at once."""
+    _OF_CLASSES.add(rule)
+    return rule
+
 
 @dataclass(frozen=True, eq=False)
 class RuleSet:
@@ -59,6 +69,10 @@ class RuleSet:
     def extended(self, name: str, **rules: Rule) -> RuleSet:
         """This set under a new name, with rules added or replaced."""
         return RuleSet(name, {**self.rules, **rules})
+
+    def takes_classes(self, operation: Operation) -> bool:
+        """Whether the rule for an operation may be given several classes at once."""
+        return operation.takes_classes and self.rules.get(operation.kind) in _OF_CLASSES
 
     def propagate(self, operation: Operation, relevance: Tensor) -> tuple[Tensor | None, ...]:
         """Relevance of each input of an operation, given that of its output.
@@ -148,7 +162,7 @@ def positive_products(quotient: Callable[[Tensor, Tensor], Tensor]) -> Rule:
         to_x = op.adjoint(s, w_positive).mul_(x_positive)
         return to_x.addcmul_(op.adjoint(s, w_negative), x_negative)
 
-    return rule
+    return of_classes(rule)
 
 
 # stable ------------------------------------------------------------------------------------------
@@ -158,6 +172,7 @@ def _times(reading: Tensor | None, factor: Tensor) -> Tensor | None:
     return None if reading is None else reading.mul_(factor)
 
 
+@of_classes
 def _stable_matmul(op: MatMul, relevance: Tensor) -> tuple[Tensor | None, Tensor | None]:
     a, b = op.a if op.a_is_map else op.a.abs(), op.b.abs()
     total = matmul(a, b + b)
@@ -165,6 +180,7 @@ def _stable_matmul(op: MatMul, relevance: Tensor) -> tuple[Tensor | None, Tensor
     return _times(to_a, a), _times(to_b, b)
 
 
+@of_classes
 def _stable_add(op: Add, relevance: Tensor) -> tuple[Tensor, Tensor]:
     a = op.a.abs()
     total = _kept_from_zero(a + op.b.abs())
@@ -234,6 +250,7 @@ def _authors_add(op: Add, relevance: Tensor) -> tuple[Tensor, Tensor]:
     return _rescaled(op, relevance, a, b)
 
 
+@of_classes
 def _reference_matmul(op: MatMul, relevance: Tensor) -> tuple[Tensor | None, Tensor | None]:
     s = _authors_quotient(relevance, op.output).div_(2)
     to_a, to_b = op.adjoints(s, op.a, op.b)
@@ -312,10 +329,11 @@ def _authors_sum(op: Function, relevance: Tensor) -> Tensor:
 # every set ---------------------------------------------------------------------------------------
 
 
+@of_classes
 def unchanged(op: Function | Shift, relevance: Tensor) -> Tensor:
     """Relevance passes as it is; where the operation broadcast its input, it is summed back."""
     x = op.x if isinstance(op, Shift) else op.inputs[0]
-    return relevance.sum_to_size(x.shape)
+    return op.to_shape(relevance, x.shape)
 
 
 _STABLE = RuleSet(

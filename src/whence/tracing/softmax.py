@@ -24,7 +24,7 @@ class Softmax(Function):
         return self.output
 
     def vjp(self, cotangent: Tensor) -> tuple[Tensor, ...]:  # noqa: D102
-        y = self.output
+        y = self.output.expand_as(cotangent)
         return (torch._softmax_backward_data(cotangent, y, -1, y.dtype).mul_(self._scale),)
 
     def only_rows(self, dim: int, start: int, length: int) -> Any:  # noqa: D102
