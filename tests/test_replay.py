@@ -239,11 +239,16 @@ REQUESTS = ({"target": 1}, {}, {"classes": [0, 1]}, {"classes": 2})
 def test_runs_again_say_the_same(method, name, uncompiled):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        check(name, method, REQUESTS[:3:2])
+        check(name, method, REQUESTS[:3:2] if method == "tiba" else REQUESTS[3:])
     assert uncompiled
 
 
-@pytest.mark.parametrize("name", CASES)
+USUAL = ("timm-vit-fused", "torchvision-vit", "Roberta-sdpa", "DistilBert-eager", "hand-written")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in USUAL else pytest.mark.slow) for n in CASES]
+)
 def test_any_model_can_run_again(name, uncompiled):
     check(name, "tiba", REQUESTS[1:2])
     assert uncompiled

@@ -201,7 +201,7 @@ def _pieces(graph: fx.Graph) -> tuple[list[_Piece], list[str]]:
     """The steps in pieces, many of which are equal, and the names of what is returned."""
     steps = [node for node in graph.nodes if node.op == "call_function"]
     returned = [node.name for node in graph.output_node().all_input_nodes]
-    cuts = [0, *sorted(_cuts(steps)), len(steps)]
+    cuts = sorted({0, *_cuts(steps), len(steps)})
     used_last = _last_uses(steps, returned)
     pieces = []
     for start, stop in pairwise(cuts):

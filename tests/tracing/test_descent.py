@@ -9,8 +9,9 @@ from tests.zoo import CASES, built
 from whence import Explainer, WhenceError, rules
 from whence.tracing.descent import Rows
 from whence.tracing.gradients import BALANCED
-from whence.tracing.operations import Add, Linear, MatMul, Operation, Tape
+from whence.tracing.operations import Add, Linear, MatMul, Operation
 from whence.tracing.softmax import Attention
+from whence.tracing.tape import Tape
 from whence.tracing.trace import Trace, trace
 
 # A class token, averages, heads folded into the batch, text, attention call by call.

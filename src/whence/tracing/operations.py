@@ -12,106 +12,15 @@ keeps a tensor that belongs to the graph, so no reference cycle holds memory bac
 from __future__ import annotations
 
 import copy
-import threading
-import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from whence.compiling import is_written_down
-
-if TYPE_CHECKING:
-    from whence.tracing.rules import RuleSet
-
-
-class _Products(threading.local):
-    """The type in which this thread computes products, if that is not the type of the factors."""
-
-    dtype: torch.dtype | None = None
-
-
-_products = _Products()
-
-
-@contextmanager
-def products_in(dtype: torch.dtype | None) -> Iterator[None]:
-    """Have matrix products computed in a type of fewer bits; all else stays as it is."""
-    before, _products.dtype = _products.dtype, dtype
-    try:
-        yield
-    finally:
-        _products.dtype = before
-
-
-def are_coarse() -> bool:
-    """Whether products are computed in a type of fewer bits than their factors have."""
-    return _products.dtype is not None
-
-
-def matmul(a: Tensor, b: Tensor) -> Tensor:
-    """The matrix product of two factors, in the type that products are computed in."""
-    dtype = _products.dtype
-    return a @ b if dtype is None else (a.to(dtype) @ b.to(dtype)).to(a.dtype)
-
-
-class Tape:
-    """What the operations of one trace share: how they are being read just now.
-
-    Attributes:
-        rules: The rule set of a relevance reading; None while gradients are read.
-        batch: Number of samples, the size of the leading dimension.
-        forward_only: Whether nothing will be read, so that operations let go of what they keep.
-        kept_bytes: How much the outputs of operations take.
-        exact: Whether rules are to compute what cancels without shortcuts.
-    """
-
-    def __init__(self) -> None:
-        self.rules: RuleSet | None = None
-        self.batch = 0
-        self.forward_only = False
-        self.kept_bytes = 0
-        self.exact = False
-        self._doubts: list[Tensor] = []
-        self._operations: list[weakref.ref[Operation]] = []
-
-    def add(self, operation: Operation) -> None:
-        """Enter an operation, so that `preserve` can find what it keeps."""
-        operation.tape = self
-        operation.index = len(self._operations)
-        self._operations.append(weakref.ref(operation))
-
-    def doubts(self, doubt: Tensor) -> bool:
-        """Whether a rule should not take its shortcut.
-
-        To look at a tensor of a GPU is to wait for it, and what is written down for later has no
-        values yet. There, doubts are gathered, the shortcut is taken, and `in_doubt` says in the
-        end if it should not have been.
-        """
-        if doubt.device.type == "cpu" and not is_written_down(doubt):
-            return bool(doubt)
-        self._doubts.append(doubt)
-        return False
-
-    def in_doubt(self) -> bool:
-        """Whether a shortcut was taken since the last question that should not have been."""
-        doubt = self.doubt()
-        return doubt is not None and bool(doubt)
-
-    def doubt(self) -> Tensor | None:
-        """The same as a tensor, which need not be waited for; None if there was no shortcut."""
-        doubts, self._doubts = self._doubts, []
-        return torch.stack(doubts).any() if doubts else None
-
-    def preserve(self, tensor: Tensor) -> None:
-        """Copy what operations keep of this tensor's memory, which is about to be overwritten."""
-        for reference in () if self.forward_only else self._operations:
-            operation = reference()
-            if operation is not None:
-                operation.preserve(tensor)
+from whence.tracing.products import are_coarse, matmul
+from whence.tracing.tape import Tape
 
 
 class Operation:

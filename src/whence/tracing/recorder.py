@@ -21,10 +21,11 @@ from whence.errors import TooLargeError, WhenceError
 from whence.tracing import spelling
 from whence.tracing.attention import SOFTMAX, AttentionSite, softmax_behind, weighs_products
 from whence.tracing.descent import REFUSED
-from whence.tracing.operations import Function, MatMul, Operation, Recorded, Tape
+from whence.tracing.operations import Function, MatMul, Operation, Recorded
 from whence.tracing.rules import RuleSet, no_rule
 from whence.tracing.softmax import Attention
 from whence.tracing.spelling import Call, is_traced
+from whence.tracing.tape import Tape
 
 # Kinds that every rule set has: no need to note where they were called.
 _COMMON = frozenset(("linear", "matmul", "add", "sum", "pass"))

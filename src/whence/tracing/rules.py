@@ -33,9 +33,8 @@ from whence.tracing.operations import (
     MatMul,
     Operation,
     Shift,
-    are_coarse,
-    matmul,
 )
+from whence.tracing.products import are_coarse, matmul
 from whence.tracing.softmax import Attention
 
 Rule = Callable[[Any, Tensor], "Tensor | tuple[Tensor | None, ...]"]

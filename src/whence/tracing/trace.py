@@ -16,11 +16,11 @@ from whence.compiling import answer, is_written_down
 from whence.errors import WhenceError
 from whence.tracing.attention import AttentionSite, arrange
 from whence.tracing.descent import descend
-from whence.tracing.operations import Tape
 from whence.tracing.recorder import Recorder, Run, Step, edge_of
 from whence.tracing.replica import replicate, unwrapped
 from whence.tracing.rules import RuleSet
 from whence.tracing.spelling import kind_of_module
+from whence.tracing.tape import Tape
 
 
 @dataclass
