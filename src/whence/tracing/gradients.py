@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from whence.compiling import is_written_down
 from whence.tracing.operations import Function, MatMul, Operation
 from whence.tracing.rules import RuleSet, of_classes
 from whence.tracing.spelling import name_of
@@ -63,8 +64,10 @@ def _to_numerator(op: Function, gradient: Tensor) -> tuple[Tensor, ...]:
 def _chord(op: Function, gradient: Tensor) -> tuple[Tensor, ...]:
     """The slope f(x) / x of an activation x g(x), whose gate g(x) is taken as constant."""
     x = op.inputs[0].detach()
-    at_zero = op.vjp(torch.ones_like(op.output))[0]
-    return (gradient * torch.where(x == 0, at_zero, op.output / torch.where(x == 0, 1, x)),)
+    slope = op.output / x
+    if is_written_down(x) or x.is_cuda or not bool(slope.sum().isfinite()):  # there may be a 0 / 0
+        slope = torch.where(x == 0, op.vjp(torch.ones_like(op.output))[0], slope)
+    return (gradient * slope,)
 
 
 def _spread_held(op: Function, gradient: Tensor) -> tuple[Tensor, ...]:
