@@ -13,8 +13,8 @@ from torch import nn
 
 from tests.zoo import CASES, built
 from whence import Explainer, Layout, compiling, replay
-from whence.explainer import _is_plain
 from whence.replay import Found, Replays
+from whence.request import is_plain
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 
@@ -189,7 +189,7 @@ def test_another_layout_is_another_graph(explained):
     ],
 )
 def test_only_what_can_be_read_from_how_it_is_written_is_recorded(value, plain):
-    assert _is_plain(value) is plain
+    assert is_plain(value) is plain
 
 
 @pytest.fixture

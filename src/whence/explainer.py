@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import operator
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -23,6 +22,7 @@ from whence.layout import Layout, Tokens, find_layout, find_tokens
 from whence.methods import Method
 from whence.parts import Part, even
 from whence.replay import Found, Replays
+from whence.request import Request, check_memory, is_plain
 from whence.targets import class_names_of, of_samples, resolve
 from whence.tracing import rules as rule_sets
 from whence.tracing.products import Precision, check_precision, products_in
@@ -37,18 +37,6 @@ _MAPS_AT_ONCE = 64
 _OF_A_MAP = 1 / 16
 _KEPT = ("attention", "gradient", "relevance")
 _COARSE = (torch.float16, torch.bfloat16)
-
-
-class _Request(NamedTuple):
-    """What `explain` was asked for."""
-
-    method: Method
-    name: str
-    rules: RuleSet
-    target: Any
-    classes: Any
-    keep_evidence: bool
-    memory: float | None
 
 
 class _Scored(NamedTuple):
@@ -152,7 +140,7 @@ class Explainer:
             WhenceError: Something is wrong with the model, the inputs or the request.
         """
         built = methods.build(method, options)
-        _check_memory(memory)
+        check_memory(memory)
         rule_set = rule_sets.get(rules)
         if rule_set.name != "stable" and not (built.propagates or keep_evidence):
             warnings.warn(
@@ -162,7 +150,7 @@ class Explainer:
                 stacklevel=2,
             )
         call = Call.of(inputs, self.model)
-        request = _Request(built, method, rule_set, target, classes, keep_evidence, memory)
+        request = Request(built, method, rule_set, target, classes, keep_evidence, memory)
         # Whatever surrounds the call, explanations are computed in the precision of the weights.
         off = torch.autocast(call.main.device.type, enabled=False)
         with off, torch.inference_mode(False), products_in(self.precision):
@@ -195,7 +183,7 @@ class Explainer:
             evidence=joined(part.evidence, one_target=not many) if keep_evidence else None,
         )
 
-    def _in_parts(self, call: Call, request: _Request) -> Part:
+    def _in_parts(self, call: Call, request: Request) -> Part:
         """An explanation of as many samples at a time as memory allows."""
         batch = len(call.main)
         bound = most_bytes(call.main.device, request.memory)
@@ -231,7 +219,7 @@ class Explainer:
     def _part(
         self,
         call: Call,
-        request: _Request,
+        request: Request,
         rows: slice,
         bound: float | None = None,
         map_bytes: float = math.inf,
@@ -258,7 +246,7 @@ class Explainer:
     def _computed(
         self,
         call: Call,
-        request: _Request,
+        request: Request,
         tokens: Tokens | None,
         special: Tensor | None,
         bound: float | None,
@@ -281,17 +269,17 @@ class Explainer:
         return Part(scored.scores, indices, logits, scored.layout, tokens, *scored[2:])
 
     def _replayed(
-        self, call: Call, request: _Request, special: Tensor | None, map_bytes: float
+        self, call: Call, request: Request, special: Tensor | None, map_bytes: float
     ) -> Found | None:
         """What a recorded run gives, if there is one and it can be trusted."""
         method = request.method
         if not self.fast or request.keep_evidence:
             return None
-        highest = _highest(request)
+        highest = request.highest
         if "forwards" in method.needs or (highest is None and self._class_count is None):
             return None
         others = {k: v for k, v in call.kwargs.items() if not isinstance(v, Tensor)}
-        if not _is_plain(others):
+        if not is_plain(others):
             return None  # tensors inside of it would stay as they were when it was recorded
         inputs = {f"argument {n}": tensor for n, tensor in enumerate(call.tensors)}
         if highest is None:
@@ -321,7 +309,7 @@ class Explainer:
         self,
         traced: Trace,
         call: Call,
-        request: _Request,
+        request: Request,
         indices: Tensor,
         special: Tensor | None,
     ) -> _Scored:
@@ -412,24 +400,6 @@ def _check_finite(scores: Tensor, method: str) -> None:
         )
 
 
-def _highest(request: _Request) -> int | None:
-    """How many of the highest classes are asked for; None if classes are named."""
-    if request.target is None and request.classes is None:
-        return 1
-    usual = hasattr(request.classes, "__index__") and not isinstance(request.classes, bool)
-    one = usual and getattr(request.classes, "ndim", 0) == 0
-    return operator.index(request.classes) if one and request.target is None else None
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether all that a value is can be read from how it is written."""
-    if isinstance(value, Mapping):
-        return _is_plain(list(value.items()))
-    if isinstance(value, list | tuple):
-        return all(map(_is_plain, value))
-    return value is None or isinstance(value, bool | int | float | str | torch.dtype)
-
-
 def _check_inputs(name: str, method: Method, layout: Layout) -> None:
     kind = "text" if layout.grid is None else "image"
     if kind not in method.inputs:
@@ -437,12 +407,6 @@ def _check_inputs(name: str, method: Method, layout: Layout) -> None:
             f"Method '{name}' explains {' and '.join(method.inputs)}s only, and this input is "
             f"{'a text' if kind == 'text' else 'an image'}."
         )
-
-
-def _check_memory(memory: Any) -> None:
-    number = isinstance(memory, int | float) and not isinstance(memory, bool)
-    if memory is not None and not (number and 0 < memory < math.inf):
-        raise WhenceError(f"memory is a number of gibibytes above 0, such as 0.5, not {memory!r}.")
 
 
 def _classes_at_once(method: Method, kinds: Collection[str], indices: Tensor) -> int:
