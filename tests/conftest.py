@@ -53,3 +53,20 @@ def text_model(tmp_path_factory) -> Path:
 def embedded(image_model, text_model, monkeypatch) -> None:
     """Small models in the place of those that whence carries."""
     monkeypatch.setattr("whence.models.EMBEDDED", {"image": image_model, "text": text_model})
+
+
+@pytest.fixture
+def programs(monkeypatch) -> list:
+    """The inputs of what would be compiled; nothing is, for a compiler takes a minute."""
+    from whence import compiling
+
+    made = []
+
+    class Noted(compiling.Program):
+        def __init__(self, compute, inputs):
+            made.append(inputs)
+            super().__init__(compute, inputs)
+
+    monkeypatch.setattr(compiling, "Program", Noted)
+    monkeypatch.setattr(compiling, "_compiled", lambda steps, args: steps)
+    return made

@@ -1,5 +1,6 @@
 """Rows of each protocol against their definitions, written plainly."""
 
+import dataclasses
 import sys
 
 import numpy as np
@@ -250,6 +251,36 @@ def test_trust_of_texts(bert, reviews):
         assert row["completeness_error"] < 0.05
     for row in judged.rows(bert, batch, one("tiba")):
         assert row["float64_difference"] < 1e-3
+
+
+def test_trust_compiles_once_for_all_photos(vit, photos, programs):
+    batch, method = samples(photos, 3), one("tiba")
+    found = []
+    for loaded in (vit, dataclasses.replace(vit, fast=True)):
+        judged = build("trust", {"draws": 2, "cascade": 1})
+        judged.begin([sample.name for sample in batch], seed=0)
+        found.append([judged.rows(loaded, [sample], method)[0] for sample in batch])
+    # The predicted class, and the same class of a photo with noise; neither copies in float64 nor
+    # those with random layers.
+    assert len(programs) == 2
+    for plain, fast in zip(*found, strict=True):
+        assert fast["sensitivity"] == pytest.approx(plain["sensitivity"], rel=1e-3)
+        assert fast.get("cascade") == plain.get("cascade")
+
+
+def test_trust_compiles_nothing_for_single_texts(bert, reviews, programs):
+    judged = build("trust", {"draws": 2, "cascade": 1})
+    judged.rows(dataclasses.replace(bert, fast=True), samples(reviews, 2), one("tiba"))
+    assert programs == []
+
+
+def test_trust_in_another_precision_is_compared_with_the_full_one(vit, photos):
+    judged = build("trust", {"draws": 1, "cascade": 0})
+    exact, coarse = (
+        judged.rows(dataclasses.replace(vit, precision=p), samples(photos, 1), one("tiba"))[0]
+        for p in (None, "bfloat16")
+    )
+    assert exact["float64_difference"] < 1e-4 < coarse["float64_difference"] < 0.5
 
 
 def test_labels_of_other_names(bert, reviews):

@@ -86,6 +86,14 @@ def test_words_of_plain_ids(model, tokenizer):
         Explainer(model).explain(batch).words()
 
 
+def test_embeddings_have_no_words(model, tokenizer):
+    ids = tokenizer(TEXTS[0], return_tensors="pt")["input_ids"]
+    explainer = Explainer(model, tokenizer=tokenizer)
+    result = explainer.explain({"inputs_embeds": model.get_input_embeddings()(ids).detach()})
+    assert result.tokens is None
+    assert torch.allclose(result.scores, explainer.explain({"input_ids": ids}).scores, atol=1e-6)
+
+
 class Pieces:
     """A tokenizer of words in pieces, in the manner of its family."""
 

@@ -51,7 +51,7 @@ def find_tokens(inputs: Mapping[str, Any], ids: Tensor, tokenizer: Any = None) -
         and all(len(e.ids) == ids.shape[1] for e in encodings)
     ):
         return Tokens([list(e.tokens) for e in encodings], [list(e.word_ids) for e in encodings])
-    if tokenizer is None:
+    if tokenizer is None or ids.is_floating_point():  # embeddings have no names
         return None
     strings = [tokenizer.convert_ids_to_tokens(row) for row in ids.tolist()]
     return Tokens(strings, [_numbered_words(row, tokenizer) for row in strings])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import torch
@@ -21,6 +22,9 @@ def load(
     kind: Kind | None = None,
     weights: str | Path | None = None,
     device: str | None = None,
+    *,
+    fast: bool = False,
+    precision: str | None = None,
 ) -> LoadedModel:
     """Load a model, its preparation of inputs and the names of its classes.
 
@@ -31,11 +35,15 @@ def load(
             model tells, and must agree.
         weights: A safetensors file, for models of timm and torchvision.
         device: Where to run, such as ``"cpu"`` or ``"cuda"``; the best there is if left out.
+        fast: Whether to compile what is done to batches of one shape, as `Explainer` does.
+        precision: In what matrix products are computed: ``"tf32"`` on a GPU, or ``"bfloat16"``.
 
     Raises:
         WhenceError: There is no such model, or it cannot be used.
     """
     place = find_device(device)
+    if precision == "tf32" and place.type == "cpu":
+        raise WhenceError("The precision tf32 is one of GPUs, and this is to run on a CPU.")
     library, _, rest = str(name or "").partition(":")
     if weights is not None and library not in ("timm", "torchvision"):
         raise WhenceError("A weights file is for timm:NAME and torchvision:NAME only.")
@@ -56,8 +64,7 @@ def load(
     if kind is not None and kind != loaded.kind:
         raise WhenceError(f"The model '{loaded.name}' explains {loaded.kind}s, not {kind}s.")
     loaded.model.to(place).eval()
-    loaded.device = place
-    return loaded
+    return dataclasses.replace(loaded, device=place, fast=fast, precision=precision)
 
 
 def _embedded(kind: Kind | None) -> LoadedModel:

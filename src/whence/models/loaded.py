@@ -47,6 +47,9 @@ class LoadedModel:
         preparation: Makes a batch of photos or texts into what the model takes.
         tokenizer: For text.
         device: Where the model lies.
+        fast: As for `Explainer`.
+        precision: As for `Explainer`.
+        explainer: The one that explains all batches, so that what it compiled is used again.
     """
 
     name: str
@@ -57,6 +60,18 @@ class LoadedModel:
     preparation: Callable[[Sequence[Any]], Prepared] = field(repr=False)
     tokenizer: Any = field(default=None, repr=False)
     device: torch.device | str = "cpu"
+    fast: bool = False
+    precision: str | None = None
+    explainer: Explainer = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self.explainer = Explainer(
+            self.model,
+            class_names=self.class_names,
+            tokenizer=self.tokenizer,
+            fast=self.fast,
+            precision=self.precision,  # type: ignore[arg-type]  # which refuses other words
+        )
 
     def prepare(self, inputs: Sequence[Any]) -> Prepared:
         """Make photos (RGB) or texts into a batch that the model takes, on its device.
@@ -78,8 +93,7 @@ class LoadedModel:
 
     def explain(self, prepared: Prepared, **request: Any) -> Explanation:
         """Explain a prepared batch; the request is that of `Explainer.explain`."""
-        explainer = Explainer(self.model, class_names=self.class_names, tokenizer=self.tokenizer)
-        explanation = explainer.explain(prepared.inputs, **request)
+        explanation = self.explainer.explain(prepared.inputs, **request)
         encodings = getattr(prepared.inputs, "encodings", None)
         if explanation.tokens is not None and encodings:
             texts = [_as_written(e, t) for e, t in zip(encodings, prepared.shown, strict=True)]

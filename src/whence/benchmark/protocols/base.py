@@ -14,7 +14,6 @@ from whence.benchmark.chosen import Chosen
 from whence.benchmark.columns import Columns
 from whence.benchmark.labels import Labels
 from whence.errors import WhenceError
-from whence.explainer import Explainer
 from whence.models import LoadedModel
 
 if TYPE_CHECKING:
@@ -186,5 +185,4 @@ def numbers(values: Tensor) -> list[Any]:
 
 def explained(loaded: LoadedModel, inputs: Any, method: Chosen, **classes: Any) -> Explanation:
     """Explain inputs that lie on the device already."""
-    explainer = Explainer(loaded.model, class_names=loaded.class_names, tokenizer=loaded.tokenizer)
-    return explainer.explain(inputs, **classes, **method.request())
+    return loaded.explainer.explain(inputs, **classes, **method.request())

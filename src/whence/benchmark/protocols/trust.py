@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -26,7 +26,6 @@ from whence.benchmark.protocols.base import (
     present,
 )
 from whence.errors import WhenceError
-from whence.explainer import Explainer
 from whence.metrics.trust import (
     agreement,
     completeness_error,
@@ -66,7 +65,7 @@ class Trust(Protocol):
     cascade: int = 8
     _seed: int = field(default=0, init=False, repr=False)
     _cascaded: set[str] | None = field(default=None, init=False, repr=False)
-    _double: nn.Module | None = field(default=None, init=False, repr=False)
+    _double: LoadedModel | None = field(default=None, init=False, repr=False)
     _double_of: nn.Module | None = field(default=None, init=False, repr=False)
     _layers: int = field(default=0, init=False, repr=False)
 
@@ -81,8 +80,10 @@ class Trust(Protocol):
         self, loaded: LoadedModel, samples: Sequence[Any], method: Chosen
     ) -> list[Row]:
         if loaded.kind == "text":
-            # One by one: noise and rounding of a text must not depend on others' padding.
-            return [self._text_row(loaded, sample, method) for sample in samples]
+            # One by one: noise and rounding of a text must not depend on others' padding. So each
+            # has a length of its own, for which compiling does not pay.
+            plain = replace(loaded, fast=False)
+            return [self._text_row(plain, sample, method) for sample in samples]
         seen = [s if isinstance(s, Seen) else see(loaded, s) for s in samples]
         rows: dict[int, Row] = {}
         for places in by_shape(seen):
@@ -131,9 +132,11 @@ class Trust(Protocol):
         self, loaded: LoadedModel, inputs: Any, method: Chosen, classes: list[int]
     ) -> Tensor:
         if self._double is None or self._double_of is not loaded.model:
-            self._double, self._double_of = copy.deepcopy(loaded.model).double(), loaded.model
+            model = copy.deepcopy(loaded.model).double()
+            self._double = replace(loaded, model=model, fast=False, precision=None)
+            self._double_of = loaded.model
         given = inputs.double() if isinstance(inputs, Tensor) else inputs
-        return _scores(loaded, self._double, given, method, classes)
+        return _scores(self._double, given, method, classes)
 
     def _sensitivity(
         self, loaded: LoadedModel, inputs: Any, method: Chosen, target: int
@@ -143,7 +146,7 @@ class Trust(Protocol):
 
         def explain(values: Tensor) -> Tensor:
             given = values if rest is None else {**rest, "inputs_embeds": values}
-            return _scores(loaded, loaded.model, given, method, [target])
+            return _scores(loaded, given, method, [target])
 
         try:
             found = sensitivity(explain, noisy, self.radius, self.draws, self._seed)
@@ -177,7 +180,7 @@ class Trust(Protocol):
         """Correlation of ranks with the model's own maps, (samples, layers), top layer first."""
 
         def explain(model: nn.Module) -> Tensor:
-            return _scores(loaded, model, inputs, method, classes)
+            return _scores(replace(loaded, model=model, fast=False), inputs, method, classes)
 
         found = [one.spearman for one in randomization_cascade(loaded.model, explain, self._seed)]
         self._layers = len(found)
@@ -215,14 +218,8 @@ class Trust(Protocol):
         ]
 
 
-def _scores(
-    loaded: LoadedModel, model: nn.Module, inputs: Any, method: Chosen, classes: list[int]
-) -> Tensor:
-    # Embeddings have no tokens that a tokenizer could name.
-    named = not isinstance(inputs, Tensor) and "input_ids" in inputs
-    tokenizer = loaded.tokenizer if named else None
-    explainer = Explainer(model, class_names=loaded.class_names, tokenizer=tokenizer)
-    return explainer.explain(inputs, target=classes, **method.request()).scores.detach()
+def _scores(loaded: LoadedModel, inputs: Any, method: Chosen, classes: list[int]) -> Tensor:
+    return explained(loaded, inputs, method, target=classes).scores.detach()
 
 
 def _one(inputs: Any, at: int) -> Any:
