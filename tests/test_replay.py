@@ -67,14 +67,22 @@ def test_other_requests_shapes_and_weights_are_other_graphs(made):
     assert replays.run("this", {"x": x.double()}, doubled) is None
 
 
-def test_few_graphs_are_kept_the_last_used_ones(made):
+def test_few_shapes_of_a_request_are_kept_the_last_used_ones(made):
+    replays, (a, b, c, d) = Replays(nn.Linear(2, 2)), map(torch.ones, range(1, 5))
+    for x in (a, b, c):
+        replays.run("this", {"x": x}, doubled)
+    assert replays.run("this", {"x": a}, doubled) is not None
+    replays.run("this", {"x": d}, doubled)  # takes the place of b
+    assert replays.run("this", {"x": a}, doubled) is not None
+    assert replays.run("this", {"x": b}, doubled) is None
+
+
+def test_requests_that_take_turns_are_all_kept(made):
     replays, x = Replays(nn.Linear(2, 2)), torch.ones(3)
-    for what in ("a", "b", "c"):
-        replays.run(what, {"x": x}, doubled)
-    assert replays.run("a", {"x": x}, doubled) is not None
-    replays.run("d", {"x": x}, doubled)  # takes the place of b
-    assert replays.run("a", {"x": x}, doubled) is not None
-    assert replays.run("b", {"x": x}, doubled) is None
+    for turn in range(4):
+        for what in range(8):
+            assert (replays.run(what, {"x": x}, doubled) is None) == (turn == 0)
+    assert made.count == 8
 
 
 def test_what_cannot_be_recorded_is_tried_once(made):

@@ -20,7 +20,8 @@ from whence import compiling
 from whence.layout import Layout
 from whence.tracing.replica import tensors_of
 
-# A graph keeps the memory that it works in.
+# For so many shapes a request is kept ready. Several requests that take turns, as methods do that
+# are compared, must not push each other out.
 _MOST = 3
 # How far scores may be from those of the plain way, which rounds otherwise: in bfloat16 by 0.01.
 _APART = 0.05
@@ -66,7 +67,7 @@ class Replays:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._lock = threading.Lock()
-        self._known: OrderedDict[Hashable, _Ready | None] = OrderedDict()
+        self._known: dict[Hashable, OrderedDict[Hashable, _Ready | None]] = {}
 
     def __reduce__(self) -> tuple[type[Replays], tuple[nn.Module]]:
         """A copy, which another process may want, begins anew."""
@@ -97,27 +98,29 @@ class Replays:
         with self._lock, torch.cuda.device_of(next(iter(inputs.values()))):  # type: ignore[no-untyped-call]
             shapes = tuple((name, tuple(x.shape), x.dtype) for name, x in inputs.items())
             places = hash(tuple((x.data_ptr(), x.shape, x.dtype) for x in weights))
-            return self._run((what, shapes, self._model.training, places), inputs, compute)
+            known = self._known.setdefault(what, OrderedDict())
+            return _run(known, (shapes, self._model.training, places), inputs, compute)
 
-    def _run(
-        self,
-        key: Hashable,
-        inputs: Mapping[str, Tensor],
-        compute: Callable[[Mapping[str, Tensor]], Found],
-    ) -> Found | None:
-        if key not in self._known:
-            self._known[key] = _NOT_YET
-            while len(self._known) > _MOST:
-                self._known.popitem(last=False)
-            return None
-        self._known.move_to_end(key)
-        ready = self._known[key]
-        if ready is not _NOT_YET:
-            return None if ready is None else ready(inputs)
-        with compiling.noted() as answers:
-            expected = compute(inputs)
-        self._known[key] = _ready(compute, inputs, answers, expected)
-        return expected
+
+def _run(
+    known: OrderedDict[Hashable, _Ready | None],
+    key: Hashable,
+    inputs: Mapping[str, Tensor],
+    compute: Callable[[Mapping[str, Tensor]], Found],
+) -> Found | None:
+    if key not in known:
+        known[key] = _NOT_YET
+        while len(known) > _MOST:
+            known.popitem(last=False)
+        return None
+    known.move_to_end(key)
+    ready = known[key]
+    if ready is not _NOT_YET:
+        return None if ready is None else ready(inputs)
+    with compiling.noted() as answers:
+        expected = compute(inputs)
+    known[key] = _ready(compute, inputs, answers, expected)
+    return expected
 
 
 def _ready(
