@@ -112,6 +112,39 @@ def test_batches_give_the_same_as_one_by_one(here):
         assert torch.allclose(both[0].scores, both[1].scores, atol=1e-6)
 
 
+def test_fast_compiles_for_full_batches(here, programs):
+    for number in range(7):
+        photo(40 + number, 50, seed=number).save(f"p{number}.png")
+    asked = ("p*.png", "--batch", "2", "--method", "tiba")
+    whence(*asked, "--out", "plain")
+    assert programs == []
+    whence(*asked, "--out", "fast", "--fast")
+    ((pixels,),) = programs
+    assert len(pixels) == 2
+    for number in range(7):
+        plain, fast = (
+            Explanation.load(here / out / f"p{number}.safetensors") for out in ("plain", "fast")
+        )
+        assert torch.allclose(fast.scores, plain.scores, rtol=1e-3, atol=1e-6)
+        assert fast.settings == plain.settings
+
+
+def test_fast_compiles_nothing_for_texts_of_different_lengths(here, programs):
+    texts = ["good", "a good film", "the film is good", "a wonderful film and very good ."]
+    assert len(summary(*texts, "--batch", "1", "--fast")) == 4
+    assert programs == []
+
+
+def test_precision_is_told(here):
+    (entry,) = summary("one.png", "--precision", "bfloat16", "--method", "tiba")
+    assert entry["settings"]["precision"] == "bfloat16"
+    coarse = Explanation.load(here / "whence-out" / "one.safetensors")
+    (entry,) = summary("one.png", "--method", "tiba", "--force")
+    assert "precision" not in entry["settings"]
+    exact = Explanation.load(here / "whence-out" / "one.safetensors")
+    assert 0 < (coarse.scores - exact.scores).norm() < 0.2 * exact.scores.norm()
+
+
 def test_targets(here):
     (entry,) = summary("one.png", "--target", "dog", "--target", "0")
     assert [one["name"] for one in entry["classes"]] == ["dog", "cat"]
@@ -130,6 +163,7 @@ def test_targets(here):
         (["--start-layer", "9"], "start_layer=9 does not exist"),
         (["--model", "./none"], "There is no folder './none'"),
         (["--weights", "w.safetensors"], "timm:NAME and torchvision:NAME only"),
+        (["--device", "cpu", "--precision", "tf32"], "The precision tf32 is one of GPUs"),
         (["--device", "toaster"], "There is no device 'toaster'"),
         (["--out", "one.png"], "'one.png' cannot be written to"),
         (["--out", "one.png/deeper"], "cannot be written to"),
@@ -147,7 +181,8 @@ def test_requests_that_cannot_be_met(arguments, message, here):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--batch", "0"], ["--top", "0"], ["--format", "bmp"], ["--no"]]
+    "arguments",
+    [["--precision", "fp8"], ["--batch", "0"], ["--top", "0"], ["--format", "bmp"], ["--no"]],
 )
 def test_usage(arguments, here):
     whence("one.png", *arguments, code=2)

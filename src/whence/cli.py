@@ -115,6 +115,8 @@ def explain(
     device: options.Device = None,
     batch: options.Batch = 16,
     memory: options.Memory = None,
+    fast: options.Fast = False,
+    precision: options.InPrecision = None,
     out: Annotated[Path, typer.Option(help="The folder for results.")] = Path("whence-out"),
     image_format: Annotated[Format, typer.Option("--format", help="Of figures.")] = Format.png,
     as_json: Annotated[
@@ -145,6 +147,8 @@ def explain(
             top=top,
             batch=batch,
             memory=memory,
+            fast=fast,
+            precision=precision and precision.value,
         )
         request = bulk.Request(how, out, image_format.value, force)
         console = Console(highlight=False, emoji=False, markup=False, soft_wrap=True)

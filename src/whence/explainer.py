@@ -162,7 +162,8 @@ class Explainer:
                 f"float32 copy of the model.",
                 stacklevel=2,
             )
-        rules_used = {"rules": rule_set.name} if built.propagates else {}
+        settings = {"rules": rule_set.name} if built.propagates else {}
+        settings |= {} if self.precision is None else {"precision": self.precision}
         # One target is a class dimension of length 1, which the user did not ask for.
         many = classes is not None
         chosen = (slice(None), slice(None) if many else 0)
@@ -177,7 +178,7 @@ class Explainer:
             multi_label=_is_multi_label(self.model),
             method=methods.describe(method).name,
             class_specific=built.class_specific,
-            settings=rules_used | dataclasses.asdict(built),  # type: ignore[call-overload]
+            settings=settings | dataclasses.asdict(built),  # type: ignore[call-overload]
             found=(part.told if many else [one for (one,) in part.told]) or None,
             version=__version__,
             evidence=joined(part.evidence, one_target=not many) if keep_evidence else None,

@@ -44,7 +44,8 @@ class Explanation:
         multi_label: Whether several classes can hold at once, each with a probability of its own.
         method: Name of the method.
         class_specific: Whether another class could have got another explanation.
-        settings: Its options, and the rule set if it propagates relevance.
+        settings: Its options, the rule set if it propagates relevance, and the precision if it is
+            not that of the weights.
         found: What the method had to tell beside the scores: for each sample, or each sample and
             class, as scores are.
         version: The version of whence.

@@ -1,5 +1,7 @@
 """`whence benchmark` on the command line."""
 
+import json
+
 import pytest
 from typer.testing import CliRunner
 
@@ -28,6 +30,22 @@ def test_a_run(image_model, photos, tmp_path):
     assert "is a file" in whence(*asked, "--out", file, code=2).stderr
 
 
+def test_precision_is_a_setting_and_fast_is_none(image_model, photos, tmp_path, programs):
+    asked = ("perturbation", "--model", image_model, "--data", photos, "--methods", "tiba")
+    one = (*asked, "--batch", 1, "--quiet", "--out", tmp_path / "out")
+    whence(*one)
+    whence(*one, "--fast")  # all is there
+    assert programs == []
+    other = whence(*one, "--precision", "bfloat16", code=2)
+    assert "'precision' was not set and is \"bfloat16\" now" in other.stderr
+    coarse = (*one[:-1], tmp_path / "coarse", "--precision", "bfloat16")
+    whence(*coarse, "--fast")
+    assert programs
+    whence(*coarse)
+    told = json.loads((tmp_path / "coarse" / "run.json").read_text())
+    assert told["settings"]["precision"] == "bfloat16"
+
+
 def test_embedded_model_and_default_folder(embedded, masked, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     whence("segmentation", "--data", masked, "--limit", 2, "--view", "whole")
@@ -41,6 +59,7 @@ def test_embedded_model_and_default_folder(embedded, masked, tmp_path, monkeypat
         (["--data", "nowhere"], "'nowhere' is not there"),
         (["--methods", "tibba"], "Did you mean 'tiba'"),
         (["--unit", "patches"], "has no option 'unit'"),
+        (["--precision", "tf32", "--device", "cpu"], "The precision tf32 is one of GPUs"),
         (["--format", "jpeg"], "no format 'jpeg'"),
     ],
 )

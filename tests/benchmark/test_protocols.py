@@ -76,6 +76,21 @@ def test_perturbation_is_what_the_paper_says(vit, photos, unit, method):
             assert row[f"difference_{which}_auc"] == pytest.approx(apart)
 
 
+def test_perturbation_compiles_for_whole_batches_only(vit, photos, programs):
+    fast, batch, method = dataclasses.replace(vit, fast=True), samples(photos, 4), one("tiba")
+    judged = build("perturbation", {})
+    expected = judged.rows(vit, batch, method)
+    assert any(row["label"] != row["predicted"] for row in expected)
+    for _ in range(3):
+        found = judged.rows(fast, batch, method)
+    ((pixels,),) = programs
+    assert len(pixels) == 4
+    for row, other in zip(found, expected, strict=True):
+        assert row["label"] == other["label"]
+        for name in ("positive_target_probability_auc", "negative_predicted_probability_auc"):
+            assert row[name] == pytest.approx(other[name], abs=0.5)
+
+
 def test_insertion_ends_where_deletion_begins(vit, photos):
     (row,) = build("perturbation", {"insertion": True}).rows(vit, samples(photos, 1), one("tiba"))
     with torch.no_grad():

@@ -56,6 +56,7 @@ def test_nothing_is_written_over_without_force(here, report):
         (["photos", "--target", "cat", "--top", "2"], "either --target or --top"),
         (["photos", "--model", "nowhere/at/all"], "nowhere/at/all"),
         (["photos", "--rules", "nonsense"], "nonsense"),
+        (["photos", "--precision", "fp8"], "'fp8' is not one of 'tf32'"),
         (["photos", "--out", "photos/a.png/page.html"], "cannot be written"),
     ],
 )
@@ -80,6 +81,18 @@ def test_an_interruption_leaves_nothing(here, report, monkeypatch):
     report("photos", code=130)
     assert len(calls) == 2
     assert sorted(file.name for file in here.iterdir()) == ["photos"]
+
+
+def test_fast_and_precision(here, report, programs):
+    for number in range(4):
+        photo(seed=number).save(here / "photos" / f"more{number}.png")
+    # Two methods that take turns: each is compiled once.
+    report("photos/more*.png", "--batch", 1, "--methods", "tiba,gae", "--fast")
+    assert len(programs) == 2
+    assert '"precision"' not in read((here / "report.html").read_text()).all("pre")[0].text
+    report("photos/a.png", "--precision", "bfloat16", "--force")
+    told = read((here / "report.html").read_text()).all("pre")[0].text
+    assert '"precision": "bfloat16"' in told
 
 
 def test_the_method_that_is_not_named_is_that_of_explain(here, report):

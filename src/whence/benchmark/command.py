@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from whence import options
 from whence.defaults import METHOD
 from whence.told import sentences
 
@@ -98,6 +99,8 @@ def benchmark(
     device: Annotated[
         str | None, typer.Option(help="Such as cpu or cuda; the best there is if left out.")
     ] = None,
+    fast: options.Fast = False,
+    precision: options.InPrecision = None,
     classes: Annotated[
         str | None,
         typer.Option(
@@ -139,7 +142,7 @@ def benchmark(
         from whence.benchmark.runner import run
         from whence.render.facts import printable
 
-        options = {
+        of_protocol = {
             "classes": classes,
             "unit": unit and unit.value,
             "fill": fill and fill.value,
@@ -165,7 +168,9 @@ def benchmark(
                 rules=rules,
                 device=device,
                 weights=weights,
-                **options,
+                fast=fast,
+                precision=precision and precision.value,
+                **of_protocol,
             )
         except KeyboardInterrupt:
             typer.echo("Stopped. What was done is kept; the same command goes on.", err=True)

@@ -70,6 +70,8 @@ def run(
     rules: str = "stable",
     device: str | None = None,
     weights: str | Path | None = None,
+    fast: bool = False,
+    precision: str | None = None,
     **options: Any,
 ) -> Outcome:
     """Judge methods on a dataset, continuing where an earlier run of the same folder stopped.
@@ -89,6 +91,8 @@ def run(
         rules: How relevance passes operations, for methods that do not say.
         device: Where to run.
         weights: A safetensors file, for models of timm and torchvision.
+        fast: As for `whence.models.load`, where the model is not loaded yet.
+        precision: Likewise.
         **options: Of the protocol, such as ``fill="blur"``; and ``classes``, what the dataset's
             labels are called by the model.
 
@@ -110,7 +114,8 @@ def run(
     if isinstance(model, LoadedModel):
         loaded = model
     else:
-        loaded = load(model, None if model else dataset.kind, weights, device)
+        kind = None if model else dataset.kind
+        loaded = load(model, kind, weights, device, fast=fast, precision=precision)
     names = drawn(dataset.names(), limit, seed)
     _check(judged, loaded, dataset, names, chosen)
     judged.labels.check(loaded)
@@ -126,6 +131,7 @@ def run(
         "limit": limit,
         "seed": seed,
         "rules": rules,
+        "precision": loaded.precision,
     }
     store = Store(folder, settings)
     work = _Run(judged, loaded, dataset, chosen, names, store, batch, seed)
@@ -222,6 +228,7 @@ class _Run:
             ],
             "batch": self.batch,
             "device": str(self.loaded.device),
+            "fast": self.loaded.fast,
             "versions": versions(),
             "versions_before": self.versions,
         }
@@ -353,7 +360,7 @@ class _Run:
             table,
             results,
             picture.read_bytes() if figure is not None else None,
-            self.loaded,
+            self.loaded.plain(),  # for a few examples
             self.dataset,
             self.methods,
             facts,

@@ -13,7 +13,7 @@ from whence import methods
 from whence.benchmark.chosen import Chosen
 from whence.errors import WhenceError
 from whence.explanation import Explanation
-from whence.inputs.sources import Source
+from whence.inputs.sources import Kind, Source
 from whence.models import LoadedModel, Prepared, load
 from whence.models.loaded import one_sample
 from whence.tracing import rules as rule_sets
@@ -32,6 +32,8 @@ class How:
         top: Instead, the number of highest classes.
         batch: How many inputs are in memory at once.
         memory: Gibibytes that methods of many forward passes may take.
+        fast: Whether to compile what is done to batches of one shape.
+        precision: In what matrix products are computed.
     """
 
     methods: tuple[Chosen, ...]
@@ -42,6 +44,8 @@ class How:
     top: int | None = None
     batch: int = 16
     memory: float | None = None
+    fast: bool = False
+    precision: str | None = None
 
     def check(self) -> None:
         """Refuse what is known to be wrong before a model is loaded.
@@ -74,13 +78,24 @@ class How:
         Raises:
             WhenceError: There is no such model, or it lacks a class.
         """
+
+        def loaded_for(kind: Kind | None) -> LoadedModel:
+            return load(
+                self.model,
+                kind,
+                self.weights,
+                self.device,
+                fast=self.fast,
+                precision=self.precision,
+            )
+
         if self.model is not None or self.weights is not None:
-            loaded = load(self.model, None, self.weights, self.device)
+            loaded = loaded_for(None)
             models = {str(loaded.kind): loaded}
         else:
             readable = [source for source in sources if source.problem is None]
             kinds = sorted({source.kind for source in readable or sources})
-            models = {str(kind): load(None, kind, None, self.device) for kind in kinds}
+            models = {str(kind): loaded_for(kind) for kind in kinds}
         for loaded in models.values():
             loaded.check(**self.classes())
         return models

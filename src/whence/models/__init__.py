@@ -43,7 +43,10 @@ def load(
     """
     place = find_device(device)
     if precision == "tf32" and place.type == "cpu":
-        raise WhenceError("The precision tf32 is one of GPUs, and this is to run on a CPU.")
+        raise WhenceError(
+            "The precision tf32 is one of GPUs, and the model is to run on a CPU; leave it out, or "
+            "give bfloat16."
+        )
     library, _, rest = str(name or "").partition(":")
     if weights is not None and library not in ("timm", "torchvision"):
         raise WhenceError("A weights file is for timm:NAME and torchvision:NAME only.")

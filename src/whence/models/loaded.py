@@ -73,6 +73,10 @@ class LoadedModel:
             precision=self.precision,  # type: ignore[arg-type]  # which refuses other words
         )
 
+    def plain(self) -> LoadedModel:
+        """The same that compiles nothing, for inputs of which few have the same shape."""
+        return dataclasses.replace(self, fast=False)
+
     def prepare(self, inputs: Sequence[Any]) -> Prepared:
         """Make photos (RGB) or texts into a batch that the model takes, on its device.
 

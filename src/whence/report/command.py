@@ -54,6 +54,8 @@ def report(
     device: options.Device = None,
     batch: options.Batch = 16,
     memory: options.Memory = None,
+    fast: options.Fast = False,
+    precision: options.InPrecision = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only what failed.")] = False,
     force: options.Force = False,
 ) -> None:
@@ -80,6 +82,8 @@ def report(
             top=top,
             batch=batch,
             memory=memory,
+            fast=fast,
+            precision=precision and precision.value,
         )
         heading = title if title is not None else _title(inputs, sources)
         request = making.Request(how, out, heading, not unjudged, force)

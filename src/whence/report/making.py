@@ -114,6 +114,8 @@ def facts(request: Request, models: dict[str, LoadedModel]) -> dict[str, Any]:
         ],
         "versions": versions(),
     }
+    if how.precision is not None:
+        told["precision"] = how.precision
     if request.faithfulness:
         told["faithfulness"] = {
             "removed": ", ".join(f"{step:.0%}" for step in STEPS),

@@ -93,7 +93,9 @@ class Perturbation(Protocol):
         of_target = list(range(len(seen)))
         others = [at for at, label in enumerate(labels) if label not in (None, classes[at])]
         if others and predicted.class_specific:
-            target = explained(loaded, pixels[others], method, target=[labels[at] for at in others])
+            # Each batch has another number of them.
+            plain, targets = loaded.plain(), [labels[at] for at in others]
+            target = explained(plain, pixels[others], method, target=targets)
             maps.append(self._scores(target))
             for number, at in enumerate(others):
                 of_target[at] = len(seen) + number

@@ -82,7 +82,7 @@ class Trust(Protocol):
         if loaded.kind == "text":
             # One by one: noise and rounding of a text must not depend on others' padding. So each
             # has a length of its own, for which compiling does not pay.
-            plain = replace(loaded, fast=False)
+            plain = loaded.plain()
             return [self._text_row(plain, sample, method) for sample in samples]
         seen = [s if isinstance(s, Seen) else see(loaded, s) for s in samples]
         rows: dict[int, Row] = {}
