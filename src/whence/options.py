@@ -62,9 +62,10 @@ Fast = Annotated[
     bool,
     typer.Option(
         "--fast",
-        help="Compile what is done to batches of one shape, on a CPU by a C++ compiler: about a "
-        "minute for each method, then several times faster. It pays for many photos of one size "
-        "as the model takes them, or texts of one length; other batches run as without it.",
+        help="Compile what is done to batches of one shape (on a CPU, a C++ compiler is needed). "
+        "The second batch takes a minute or two longer, for each method, and those after it are "
+        "faster, most of all on a GPU. It pays for thousands of photos of one size as the model "
+        "takes them, or texts of one length; batches of another shape run as without it.",
     ),
 ]
 InPrecision = Annotated[
