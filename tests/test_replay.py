@@ -67,22 +67,30 @@ def test_other_requests_shapes_and_weights_are_other_graphs(made):
     assert replays.run("this", {"x": x.double()}, doubled) is None
 
 
-def test_few_shapes_of_a_request_are_kept_the_last_used_ones(made):
-    replays, (a, b, c, d) = Replays(nn.Linear(2, 2)), map(torch.ones, range(1, 5))
-    for x in (a, b, c):
+def test_few_are_kept_the_last_used_ones(made):
+    replays, shapes = Replays(nn.Linear(2, 2)), [torch.ones(n) for n in range(1, 10)]
+    for x in (*shapes[:8], *shapes[:8]):
         replays.run("this", {"x": x}, doubled)
-    assert replays.run("this", {"x": a}, doubled) is not None
-    replays.run("this", {"x": d}, doubled)  # takes the place of b
-    assert replays.run("this", {"x": a}, doubled) is not None
-    assert replays.run("this", {"x": b}, doubled) is None
-
-
-def test_requests_that_take_turns_are_all_kept(made):
-    replays, x = Replays(nn.Linear(2, 2)), torch.ones(3)
-    for turn in range(4):
-        for what in range(8):
-            assert (replays.run(what, {"x": x}, doubled) is None) == (turn == 0)
     assert made.count == 8
+    replays.run("this", {"x": shapes[0]}, doubled)
+    for _ in range(2):
+        replays.run("this", {"x": shapes[8]}, doubled)  # takes the place of the second
+    assert made.count == 9
+    replays.run("this", {"x": shapes[0]}, doubled)
+    assert made.count == 9
+    replays.run("this", {"x": shapes[1]}, doubled)
+    assert made.count == 10
+
+
+def test_what_was_seen_once_pushes_nothing_out(made):
+    replays, x = Replays(nn.Linear(2, 2)), torch.ones(3)
+    for _ in range(2):
+        replays.run("this", {"x": x}, doubled)
+    for n in range(4, 2000):
+        assert replays.run("this", {"x": torch.ones(n)}, doubled) is None
+    assert replays.run("this", {"x": x}, doubled) is not None
+    assert made.count == 1
+    assert len(replays._seen) <= replay._SEEN
 
 
 def test_what_cannot_be_recorded_is_tried_once(made):

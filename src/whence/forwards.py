@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -166,7 +167,10 @@ def _bytes_kept(traced: Trace) -> int:
 
 def most_bytes(device: torch.device, memory: float | None) -> float:
     """What one recorded forward pass may keep, if the user names so many gibibytes or none."""
-    return (min(_free(device), _KEPT_AT_ONCE) if memory is None else memory) * 2**30
+    if memory is not None:
+        return memory * 2**30
+    # A power of two, so that it is mostly the same from call to call while free memory varies.
+    return 2.0 ** math.floor(math.log2(min(_free(device), _KEPT_AT_ONCE) * 2**30))
 
 
 def _free(device: torch.device) -> float:

@@ -20,9 +20,11 @@ from whence import compiling
 from whence.layout import Layout
 from whence.tracing.replica import tensors_of
 
-# For so many shapes a request is kept ready. Several requests that take turns, as methods do that
-# are compared, must not push each other out.
-_MOST = 3
+# So many are kept ready: several methods that take turns must not push each other out, but each
+# graph keeps the memory that it works in.
+_MOST = 8
+# So many requests and shapes are remembered to have been seen once, which takes next to nothing.
+_SEEN = 1000
 # How far scores may be from those of the plain way, which rounds otherwise: in bfloat16 by 0.01.
 _APART = 0.05
 
@@ -53,10 +55,6 @@ class Found(NamedTuple):
 _Ready = Callable[[Mapping[str, Tensor]], Found]
 
 
-def _NOT_YET(_: Mapping[str, Tensor]) -> Found:  # noqa: N802  stands for what will be compiled
-    raise AssertionError
-
-
 class Replays:
     """What was compiled for one model.
 
@@ -67,7 +65,8 @@ class Replays:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._lock = threading.Lock()
-        self._known: dict[Hashable, OrderedDict[Hashable, _Ready | None]] = {}
+        self._seen: dict[Hashable, None] = {}
+        self._ready: OrderedDict[Hashable, _Ready | None] = OrderedDict()
 
     def __reduce__(self) -> tuple[type[Replays], tuple[nn.Module]]:
         """A copy, which another process may want, begins anew."""
@@ -98,29 +97,29 @@ class Replays:
         with self._lock, torch.cuda.device_of(next(iter(inputs.values()))):  # type: ignore[no-untyped-call]
             shapes = tuple((name, tuple(x.shape), x.dtype) for name, x in inputs.items())
             places = hash(tuple((x.data_ptr(), x.shape, x.dtype) for x in weights))
-            known = self._known.setdefault(what, OrderedDict())
-            return _run(known, (shapes, self._model.training, places), inputs, compute)
+            return self._run((what, shapes, self._model.training, places), inputs, compute)
 
-
-def _run(
-    known: OrderedDict[Hashable, _Ready | None],
-    key: Hashable,
-    inputs: Mapping[str, Tensor],
-    compute: Callable[[Mapping[str, Tensor]], Found],
-) -> Found | None:
-    if key not in known:
-        known[key] = _NOT_YET
-        while len(known) > _MOST:
-            known.popitem(last=False)
-        return None
-    known.move_to_end(key)
-    ready = known[key]
-    if ready is not _NOT_YET:
-        return None if ready is None else ready(inputs)
-    with compiling.noted() as answers:
-        expected = compute(inputs)
-    known[key] = _ready(compute, inputs, answers, expected)
-    return expected
+    def _run(
+        self,
+        key: Hashable,
+        inputs: Mapping[str, Tensor],
+        compute: Callable[[Mapping[str, Tensor]], Found],
+    ) -> Found | None:
+        if key in self._ready:
+            self._ready.move_to_end(key)
+            run = self._ready[key]
+            return None if run is None else run(inputs)
+        if key not in self._seen:
+            self._seen[key] = None
+            if len(self._seen) > _SEEN:
+                del self._seen[next(iter(self._seen))]
+            return None
+        with compiling.noted() as answers:
+            expected = compute(inputs)
+        if len(self._ready) >= _MOST:
+            self._ready.popitem(last=False)
+        self._ready[key] = _ready(compute, inputs, answers, expected)
+        return expected
 
 
 def _ready(
