@@ -311,6 +311,54 @@ def test_what_a_model_decides_by_values_is_seen(uncompiled):
     assert uncompiled
 
 
+def _texts(fast, plain, given, **request):
+    for turn in range(4):
+        inputs = {name: x.flip(0) if turn == 3 else x for name, x in given.items()}
+        expected = plain.explain(inputs, target=0, **request).scores
+        assert torch.allclose(fast.explain(inputs, target=0, **request).scores, expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("method", "options"), [("attention_flow", {}), ("rollout", {"discard_ratio": 0.5})]
+)
+def test_methods_that_look_at_values_are_not_recorded(method, options, uncompiled):
+    case = CASES["Bert-sdpa"]
+    model = built(case)
+    fast, plain = Explainer(model, fast=True), Explainer(model)
+    fast.explain(case.inputs(), method="tiba")  # so that the number of classes is known
+    with pytest.warns(UserWarning, match="looked at by"):
+        _texts(fast, plain, case.inputs(), method=method, **options)
+
+
+@pytest.mark.parametrize(
+    "factor",
+    [
+        lambda x: max(x.flatten().tolist()),
+        lambda x: float(x.numpy().max()),
+        lambda x: 2 if "-" in str(x[0, 0, 0, 0]) else 1,
+        lambda x: 1 + len((x > 0.5).nonzero()) / 100,
+        lambda x: 1 + len(x[x > 0.5]) / 100,
+        lambda x: len(x.sign().unique()),
+    ],
+)
+def test_models_that_look_at_values_unseen_are_not_recorded(factor, uncompiled):
+    class Looking(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = built(CASES["ViTForImageClassification-sdpa"])
+
+        def forward(self, pixel_values):
+            return self.inner(pixel_values * factor(pixel_values.detach()))
+
+    model, pixels = Looking().eval(), CASES["ViTForImageClassification-sdpa"].inputs()
+    plain, fast = Explainer(model), Explainer(model, fast=True)
+    with pytest.warns(UserWarning, match="depends on values"):
+        for sign in (1, 1, 1, -1):
+            given = {"pixel_values": pixels["pixel_values"].abs() * sign + sign}
+            expected = plain.explain(given, method="tiba").scores
+            assert torch.allclose(fast.explain(given, method="tiba").scores, expected, rtol=1e-4)
+
+
 compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no compiler here")
 
 

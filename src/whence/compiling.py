@@ -18,11 +18,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, fx
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 # Fewer steps than this are not worth a piece of their own.
 _SHORTEST = 24
 _PRODUCTS = ("aten.mm.default", "aten.addmm.default", "aten.bmm.default", "aten.baddbmm.default")
+# Ways to look at values that leave no step behind.
+_SHOWING = frozenset(("tolist", "numpy", "__array__", "__dlpack__", "__repr__"))
 
 
 class _State(threading.local):
@@ -79,9 +82,26 @@ def written_down(answers: Sequence[Any]) -> Iterator[list[Tensor]]:
     before = _state.writes_down, _state.answers, _state.assumed
     _state.writes_down, _state.answers, _state.assumed = True, list(answers), []
     try:
-        yield _state.assumed
+        with _Blind():
+            yield _state.assumed
     finally:
         _state.writes_down, _state.answers, _state.assumed = before
+
+
+class _Blind(TorchFunctionMode):
+    """While on, values cannot be looked at: what is done would be right for these alone."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in _SHOWING:
+            raise RuntimeError(f"what is done depends on values that are looked at by `{name}`")
+        return func(*args, **(kwargs or {}))
 
 
 class Program:
@@ -162,6 +182,7 @@ def _written(
         return found
 
     steps = make_fx(flat)(*inputs)
+    _check_shapes(steps.graph)
     constants = _lifted(steps)
     _without_detours(steps.graph)
     steps.recompile()
@@ -170,6 +191,20 @@ def _written(
         steps = plain(*inputs, *constants)
     _without_detours(steps.graph)
     return steps.graph, constants, structure
+
+
+def _check_shapes(graph: fx.Graph) -> None:
+    """See that no shape depends on values: those of now would be kept."""
+    for node in graph.nodes:
+        picks = torch.Tag.dynamic_output_shape in getattr(node.target, "tags", ())
+        if picks and not (node.target is torch.ops.aten.index.Tensor and not _has_mask(node)):
+            raise RuntimeError(f"the shape of what `{node.target}` gives depends on values")
+
+
+def _has_mask(index: fx.Node) -> bool:
+    """Whether an index picks what is true, so that there may be more or less of it."""
+    found = (node.meta.get("tensor_meta") for node in index.all_input_nodes[1:])
+    return any(meta is None or meta.dtype in (torch.bool, torch.uint8) for meta in found)
 
 
 def _lifted(steps: fx.GraphModule) -> list[Tensor]:
