@@ -1,6 +1,7 @@
 """Each rule against a slow version of its definition, written with loops or Jacobians."""
 
 import itertools
+from functools import partial
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor, nn
 
 from tests.real import photo, real_vit
 from tests.zoo import CASES, built
-from whence import NoRuleError, WhenceError, rules
+from whence import Explainer, NoRuleError, WhenceError, rules
 from whence.tracing.operations import (
     Add,
     ConstantMatMul,
@@ -377,3 +378,30 @@ def test_a_set_without_a_rule_for_positions_lets_them_pass():
     operation.forward(double(2, 3))
     relevance = torch.rand(2, 3)
     assert torch.equal(bare.propagate(operation, relevance)[0], relevance)
+
+
+class Unhashable:
+    """A rule that can be compared, and so has no hash; it looks at all that it is given."""
+
+    __hash__ = None
+
+    def __init__(self, rule):
+        self.rule = rule
+
+    def __call__(self, op, relevance):
+        assert relevance.dim() == op.output.dim()
+        return self.rule(op, relevance / relevance.abs().sum())
+
+
+@pytest.mark.parametrize("name", ["stable", "reference"])
+@pytest.mark.parametrize("kind", ["linear", "matmul", "add", "pass", "shared"])
+def test_a_rule_of_a_user_is_given_one_class_at_a_time(name, kind):
+    case = CASES["ViTForImageClassification-sdpa"]
+    inputs = {"pixel_values": case.inputs()["pixel_values"].double()}
+    theirs = rules.get(name).rules.get(kind, lambda _, relevance: relevance)
+    mine = rules.get(name).extended("mine", **{kind: Unhashable(theirs)})
+    explain = partial(Explainer(built(case).double()).explain, inputs, method="tiba", rules=mine)
+    several = explain(classes=[0, 1]).scores
+    for number in range(2):
+        alone = explain(target=number).scores
+        assert torch.allclose(several[:, number], alone, rtol=1e-10, atol=1e-12 * alone.abs().max())

@@ -40,13 +40,13 @@ from whence.tracing.softmax import Attention
 Rule = Callable[[Any, Tensor], "Tensor | tuple[Tensor | None, ...]"]
 
 # Rules that know what to do with classes as a dimension before those of the output.
-_OF_CLASSES: set[Rule | None] = set()
+_OF_CLASSES: dict[int, Rule] = {}  # by id: a rule need not be hashable
 _Some = TypeVar("_Some", bound=Rule)
 
 
 def of_classes(rule: _Some) -> _Some:
     """Declare that a rule may be given several classes at once."""
-    _OF_CLASSES.add(rule)
+    _OF_CLASSES[id(rule)] = rule
     return rule
 
 
@@ -71,7 +71,10 @@ class RuleSet:
 
     def takes_classes(self, operation: Operation) -> bool:
         """Whether the rule for an operation may be given several classes at once."""
-        return operation.takes_classes and self.rules.get(operation.kind) in _OF_CLASSES
+        rules = [self.rules.get(operation.kind)]
+        if operation.uses > 1 and "shared" in self.rules:
+            rules.append(self.rules["shared"])
+        return operation.takes_classes and all(id(rule) in _OF_CLASSES for rule in rules)
 
     def propagate(self, operation: Operation, relevance: Tensor) -> tuple[Tensor | None, ...]:
         """Relevance of each input of an operation, given that of its output.
@@ -234,6 +237,7 @@ def _sum_of_each_sample(r: Tensor, batch: int) -> Tensor:
     return sums
 
 
+@of_classes
 def _authors_shared(op: Operation, relevance: Tensor) -> Tensor:
     """R x / x, which the authors' code computes where a tensor x is read more than once.
 
