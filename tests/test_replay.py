@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from tests.zoo import CASES, built
-from whence import Explainer, Layout, compiling, replay
+from whence import Explainer, Layout, WhenceError, compiling, replay
 from whence.replay import Found, Replays
 from whence.request import is_plain
 
@@ -357,6 +357,35 @@ def test_models_that_look_at_values_unseen_are_not_recorded(factor, uncompiled):
             given = {"pixel_values": pixels["pixel_values"].abs() * sign + sign}
             expected = plain.explain(given, method="tiba").scores
             assert torch.allclose(fast.explain(given, method="tiba").scores, expected, rtol=1e-4)
+
+
+def test_of_equal_logits_the_same_is_explained(uncompiled):
+    case = CASES["ViTForImageClassification-sdpa"]
+    model = built(case)
+    model.classifier = nn.Linear(32, 40)
+    nn.init.zeros_(model.classifier.weight)
+    nn.init.zeros_(model.classifier.bias)
+    fast = Explainer(model, fast=True)
+    for _ in range(3):
+        assert fast.explain(case.inputs(), method="gae").target.tolist() == [0, 0, 0]
+    assert uncompiled
+
+
+def test_more_classes_than_there_are_is_said_each_time(made):
+    case = CASES["ViTForImageClassification-sdpa"]
+    fast = Explainer(built(case), fast=True)
+    for _ in range(3):
+        with pytest.raises(WhenceError, match="the model has 5 classes"):
+            fast.explain(case.inputs(), classes=6)
+
+
+def test_weights_laid_out_otherwise_at_the_same_place_are_another_graph(made):
+    model = nn.Linear(2, 2)
+    replays, x = Replays(model), torch.ones(3)
+    replays.run("this", {"x": x}, doubled)
+    assert replays.run("this", {"x": x}, doubled) is not None
+    model.weight.data = model.weight.data.T
+    assert replays.run("this", {"x": x}, doubled) is None
 
 
 compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no compiler here")

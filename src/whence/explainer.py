@@ -294,7 +294,8 @@ class Explainer:
             here = call.with_tensors(given[name] for name in given if name.startswith("argument"))
             traced = self._trace(here, None, map_bytes)
             logits = traced.logits.detach()
-            classes = given["classes"] if highest is None else logits.topk(highest).indices
+            named = given.get("classes")
+            classes = resolve(logits, {}, None, request.classes) if named is None else named
             scored = self._scored(traced, here, request, classes, given.get("special"))
             sound = torch.isfinite(logits).all() & torch.isfinite(scored.scores).all()
             doubt = traced.tape.doubt()

@@ -96,7 +96,7 @@ class Replays:
         # What is compiled works in memory of its own, for one at a time.
         with self._lock, torch.cuda.device_of(next(iter(inputs.values()))):  # type: ignore[no-untyped-call]
             shapes = tuple((name, tuple(x.shape), x.dtype) for name, x in inputs.items())
-            places = hash(tuple((x.data_ptr(), x.shape, x.dtype) for x in weights))
+            places = hash(tuple((x.data_ptr(), x.shape, x.stride(), x.dtype) for x in weights))
             return self._run((what, shapes, self._model.training, places), inputs, compute)
 
     def _run(
