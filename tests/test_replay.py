@@ -394,6 +394,22 @@ def test_weights_laid_out_otherwise_at_the_same_place_are_another_graph(made):
     assert replays.run("this", {"x": x}, doubled) is None
 
 
+def test_an_example_in_doubt_does_not_keep_others_from_being_recorded(uncompiled):
+    case = CASES["ViTForImageClassification-sdpa"]
+    model, inputs = built(case).double(), case.inputs()["pixel_values"].double()
+    with torch.no_grad():
+        model.vit.layers[0].mlp.fc2.bias[0] = -1000  # far larger than its positive products
+    plain, fast = Explainer(model), Explainer(model, fast=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for turn in range(4):
+            given = {"pixel_values": inputs.flip(0) if turn % 2 else inputs}
+            expected = plain.explain(given, method="tiba").scores
+            found = fast.explain(given, method="tiba").scores
+            assert torch.allclose(found, expected, rtol=1e-9, atol=1e-12 * expected.abs().max())
+    assert uncompiled
+
+
 compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no compiler here")
 
 

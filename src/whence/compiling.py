@@ -44,6 +44,11 @@ def is_written_down(tensor: Tensor) -> bool:
     return _state.writes_down or (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
+def is_noted() -> bool:
+    """Whether what is done now is to be compared with what is written down of it."""
+    return _state.answers is not None
+
+
 def answer(question: Tensor) -> Any:
     """The value of a tensor that decides what is done: a truth value, or a number.
 

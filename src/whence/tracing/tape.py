@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from whence.compiling import is_written_down
+from whence.compiling import is_noted, is_written_down
 
 if TYPE_CHECKING:
     from whence.tracing.operations import Operation
@@ -45,10 +45,10 @@ class Tape:
         """Whether a rule should not take its shortcut.
 
         To look at a tensor of a GPU is to wait for it, and what is written down for later has no
-        values yet. There, doubts are gathered, the shortcut is taken, and `in_doubt` says in the
-        end if it should not have been.
+        values yet. There, and in what is compared with it, doubts are gathered, the shortcut is
+        taken, and `in_doubt` says in the end if it should not have been.
         """
-        if doubt.device.type == "cpu" and not is_written_down(doubt):
+        if doubt.device.type == "cpu" and not (is_noted() or is_written_down(doubt)):
             return bool(doubt)
         self._doubts.append(doubt)
         return False
