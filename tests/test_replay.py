@@ -410,6 +410,18 @@ def test_an_example_in_doubt_does_not_keep_others_from_being_recorded(uncompiled
     assert uncompiled
 
 
+def test_another_head_is_another_number_of_classes(made):
+    case = CASES["ViTForImageClassification-sdpa"]
+    model, inputs = built(case), case.inputs()
+    fast = Explainer(model, fast=True)
+    for _ in range(3):
+        fast.explain(inputs, target=0, method="tiba")
+    more = 2 * model.classifier.out_features
+    model.classifier = nn.Linear(model.classifier.in_features, more)
+    for _ in range(3):
+        assert fast.explain(inputs, target=more - 1, method="tiba").logits.shape[1] == more
+
+
 compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no compiler here")
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -59,11 +60,12 @@ class Explainer:
         output: Gets the logits from what the model returns, if it is not obvious.
         fast: Whether to compile what is done to a batch, for inputs of the same shape. The first
             call is not yet faster, and the second takes up to a minute longer. Weights may change
-            in between; a model that is changed otherwise (by hooks, or another mode) needs an
-            Explainer of its own.
+            in between; a model that is changed otherwise (by hooks, other attributes or another
+            mode) needs an Explainer of its own.
         precision: In what matrix products are computed, if not in the type of the weights:
             ``"tf32"`` on a GPU, or ``"bfloat16"``. Both are faster and coarser: the scores of
-            `tiba` are off by about 0.2 % and 2 %.
+            `tiba` are off by about 0.2 % and 2 %. TF32 is a switch of torch's for all threads,
+            which is put back afterwards.
 
     Example:
         >>> result = Explainer(model).explain(pixels, target="tabby")  # doctest: +SKIP
@@ -235,12 +237,10 @@ class Explainer:
             call = call.rows(rows)
         special = _special(tokens, call.main.device)
 
-        def compute() -> Part:
-            return self._computed(call, request, tokens, special, bound, map_bytes)
-
+        compute = partial(self._computed, call, request, tokens, special, map_bytes)
         found = self._replayed(call, request, special, map_bytes)
         if found is None:
-            return compute()
+            return compute(bound)
         words = None if found.layout.grid else tokens
         return Part(*found[:3], found.layout, words, [], [], (found.sound, compute))
 
@@ -250,8 +250,8 @@ class Explainer:
         request: Request,
         tokens: Tokens | None,
         special: Tensor | None,
-        bound: float | None,
         map_bytes: float,
+        bound: float | None = None,
     ) -> Part:
         """An explanation by shortcuts, unless these turn out to be too coarse."""
         for exact in (False, True):
@@ -285,7 +285,10 @@ class Explainer:
         inputs = {f"argument {n}": tensor for n, tensor in enumerate(call.tensors)}
         if highest is None:
             like = torch.empty(len(call.main), self._class_count or 0)
-            indices = resolve(like, self.class_names, request.target, request.classes)
+            try:
+                indices = resolve(like, self.class_names, request.target, request.classes)
+            except WhenceError:
+                return None  # the model may have other classes by now: the plain way tells
             inputs["classes"] = indices.to(call.main.device)
         if special is not None:
             inputs["special"] = special
