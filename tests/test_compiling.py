@@ -73,6 +73,16 @@ def test_what_is_written_in_place_is_seen_wherever_it_is_looked_at():
     assert torch.equal(x, before)
 
 
+def test_what_is_written_in_place_may_have_lain_otherwise():
+    def compute(x, y):
+        x = x.clone().mul_(y)  # lies as x; out of place it may lie as y
+        return x.view(-1) * 2
+
+    x, y = torch.randn(3, 4), torch.randn(4, 3).T
+    found = Program(compute, [x, y])(x, y)
+    assert torch.equal(found, compute(x, y))
+
+
 def test_the_way_back_is_written_down_too():
     def compute(x):
         leaf = x.detach().requires_grad_()

@@ -1,6 +1,7 @@
 """The authors' own results, from their own code in float64."""
 
 import json
+import shutil
 from functools import cache
 from pathlib import Path
 
@@ -98,19 +99,23 @@ def starts(name: str) -> list[int]:
     return [int(key.removeprefix(prefix)) for key in golden(name) if key.startswith(prefix)]
 
 
-def test_attribution_from_every_start(name):
+@pytest.mark.filterwarnings("error:.*fast=True")
+@pytest.mark.parametrize("fast", [False, True])
+def test_attribution_from_every_start(name, fast, programs):
     model, inputs = small_model(name)
     is_text = name.startswith("bert")
     compared = 0
     for start in starts(name):
-        result = Explainer(model).explain(
-            inputs,
-            classes=targets(name),
-            method="tiba",
-            rules="reference",
-            start_layer=start,
-            normalize_rows=is_text,
-        )
+        explainer = Explainer(model, fast=fast)
+        for _ in range(4 if fast else 1):  # the first runs are plain
+            result = explainer.explain(
+                inputs,
+                classes=targets(name),
+                method="tiba",
+                rules="reference",
+                start_layer=start,
+                normalize_rows=is_text,
+            )
         for i in range(len(result.scores)):
             for column, tag in enumerate(TAGS):
                 theirs = golden(name)[f"{i}/{tag}/transformer_attribution_start{start}"].copy()
@@ -122,6 +127,7 @@ def test_attribution_from_every_start(name):
                 assert relative_error(result.scores[i, column], theirs) < 1e-5
                 compared += 1
     assert compared == sum("transformer_attribution" in key for key in golden(name))
+    assert len(programs) == (len(starts(name)) if fast else 0)
 
 
 def test_class_tokens_score_is_the_authors_where_nothing_is_padded():
@@ -158,3 +164,18 @@ def test_real_vit_on_real_photos(data, start):
         for column, rank in enumerate(ranks):
             theirs = authors[f"{i}/{rank}/transformer_attribution_start{start}"]
             assert relative_error(result.scores[i, column], theirs) < 1e-6
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("error:.*fast=True")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="there is no compiler here")
+def test_real_vit_compiled(data):
+    authors = golden("real_vit")
+    pixels = torch.stack([photo(data, file) for file in authors["files"]])
+    classes = [int(authors[f"{i}/rank0/target"]) for i in range(len(pixels))]
+    explainer = Explainer(real_vit(data).double(), fast=True)
+    for _ in range(4):
+        result = explainer.explain(pixels, target=classes, method="tiba", rules="reference")
+    for i in range(len(pixels)):
+        theirs = authors[f"{i}/rank0/transformer_attribution_start0"]
+        assert relative_error(result.scores[i], theirs) < 1e-6

@@ -190,6 +190,10 @@ def _written(
     _check_shapes(steps.graph)
     constants = _lifted(steps)
     _without_detours(steps.graph)
+    for node in steps.graph.nodes:
+        # What is no longer written in place may lie otherwise in memory, and have no such view.
+        if node.target in (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default):
+            node.target = torch.ops.aten.reshape.default
     steps.recompile()
     with torch.no_grad():
         plain = make_fx(functionalize(steps, remove="mutations"), tracing_mode="fake")
