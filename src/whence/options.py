@@ -73,7 +73,7 @@ InPrecision = Annotated[
     typer.Option(
         "--precision",
         help="Compute matrix products in tf32 (on a GPU) or bfloat16: faster where the hardware "
-        "has them, and coarser: scores of tiba are off by about 0.05 % and 2 %. If left out, in "
+        "has them, and coarser: scores of tiba are off by about 0.2 % and 2 %. If left out, in "
         "the type of the weights.",
     ),
 ]
