@@ -96,6 +96,15 @@ def test_the_way_back_is_written_down_too():
     assert found["value"] is x
 
 
+def test_one_value_may_be_returned_twice():
+    def compute(x):
+        y = x * 2
+        return y, y, x
+
+    x = torch.randn(3)
+    assert all(map(torch.equal, Program(compute, [x])(-x), compute(-x)))
+
+
 def test_answers_are_assumed_and_checked():
     def compute(x):
         return (x * 2 if answer(x.sum() > 0) else x * 3), x

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -244,7 +244,7 @@ def _without_detours(graph: fx.Graph) -> None:
 def _pieces(graph: fx.Graph) -> tuple[list[_Piece], list[str]]:
     """The steps in pieces, many of which are equal, and the names of what is returned."""
     steps = [node for node in graph.nodes if node.op == "call_function"]
-    returned = [node.name for node in graph.output_node().all_input_nodes]
+    returned = [node.name for node in cast("list[fx.Node]", graph.output_node().args[0])]
     cuts = sorted({0, *_cuts(steps), len(steps)})
     used_last = _last_uses(steps, returned)
     pieces = []
