@@ -105,7 +105,8 @@ def test_attribution_from_every_start(name, fast, programs):
     model, inputs = small_model(name)
     is_text = name.startswith("bert")
     compared = 0
-    for start in starts(name):
+    chosen = starts(name)[:1] if fast else starts(name)
+    for start in chosen:
         explainer = Explainer(model, fast=fast)
         for _ in range(4 if fast else 1):  # the first runs are plain
             result = explainer.explain(
@@ -126,8 +127,9 @@ def test_attribution_from_every_start(name, fast, programs):
                     theirs[0] = theirs[1:][real[1:]].min()
                 assert relative_error(result.scores[i, column], theirs) < 1e-5
                 compared += 1
-    assert compared == sum("transformer_attribution" in key for key in golden(name))
-    assert len(programs) == (len(starts(name)) if fast else 0)
+    attributions = sum("transformer_attribution" in key for key in golden(name))
+    assert compared == attributions // len(starts(name)) * len(chosen)
+    assert len(programs) == (1 if fast else 0)
 
 
 def test_class_tokens_score_is_the_authors_where_nothing_is_padded():
