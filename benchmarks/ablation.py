@@ -24,12 +24,13 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 from torch.nn import functional as F
 
-from whence import datasets, models
+from whence import datasets, models, rules
+from whence._util.files import write_whole
+from whence._util.progress import bar
 from whence.benchmark.hashes import drawn
 from whence.benchmark.labels import Labels
 from whence.benchmark.pixels import Seen, View, see
 from whence.evidence import Evidence, gather
-from whence.files import write_whole
 from whence.layout import Layout, find_layout
 from whence.methods.gae import Gae
 from whence.methods.tiba import Tiba
@@ -39,9 +40,7 @@ from whence.metrics.segmentation import pooled, segmentation
 from whence.models import LoadedModel
 from whence.models.forward import logits_of, on_device
 from whence.models.scale import Scale
-from whence.progress import bar
-from whence.tracing import rules
-from whence.tracing.gradients import BALANCED
+from whence.rules.balanced import BALANCED
 from whence.tracing.trace import Trace, trace
 
 BATCH = 25

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import torch
 import transformers
-from engine import SIZES, peak_memory, timed
 
+from engine import SIZES, peak_memory, timed
 from whence import Explainer
 from whence.version import __version__
 

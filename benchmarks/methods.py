@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 import transformers
-from engine import SIZES, timed
 
+from engine import SIZES, timed
 from whence import Explainer, methods
 from whence.version import __version__
 

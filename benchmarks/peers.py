@@ -24,10 +24,10 @@ from unittest.mock import MagicMock, patch
 
 import timm
 import torch
-from engine import peak_memory, timed
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from engine import peak_memory, timed
 from whence import Explainer
 from whence.version import __version__
 

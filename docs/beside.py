@@ -15,8 +15,8 @@ from pathlib import Path
 from PIL import Image, ImageDraw, ImageFont
 
 from whence import Explanation, datasets, explain, models, render
+from whence._util.files import write_whole
 from whence.benchmark.hashes import drawn
-from whence.files import write_whole
 from whence.render.drawing import shortened
 from whence.render.facts import explained_class
 

@@ -12,9 +12,9 @@ from PIL import Image, ImageFilter, ImageOps
 from playwright.sync_api import Browser, sync_playwright
 
 import whence
-from whence.benchmark.chosen import choose
-from whence.bulk import How
 from whence.inputs import expand
+from whence.methods.specification import choose
+from whence.pipeline import How
 from whence.report.making import Request, make
 
 IMAGES = Path(__file__).parent / "images"

@@ -58,7 +58,7 @@ def embedded(image_model, text_model, monkeypatch) -> None:
 @pytest.fixture
 def programs(monkeypatch) -> list:
     """The inputs of what would be compiled; nothing is, for a compiler takes a minute."""
-    from whence import compiling
+    from whence.engine.compiled import program as compiling
 
     made = []
 

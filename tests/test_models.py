@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tests.zoo import CASES, DEPTH, Case, blocks, built, run, sample
 from whence import Explainer, rules
-from whence.defaults import METHOD
+from whence._util.defaults import METHOD
 from whence.tracing.trace import trace
 
 

@@ -7,13 +7,13 @@ from whence.errors import NoRuleError, WhenceError
 from whence.version import __version__
 
 if TYPE_CHECKING:
-    from whence import benchmark, faithfulness, methods, models
+    from whence import benchmark, faithfulness, methods, models, rules, targets
+    from whence.api import explain
     from whence.explainer import Explainer
     from whence.explanation import Explanation
     from whence.layout import Layout
     from whence.maximization import MaximalPicture, activation_maximization
-    from whence.oneliner import explain
-    from whence.tracing import register_operation, rules
+    from whence.tracing import register_operation
 
 # What needs torch is imported when first asked for, so that `whence --help` answers at once.
 _HOMES = {
@@ -22,11 +22,10 @@ _HOMES = {
     "Layout": "whence.layout",
     "MaximalPicture": "whence.maximization",
     "activation_maximization": "whence.maximization",
-    "explain": "whence.oneliner",
+    "explain": "whence.api",
     "register_operation": "whence.tracing",
-    "rules": "whence.tracing",
 }
-_PACKAGES = ("benchmark", "faithfulness", "methods", "models")
+_PACKAGES = ("benchmark", "faithfulness", "methods", "models", "rules", "targets")
 
 __all__ = [
     "Explainer",
@@ -44,6 +43,7 @@ __all__ = [
     "models",
     "register_operation",
     "rules",
+    "targets",
 ]
 
 

@@ -13,22 +13,22 @@ import torch
 from torch import Tensor, nn
 
 from whence import methods
-from whence.call import Call
-from whence.defaults import METHOD
+from whence import rules as rule_sets
+from whence._util.defaults import METHOD
+from whence.engine.compiled.cache import Found, Replays
+from whence.engine.request import Request, check_memory, is_plain
+from whence.engine.result import Part, even
 from whence.errors import TooLargeError, WhenceError
 from whence.evidence import Evidence, gather, joined
+from whence.evidence.forwards import Forwards, most_bytes
 from whence.explanation import Explanation
-from whence.forwards import Forwards, most_bytes
+from whence.inputs.arguments import Call
 from whence.layout import Layout, Tokens, find_layout, find_tokens
 from whence.methods import Method
-from whence.parts import Part, even
-from whence.replay import Found, Replays
-from whence.request import Request, check_memory, is_plain
+from whence.rules import RuleSet
 from whence.targets import class_names_of, of_samples, resolve
-from whence.tracing import rules as rule_sets
-from whence.tracing.products import Precision, check_precision, products_in
+from whence.tracing.ops.products import Precision, check_precision, products_in
 from whence.tracing.replica import unwrapped
-from whence.tracing.rules import RuleSet
 from whence.tracing.trace import Trace, trace
 from whence.version import __version__
 

@@ -12,9 +12,9 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 from torch.nn import functional as F
 
+from whence._util.files import write_whole
 from whence.errors import WhenceError
 from whence.evidence import Evidence
-from whence.files import write_whole
 from whence.layout import Tokens, joined_words
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from tests.benchmark import sets
 from whence import WhenceError, benchmark, datasets
 from whence.benchmark.store import Store
-from whence.cli import app
+from whence.cli.app import app
 
 METHODS = "tiba,random"
 

@@ -4,9 +4,9 @@ from torch import Tensor, nn
 
 from tests.zoo import CASES, HandWrittenViT, blocks, built, images, run, texts
 from whence import Explainer, WhenceError
-from whence.call import Call
+from whence.inputs.arguments import Call
 from whence.methods.attention_norm import _HeldNorm
-from whence.tracing.blocks import find_blocks, projected_values
+from whence.tracing.graph.blocks import find_blocks, projected_values
 from whence.tracing.trace import trace
 
 INCLUDES = ["weights", "residual", "layer_norm"]

@@ -4,12 +4,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tests.zoo import CASES, HandWrittenViT, built, images, run
-from whence import Explainer, WhenceError
-from whence.call import Call
+from whence import Explainer, WhenceError, rules
 from whence.evidence import gather
+from whence.inputs.arguments import Call
 from whence.layout import Layout, find_layout
 from whence.methods import build
-from whence.tracing import rules
 from whence.tracing.trace import trace
 
 

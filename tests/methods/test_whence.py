@@ -5,7 +5,7 @@ from torch.nn import functional as F
 
 from tests.zoo import CASES, HandWrittenViT, built, images, run
 from whence import Explainer, WhenceError, methods
-from whence.defaults import METHOD
+from whence._util.defaults import METHOD
 
 
 def double(inputs):

@@ -2,7 +2,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.saved import photo
-from whence.cli import app
+from whence.cli.app import app
 
 HOSTILE = "<img src=x onerror=alert(1)> &amp; \"'.png"
 

@@ -14,10 +14,10 @@ from tests.report.conftest import HOSTILE
 from tests.report.reading import items, read
 from tests.saved import photo, save_image_model
 from whence import explain, faithfulness, render
-from whence.benchmark.chosen import choose
-from whence.bulk import How
 from whence.inputs import expand
+from whence.methods.specification import choose
 from whence.models import load
+from whence.pipeline import How
 from whence.report.making import Request, make
 from whence.report.pictures import map_address, photo_address, proportion
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from tests.zoo import CASES, HandWrittenViT, built, images
 from whence import Explainer, NoRuleError, WhenceError, rules
-from whence.tracing.operations import Recorded
+from whence.tracing.ops.operations import Recorded
 from whence.tracing.trace import trace
 
 

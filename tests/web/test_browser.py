@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from whence import demo, explain
-from whence.defaults import METHOD
+from whence._util.defaults import METHOD
 from whence.render.colors import contrast, get_colormap
 from whence.render.overlay import alpha_table, color_table, contrasted, is_signed, upsampled
 from whence.web.desk import Desk

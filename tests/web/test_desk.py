@@ -9,7 +9,7 @@ from PIL import Image
 from tests.saved import photo
 from tests.web.client import png
 from whence import Explainer, WhenceError, methods
-from whence.defaults import METHOD
+from whence._util.defaults import METHOD
 from whence.models import load
 from whence.web.desk import SHOWN_SIDE, Desk, methods_for
 from whence.web.heads import head_colors, read_heads

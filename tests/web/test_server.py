@@ -20,7 +20,7 @@ from transformers import ViTForImageClassification
 from tests.saved import photo
 from tests.web.client import Client, RefusedError, png
 from whence import WhenceError, explain
-from whence.defaults import METHOD
+from whence._util.defaults import METHOD
 from whence.faithfulness import measure
 from whence.models import load
 from whence.web.desk import Desk

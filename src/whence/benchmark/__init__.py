@@ -4,20 +4,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from whence.benchmark.chosen import Chosen, choose
     from whence.benchmark.protocols import PROTOCOLS, Protocol, build
     from whence.benchmark.runner import Outcome, run
     from whence.benchmark.table import Table
+    from whence.methods.specification import Chosen, choose
 
 # Imported when first asked for: the command line names protocols without torch.
 _HOMES = {
-    "Chosen": "whence.benchmark.chosen",
+    "Chosen": "whence.methods.specification",
     "Outcome": "whence.benchmark.runner",
     "PROTOCOLS": "whence.benchmark.protocols",
     "Protocol": "whence.benchmark.protocols",
     "Table": "whence.benchmark.table",
     "build": "whence.benchmark.protocols",
-    "choose": "whence.benchmark.chosen",
+    "choose": "whence.methods.specification",
     "run": "whence.benchmark.runner",
 }
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from whence.benchmark.chosen import Chosen
 from whence.benchmark.columns import Columns
 from whence.benchmark.formats import NOTHING, figure, interval
 from whence.benchmark.protocols.base import Protocol
 from whence.benchmark.table import Table
 from whence.errors import WhenceError
+from whence.methods.specification import Chosen
 from whence.models import LoadedModel
 from whence.render import overlay, text_html
 from whence.render.drawing import png_address

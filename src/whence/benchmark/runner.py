@@ -12,8 +12,9 @@ import numpy as np
 import torch
 
 from whence import datasets
+from whence._util.defaults import METHOD
+from whence._util.progress import bar
 from whence.benchmark import curves, formats, report
-from whence.benchmark.chosen import Chosen, choose
 from whence.benchmark.columns import Columns
 from whence.benchmark.hashes import drawn, slug, versions, weights_hash
 from whence.benchmark.protocols import Protocol, build
@@ -21,11 +22,10 @@ from whence.benchmark.protocols.base import Row
 from whence.benchmark.reading import Broken, batches
 from whence.benchmark.store import Store
 from whence.benchmark.table import Table, tabulate
-from whence.defaults import METHOD
 from whence.errors import WhenceError
+from whence.methods.specification import Chosen, choose
 from whence.models import LoadedModel, load
 from whence.models.forward import MemoryShortError
-from whence.progress import bar
 from whence.render.facts import printable
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from whence._util.extras import needed
+from whence._util.files import exists, is_file, write_whole
 from whence.benchmark.columns import Columns, as_columns, joined
 from whence.benchmark.hashes import short_hash, slug
 from whence.errors import WhenceError
-from whence.extras import needed
-from whence.files import exists, is_file, write_whole
 
 _FORMAT = "whence benchmark 1"
 _STALE = 3600.0

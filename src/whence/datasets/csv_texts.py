@@ -6,12 +6,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+from whence._util.files import is_file, is_folder
 from whence.datasets.folders import first_file
 from whence.datasets.listed import Listed
 from whence.datasets.sample import Dataset, Label, Sample
 from whence.datasets.tables import Table, header_has, read_table
 from whence.errors import WhenceError
-from whence.files import is_file, is_folder
 from whence.inputs.sources import Kind
 from whence.inputs.texts import checked_text
 

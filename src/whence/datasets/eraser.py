@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from whence._util.files import is_file, is_folder
 from whence.datasets.folders import first_file, size_of
 from whence.datasets.listed import Listed
 from whence.datasets.sample import Dataset, Sample
 from whence.errors import WhenceError
-from whence.files import is_file, is_folder
 from whence.inputs.sources import Kind
 from whence.inputs.texts import read_text
 

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from whence._util.files import is_file, is_folder
 from whence.errors import WhenceError
-from whence.files import is_file, is_folder
 from whence.inputs.sources import IMAGES
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+from whence._util.files import exists, is_folder
 from whence.datasets import (
     csv_texts,
     eraser,
@@ -18,7 +19,6 @@ from whence.datasets import (
 )
 from whence.datasets.sample import Dataset
 from whence.errors import WhenceError
-from whence.files import exists, is_folder
 
 
 @dataclass(frozen=True)

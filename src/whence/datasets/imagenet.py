@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from whence._util.files import is_folder
 from whence.datasets.classes import Classes
 from whence.datasets.folders import has_photo, photos_in, relative, subfolders
 from whence.datasets.photos import Photo, Photos
 from whence.datasets.sample import Dataset
 from whence.errors import WhenceError
-from whence.files import is_folder
 
 # Without a split: photos that models were not trained on, if there are such.
 _SPLITS = ("val", "validation", "test")

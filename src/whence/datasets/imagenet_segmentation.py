@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from whence._util.extras import needed
+from whence._util.files import is_file
 from whence.datasets.classes import Classes
 from whence.datasets.folders import size_of
 from whence.datasets.listed import Listed
 from whence.datasets.sample import Dataset, Label, Sample
 from whence.errors import WhenceError
-from whence.extras import needed
-from whence.files import is_file
 from whence.inputs.images import image_from_array
 
 FILE = "gtsegs_ijcv.mat"

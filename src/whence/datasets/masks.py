@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from whence._util.files import is_file, is_folder
 from whence.datasets.folders import photos_in, relative
 from whence.datasets.photos import Photo, Photos, Pixels
 from whence.datasets.sample import Dataset, Label
 from whence.datasets.tables import read_table
 from whence.errors import WhenceError
-from whence.files import is_file, is_folder
 
 
 def recognises(path: Path) -> bool:

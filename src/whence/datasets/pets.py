@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from whence._util.files import is_file, is_folder
 from whence.datasets.folders import first_folder, photos_in
 from whence.datasets.masks import as_label
 from whence.datasets.photos import Photo, Photos, Pixels
 from whence.datasets.sample import Dataset, Label
 from whence.datasets.tables import header_has, read_table
 from whence.errors import WhenceError
-from whence.files import is_file, is_folder
 
 _SPECIES = {"1": "cat", "2": "dog"}
 # What a table may call the class, the best for a model first.

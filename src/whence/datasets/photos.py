@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from PIL import ExifTags, Image, ImageOps
 
+from whence._util.files import is_file
 from whence.datasets.folders import size_of
 from whence.datasets.listed import Listed
 from whence.datasets.sample import Label, Sample
 from whence.errors import WhenceError
-from whence.files import is_file
 from whence.inputs.images import MAX_SIDE, read_image
 
 Pixels = np.ndarray[Any, Any]

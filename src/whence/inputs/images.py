@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from whence._util.files import is_file, is_folder
 from whence.errors import WhenceError
-from whence.files import is_file, is_folder
 
 # Models look at a few hundred pixels. A longer side than this costs memory and shows nothing more.
 MAX_SIDE = 4096

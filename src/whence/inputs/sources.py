@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from whence._util.files import exists, is_file
 from whence.errors import WhenceError
-from whence.files import exists, is_file
 from whence.inputs.texts import MAX_BYTES, checked_text, decoded_text, read_text
 
 if TYPE_CHECKING:

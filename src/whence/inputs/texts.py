@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from whence._util.files import is_file, is_folder
 from whence.errors import WhenceError
-from whence.files import is_file, is_folder
 
 # No classifier reads further than a few thousand words; a file may hold gigabytes.
 MAX_BYTES = 1_000_000

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from whence._util.progress import bar
 from whence.errors import WhenceError
 from whence.maximization.objectives import (
     Head,
@@ -28,7 +29,6 @@ from whence.maximization.parametrization import (
 )
 from whence.maximization.picture import MaximalPicture
 from whence.maximization.subject import Channels, Model, Subject
-from whence.progress import bar
 
 
 def activation_maximization(

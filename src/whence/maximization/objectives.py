@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from whence.errors import WhenceError
 from whence.targets import index_of
-from whence.tracing.blocks import find_blocks
+from whence.tracing.graph.blocks import find_blocks
 from whence.tracing.recorder import Edit, Run
 from whence.tracing.replica import replicate
 from whence.tracing.trace import Trace, find_logits, trace

@@ -11,8 +11,8 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
+from whence._util.files import write_whole
 from whence.errors import WhenceError
-from whence.files import write_whole
 
 _FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
-from whence.tracing.gradients import Gradients
+from whence.rules.balanced import Gradients
 
 
 @register("attcat")

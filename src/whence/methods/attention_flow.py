@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from whence._util.extras import needed
+from whence._util.progress import bar
 from whence.errors import WhenceError
 from whence.evidence import Evidence
-from whence.extras import needed
-from whence.methods.parts.rows import layers_from, lowest_at_pooled, one_sequence
 from whence.methods.registry import Method, register
-from whence.progress import bar
+from whence.methods.shared.maps import layers_from, lowest_at_pooled, one_sequence
 
 # Flows are of whole numbers, in which 1 is this many: as fine as 32 bits allow.
 _UNIT = 2**30

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from whence.evidence import Evidence
-from whence.methods.parts.rows import lowest_at_pooled, pooled_rows, read_layer
 from whence.methods.registry import Method, register
-from whence.tracing.gradients import Gradients
+from whence.methods.shared.maps import lowest_at_pooled, pooled_rows, read_layer
+from whence.rules.balanced import Gradients
 
 
 @register("attention_gradcam")

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from whence.errors import WhenceError
 from whence.evidence import Evidence
-from whence.methods.parts.mixing import layers_of, rolled_out, shares
-from whence.methods.parts.rows import one_sequence
 from whence.methods.registry import Method, register
-from whence.tracing.blocks import Block, projected_values
-from whence.tracing.operations import Function
+from whence.methods.shared.maps import one_sequence
+from whence.methods.shared.mixing import layers_of, rolled_out, shares
+from whence.tracing.graph.blocks import Block, projected_values
+from whence.tracing.ops.operations import Function
 from whence.tracing.trace import Trace
 
 

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
-from whence.tracing.gradients import Gradients, is_norm, reading
-from whence.tracing.operations import Convolution, Function, Linear, Operation
+from whence.rules.balanced import Gradients, is_norm, reading
+from whence.tracing.ops.operations import Convolution, Function, Linear, Operation
 from whence.tracing.recorder import Step
 from whence.tracing.trace import Trace
 

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from whence.errors import WhenceError
 from whence.evidence import Evidence
-from whence.methods.parts.rows import carried, lowest_at_pooled, pooled_rows
+from whence.evidence.readings import Layer
 from whence.methods.registry import Method, register
-from whence.places import Layer
-from whence.tracing.gradients import Gradients, reading
+from whence.methods.shared.maps import carried, lowest_at_pooled, pooled_rows
+from whence.rules.balanced import Gradients, reading
+from whence.tracing.graph.sequences import Streams, explained_stream, find_streams, pools
 from whence.tracing.recorder import Run
-from whence.tracing.streams import Streams, explained_stream, find_streams, pools
 from whence.tracing.trace import Trace
 
 

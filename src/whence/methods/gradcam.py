@@ -11,7 +11,7 @@ from torch import Tensor
 from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
-from whence.tracing.gradients import Gradients
+from whence.rules.balanced import Gradients
 
 
 @register("gradcam")

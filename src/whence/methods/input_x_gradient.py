@@ -8,9 +8,9 @@ from typing import ClassVar
 from torch import Tensor
 
 from whence.evidence import Evidence
-from whence.methods.parts.units import summed
 from whence.methods.registry import Method, register
-from whence.tracing.gradients import Gradients
+from whence.methods.shared.inputs import summed
+from whence.rules.balanced import Gradients
 
 
 @register("input_x_gradient")

@@ -8,12 +8,12 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from whence._util.extras import needed
 from whence.errors import WhenceError
 from whence.evidence import Evidence
-from whence.extras import needed
-from whence.methods.parts.units import summed
 from whence.methods.registry import Method, register
-from whence.tracing.gradients import Gradients
+from whence.methods.shared.inputs import summed
+from whence.rules.balanced import Gradients
 
 Rule = Literal[
     "gausslegendre", "riemann_trapezoid", "riemann_middle", "riemann_left", "riemann_right"

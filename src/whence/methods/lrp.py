@@ -8,8 +8,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from whence.evidence import Evidence
-from whence.methods.parts.units import summed
 from whence.methods.registry import Method, register
+from whence.methods.shared.inputs import summed
 
 
 @register("lrp")

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from whence.errors import WhenceError
 from whence.evidence import Evidence
-from whence.methods.parts.units import (
+from whence.methods.registry import Method, register
+from whence.methods.shared.inputs import (
     Output,
     check_one_row_per_token,
     measured,
     real_inputs,
     with_prefix,
 )
-from whence.methods.registry import Method, register
 
 
 @register("occlusion", aliases=("leave_one_out",))

@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from whence._util.random import Chance
 from whence.evidence import Evidence
-from whence.methods.parts.chance import Chance
 from whence.methods.registry import Method, register
 
 

@@ -8,8 +8,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from whence.evidence import Evidence
-from whence.methods.parts.rows import lowest_at_pooled, pooled_rows, read_layer
 from whence.methods.registry import Method, register
+from whence.methods.shared.maps import lowest_at_pooled, pooled_rows, read_layer
 
 
 @register("raw_attention")

@@ -10,17 +10,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from whence._util.random import Chance
 from whence.errors import WhenceError
 from whence.evidence import Evidence
-from whence.methods.parts.chance import Chance
-from whence.methods.parts.units import (
+from whence.methods.registry import Method, register
+from whence.methods.shared.inputs import (
     Output,
     check_one_row_per_token,
     measured,
     real_inputs,
     with_prefix,
 )
-from whence.methods.registry import Method, register
 
 
 @register("rise")

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from whence.errors import WhenceError
 from whence.evidence import Evidence
-from whence.methods.parts.rows import carried, check_layer, lowest_at_pooled, one_sequence
+from whence.evidence.readings import Layer
 from whence.methods.registry import Method, register
-from whence.places import Layer
+from whence.methods.shared.maps import carried, check_layer, lowest_at_pooled, one_sequence
 
 
 @register("rollout", aliases=("attention_rollout",))

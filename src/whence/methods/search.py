@@ -9,13 +9,13 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from whence._util.random import Chance
 from whence.errors import WhenceError
 from whence.evidence import Evidence
-from whence.methods.parts.chance import Chance
-from whence.methods.parts.faithfulness import area, ranked
-from whence.methods.parts.rows import lowest_at_pooled, one_sequence
 from whence.methods.registry import Method, build, get, register
-from whence.tracing.gradients import Gradients, Reading
+from whence.methods.shared.deletion import area, ranked
+from whence.methods.shared.maps import lowest_at_pooled, one_sequence
+from whence.rules.balanced import Gradients, Reading
 
 _HEADS = ("mean", "gradient", "each")
 _LAYERS = ("mean", "product", "rollout", "each")

@@ -10,12 +10,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from whence._util.random import Chance
 from whence.errors import WhenceError
 from whence.evidence import Evidence
-from whence.methods.parts.chance import Chance
-from whence.methods.parts.units import magnitudes, real_inputs
 from whence.methods.registry import Method, register
-from whence.tracing.gradients import Gradients
+from whence.methods.shared.inputs import magnitudes, real_inputs
+from whence.rules.balanced import Gradients
 
 
 @register("smoothgrad")

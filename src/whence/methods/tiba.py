@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from whence.evidence import Evidence
-from whence.methods.parts.rows import carried, check_layer, lowest_at_pooled, one_sequence
+from whence.evidence.readings import Layer
 from whence.methods.registry import Method, register
-from whence.places import Layer
-from whence.tracing.gradients import Gradients
+from whence.methods.shared.maps import carried, check_layer, lowest_at_pooled, one_sequence
+from whence.rules.balanced import Gradients
 
 
 @register("tiba", aliases=("transformer_attribution",))

@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from whence.evidence import Evidence
-from whence.methods.parts.mixing import layers_of, rolled_out, shares
-from whence.methods.parts.rows import one_sequence
 from whence.methods.registry import Method, register
-from whence.tracing.blocks import Block
+from whence.methods.shared.maps import one_sequence
+from whence.methods.shared.mixing import layers_of, rolled_out, shares
+from whence.tracing.graph.blocks import Block
 from whence.tracing.recorder import Edit
 
 

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from whence._util.extras import needed
+from whence._util.progress import bar
+from whence._util.random import Chance
 from whence.errors import WhenceError
 from whence.evidence import Evidence
-from whence.extras import needed
-from whence.methods.parts.chance import Chance
 from whence.methods.registry import Method, register
-from whence.progress import bar
 
 
 @register("vit_cx")

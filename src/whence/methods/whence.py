@@ -11,9 +11,9 @@ from torch import Tensor
 
 from whence.errors import WhenceError
 from whence.evidence import Evidence
-from whence.methods.parts.rows import check_layer, content, lowest_at_pooled, one_sequence
 from whence.methods.registry import Method, register
-from whence.tracing.gradients import Gradients
+from whence.methods.shared.maps import check_layer, content, lowest_at_pooled, one_sequence
+from whence.rules.balanced import Gradients
 
 # Patches cut objects wherever the grid runs, so that evidence for one is evidence for its
 # neighbours in the same object; words are units of their own.

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from whence._util.extras import needed
 from whence.errors import WhenceError
-from whence.extras import needed
 
 KS = (10, 20, 30, 40, 50, 60, 70, 80)
 """How many words are taken, in turn."""

@@ -11,8 +11,8 @@ from typing import Any
 
 from PIL import Image
 
+from whence._util.files import is_file, is_folder
 from whence.errors import WhenceError
-from whence.files import is_file, is_folder
 from whence.inputs.sources import Kind
 from whence.models.geometry import crop_notes, narrowed, processors_box, seen_image
 from whence.models.hub import check_on_hub

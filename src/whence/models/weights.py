@@ -8,8 +8,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from whence._util.files import is_file
 from whence.errors import WhenceError
-from whence.files import is_file
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
+from whence._util.files import write_whole
 from whence.errors import WhenceError
-from whence.files import write_whole
 
 # Pixels for each unit of the page, where a file must choose.
 _FINE = 2.0

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from whence.bulk import Explained
 from whence.errors import WhenceError
 from whence.explanation import Explanation
 from whence.faithfulness import Curves, Faithfulness, measure
 from whence.inputs.sources import Kind
+from whence.pipeline import Explained
 from whence.render.facts import ExplainedClass, explained_classes, unspecific
 from whence.render.text import words_html
 from whence.report.pictures import map_address, photo_address, proportion

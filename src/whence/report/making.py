@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from whence import methods
-from whence.benchmark.chosen import Chosen
+from whence._util.files import exists, write_whole
 from whence.benchmark.hashes import versions, weights_hash
-from whence.bulk import Explained, How, explained
-from whence.bulk.writing import moved_when_whole
 from whence.errors import WhenceError
 from whence.faithfulness import STEPS
-from whence.files import exists, write_whole
 from whence.inputs.sources import Source
+from whence.methods.specification import Chosen
 from whence.models import LoadedModel
+from whence.pipeline import Explained, How, explained
+from whence.pipeline.writing import moved_when_whole
 from whence.report.entries import Entry, entry_of
 from whence.report.page import page
 

@@ -16,15 +16,15 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from whence.compiling import answer
+from whence.engine.compiled.program import answer
 from whence.errors import TooLargeError, WhenceError
-from whence.tracing import spelling
-from whence.tracing.attention import SOFTMAX, AttentionSite, softmax_behind, weighs_products
-from whence.tracing.descent import REFUSED
-from whence.tracing.operations import Function, MatMul, Operation, Recorded
-from whence.tracing.rules import RuleSet, no_rule
-from whence.tracing.softmax import Attention
-from whence.tracing.spelling import Call, is_traced
+from whence.rules import RuleSet, no_rule
+from whence.tracing import calls as spelling
+from whence.tracing.backward import REFUSED
+from whence.tracing.calls import Call, is_traced
+from whence.tracing.graph.sites import SOFTMAX, AttentionSite, softmax_behind, weighs_products
+from whence.tracing.ops.attention import Attention
+from whence.tracing.ops.operations import Function, MatMul, Operation, Recorded
 from whence.tracing.tape import Tape
 
 # Kinds that every rule set has: no need to note where they were called.

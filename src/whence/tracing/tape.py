@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from whence.compiling import is_noted, is_written_down
+from whence.engine.compiled.program import is_noted, is_written_down
 
 if TYPE_CHECKING:
-    from whence.tracing.operations import Operation
-    from whence.tracing.rules import RuleSet
+    from whence.rules import RuleSet
+    from whence.tracing.ops.operations import Operation
 
 
 class Tape:

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
-from whence.compiling import answer, is_written_down
+from whence.engine.compiled.program import answer, is_written_down
 from whence.errors import WhenceError
-from whence.tracing.attention import AttentionSite, arrange
-from whence.tracing.descent import descend
+from whence.rules import RuleSet
+from whence.tracing.backward import descend
+from whence.tracing.calls import kind_of_module
+from whence.tracing.graph.sites import AttentionSite, arrange
 from whence.tracing.recorder import Recorder, Run, Step, edge_of
 from whence.tracing.replica import replicate, unwrapped
-from whence.tracing.rules import RuleSet
-from whence.tracing.spelling import kind_of_module
 from whence.tracing.tape import Tape
 
 

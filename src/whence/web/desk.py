@@ -13,10 +13,10 @@ import torch
 from PIL import Image
 
 from whence import methods
+from whence._util.files import is_folder
 from whence.errors import WhenceError
 from whence.explanation import Explanation
 from whence.faithfulness import Faithfulness, Progress, measure
-from whence.files import is_folder
 from whence.inputs.sources import Kind
 from whence.models import LoadedModel, Prepared, load
 from whence.models.forward import logits_of

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from whence.call import Call
 from whence.errors import WhenceError
+from whence.inputs.arguments import Call
 from whence.layout import Layout, find_layout, find_tokens
 from whence.models import LoadedModel, Prepared
 from whence.render.colors import Floats, as_bytes, hex_of, lab_to_srgb, lch_to_lab

@@ -12,7 +12,7 @@ from typing import Any
 import gradio as gr
 from PIL import Image
 
-from whence.defaults import METHOD
+from whence._util.defaults import METHOD
 from whence.demo import PHOTO, SENTENCES
 from whence.errors import WhenceError
 from whence.inputs.sources import Kind

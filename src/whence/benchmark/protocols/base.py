@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from torch import Tensor
 
-from whence.benchmark.chosen import Chosen
 from whence.benchmark.columns import Columns
 from whence.benchmark.labels import Labels
 from whence.errors import WhenceError
+from whence.methods.specification import Chosen
 from whence.models import LoadedModel
 
 if TYPE_CHECKING:

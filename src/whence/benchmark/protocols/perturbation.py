@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whence.benchmark.chosen import Chosen
 from whence.benchmark.columns import Columns
 from whence.benchmark.pixels import Seen, by_shape, see
 from whence.benchmark.protocols.base import (
@@ -24,6 +23,7 @@ from whence.benchmark.protocols.base import (
     present,
 )
 from whence.errors import WhenceError
+from whence.methods.specification import Chosen
 from whence.metrics.perturbation import FRACTIONS, Fill, Order, area, count, ranks, spread
 from whence.models import LoadedModel
 from whence.models.forward import in_parts, logits_of, on_device, rows_at_once

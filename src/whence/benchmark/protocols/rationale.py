@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from whence.benchmark.chosen import Chosen
 from whence.benchmark.columns import Columns
 from whence.benchmark.protocols.base import Curve, Metric, Protocol, Row, explained, has, present
 from whence.errors import WhenceError
 from whence.layout import Tokens
+from whence.methods.specification import Chosen
 from whence.metrics.rationale import KS, SHARES, comprehensiveness, sufficiency, token_scores, top
 from whence.models import LoadedModel
 from whence.models.forward import in_parts, logits_of, rows_at_once

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from whence.benchmark.chosen import Chosen
 from whence.benchmark.columns import Columns
 from whence.benchmark.pixels import Seen, View, by_shape, see
 from whence.benchmark.protocols.base import (
@@ -20,6 +19,7 @@ from whence.benchmark.protocols.base import (
     present,
 )
 from whence.errors import WhenceError
+from whence.methods.specification import Chosen
 from whence.metrics.segmentation import energy_inside, has_object, pointing_game, segmentation
 from whence.models import LoadedModel
 from whence.models.forward import on_device

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from whence import methods
-from whence.benchmark.chosen import Chosen
 from whence.benchmark.columns import Columns
 from whence.benchmark.pixels import Seen, by_shape, see
 from whence.benchmark.protocols.base import (
@@ -26,6 +25,7 @@ from whence.benchmark.protocols.base import (
     present,
 )
 from whence.errors import WhenceError
+from whence.methods.specification import Chosen
 from whence.metrics.trust import (
     agreement,
     completeness_error,

@@ -1,6 +1,0 @@
-"""`python -m whence` is `whence`."""
-
-from whence.cli import app
-
-if __name__ == "__main__":
-    app(prog_name="whence")

@@ -1,0 +1,110 @@
+"""`explain`: from a photo or a text to an explanation in one call."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from whence._util.defaults import METHOD
+from whence.errors import WhenceError
+from whence.explanation import Explanation
+from whence.inputs import checked_text, image_from_array, to_rgb
+from whence.inputs.sources import Source, kind_by_name, looks_like_path
+from whence.models import LoadedModel, load
+
+
+def explain(
+    what: Any,
+    model: str | Path | LoadedModel | None = None,
+    target: Any = None,
+    classes: Any = None,
+    method: str = METHOD,
+    rules: Any = "stable",
+    *,
+    weights: str | Path | None = None,
+    device: str | None = None,
+    **options: Any,
+) -> Explanation:
+    """Load a model, prepare a photo or a text for it, and say where its decision came from.
+
+    Args:
+        what: A path, a PIL image, an array (height, width, 3) of uint8 or floats from 0 to 1, a
+            text, or a list of these, which are explained as one batch. A string that names a file,
+            or looks as though it should, is a path.
+        model: A folder, a name on the hub, ``timm:NAME``, ``torchvision:NAME``, what
+            `whence.models.load` returned, or None for the embedded model that suits the input.
+        target: The class to explain, by index or name; the predicted one if left out.
+        classes: Instead of target, several classes, or a number k for the top k.
+        method: Any of ``methods.available()``.
+        rules: How relevance passes operations.
+        weights: A safetensors file, for models of timm and torchvision.
+        device: Where to run; the best there is if left out.
+        **options: What `Explainer.explain` takes besides: ``keep_evidence``, options of the method.
+
+    Returns:
+        The explanation, of a batch of one unless a list was given.
+
+    Raises:
+        WhenceError: Something is wrong with the input, the model or the request.
+
+    Example:
+        >>> explain("cat.jpg", target="cat").heatmap()  # doctest: +SKIP
+        >>> explain("A wonderful film.").words()  # doctest: +SKIP
+    """
+    several = list(what) if isinstance(what, list | tuple) else [what]
+    if not several:
+        raise WhenceError("Nothing to explain: the list is empty.")
+    inputs = [read(one) for one in several]
+    if len({isinstance(one, str) for one in inputs}) > 1:
+        raise WhenceError("Photos and texts need different models; explain them apart.")
+    kind = "text" if isinstance(inputs[0], str) else "image"
+    if not isinstance(model, LoadedModel):
+        model = load(model, kind, weights, device)  # type: ignore[arg-type]
+    elif model.kind != kind:
+        raise WhenceError(f"The model '{model.name}' explains {model.kind}s, not {kind}s.")
+    prepared = model.prepare(inputs)
+    for note in dict.fromkeys(note for notes in prepared.notes for note in notes):
+        warnings.warn(f"Note: {note}.", stacklevel=2)
+    return model.explain(
+        prepared,
+        target=target,
+        classes=classes,
+        method=method,
+        rules=rules,
+        **options,
+    )
+
+
+def read(what: Any) -> Image.Image | str:
+    """A photo or a text, from whatever stands for one.
+
+    Raises:
+        WhenceError: It stands for neither, or cannot be read.
+    """
+    if isinstance(what, Image.Image):
+        try:
+            return to_rgb(what)
+        except OSError as error:  # Pillow reads the pixels only now
+            raise WhenceError(f"The image is damaged: {error}.") from error
+    if isinstance(what, np.ndarray):
+        return image_from_array(what)
+    if isinstance(what, Path) or (isinstance(what, str) and _is_path(what)):
+        path = Path(what)
+        return Source(kind_by_name(path) or "image", path).read()
+    if isinstance(what, str):
+        return checked_text(what)
+    raise WhenceError(
+        f"whence explains paths, images, arrays and strings, not {type(what).__name__}. For "
+        f"tensors that are prepared for a model, use Explainer(model)."
+    )
+
+
+def _is_path(text: str) -> bool:
+    try:
+        return looks_like_path(text) or Path(text).is_file()
+    except (OSError, ValueError):  # a long text is no file name
+        return False

@@ -1,0 +1,190 @@
+"""`whence benchmark`: parses, calls, prints. Nothing here imports torch before it must."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from whence._util.defaults import METHOD
+from whence.cli import options
+from whence.cli.errors import sentences
+
+EPILOG = """[bold]Examples[/bold]
+
+    whence benchmark perturbation --model ./my-vit --data imagenet/ --methods whence,gae --limit 50
+    whence benchmark segmentation --model ./my-vit --data pets/ --methods rollout:start_layer=1
+    whence benchmark rationale --model ./my-bert --data movies/ --methods whence,random --split test
+    whence benchmark trust --data photos/ --methods tiba,tiba:rules=reference --limit 50"""
+
+
+class Benchmark(StrEnum):
+    """What can be measured."""
+
+    perturbation = "perturbation"
+    segmentation = "segmentation"
+    rationale = "rationale"
+    trust = "trust"
+
+
+class Unit(StrEnum):
+    """What is removed."""
+
+    pixels = "pixels"
+    patches = "patches"
+
+
+class Fill(StrEnum):
+    """What is put in the place of what is removed."""
+
+    zero = "zero"
+    mean = "mean"
+    blur = "blur"
+
+
+class Threshold(StrEnum):
+    """Where maps are cut."""
+
+    mean = "mean"
+    otsu = "otsu"
+
+
+class View(StrEnum):
+    """Which part of a photo the model gets."""
+
+    model = "model"
+    whole = "whole"
+
+
+def benchmark(
+    protocol: Annotated[Benchmark, typer.Argument(help="What to measure.", metavar="PROTOCOL")],
+    data: Annotated[Path, typer.Option(help="The folder, or file, of the dataset.")],
+    methods: Annotated[
+        str,
+        typer.Option(
+            help="Methods, separated by commas, with options if wanted: "
+            "tiba,rollout:start_layer=1,tiba:rules=reference. See `whence methods`."
+        ),
+    ] = METHOD,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="A folder that transformers saved to, a name on the hub, timm:NAME or "
+            "torchvision:NAME. Without it, the embedded model that suits the data."
+        ),
+    ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="A safetensors file, for timm:NAME and torchvision:NAME."),
+    ] = None,
+    data_format: Annotated[
+        str | None, typer.Option("--format", help="Of the dataset, if its files do not tell.")
+    ] = None,
+    split: Annotated[str | None, typer.Option(help="Of the dataset, such as test.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Use so many samples, drawn at random by the seed.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of all that is drawn.")] = 0,
+    batch: Annotated[int, typer.Option(min=1, help="How many samples go together.")] = 16,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The folder of the run; given again, the run goes on where it stopped."),
+    ] = None,
+    rules: Annotated[
+        str, typer.Option(help="How relevance passes operations, for methods that do not say.")
+    ] = "stable",
+    device: Annotated[
+        str | None, typer.Option(help="Such as cpu or cuda; the best there is if left out.")
+    ] = None,
+    fast: options.Fast = False,
+    precision: options.InPrecision = None,
+    classes: Annotated[
+        str | None,
+        typer.Option(
+            help="What labels mean to the model, if it calls them otherwise: NEG=0,POS=1."
+        ),
+    ] = None,
+    unit: Annotated[
+        Unit | None, typer.Option(help="perturbation: what is removed; pixels if left out.")
+    ] = None,
+    fill: Annotated[
+        Fill | None, typer.Option(help="perturbation: what is put there; zero if left out.")
+    ] = None,
+    insertion: Annotated[
+        bool | None,
+        typer.Option("--insertion", help="perturbation: measure insertion and deletion too."),
+    ] = None,
+    threshold: Annotated[
+        Threshold | None, typer.Option(help="segmentation: where maps are cut; mean if left out.")
+    ] = None,
+    view: Annotated[
+        View | None,
+        typer.Option(help="segmentation: crop photos as the model does, or show it the whole."),
+    ] = None,
+    radius: Annotated[float | None, typer.Option(help="trust: of the noise; 0.02.")] = None,
+    draws: Annotated[int | None, typer.Option(min=1, help="trust: of the noise; 10.")] = None,
+    cascade: Annotated[
+        int | None, typer.Option(min=0, help="trust: how many samples see random layers; 8.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no table.")] = False,
+) -> None:
+    """Judge methods on a dataset: a table with intervals and tests, curves, a page.
+
+    Results are kept in the folder as they come, so a run that was stopped goes on when it is
+    started again, also with further methods. Records that cannot be read are named and skipped. The
+    exit code is 0 if the table was made, 2 if not, 130 if it was interrupted.
+    """
+    with sentences():
+        from whence.benchmark.formats import terminal
+        from whence.benchmark.runner import run
+        from whence.render.facts import printable
+
+        of_protocol = {
+            "classes": classes,
+            "unit": unit and unit.value,
+            "fill": fill and fill.value,
+            "insertion": insertion,
+            "threshold": threshold and threshold.value,
+            "view": view and view.value,
+            "radius": radius,
+            "draws": draws,
+            "cascade": cascade,
+        }
+        try:
+            outcome = run(
+                protocol.value,
+                model,
+                data,
+                methods,
+                format=data_format,
+                split=split,
+                limit=limit,
+                seed=seed,
+                batch=batch,
+                out=out,
+                rules=rules,
+                device=device,
+                weights=weights,
+                fast=fast,
+                precision=precision and precision.value,
+                **of_protocol,
+            )
+        except KeyboardInterrupt:
+            typer.echo("Stopped. What was done is kept; the same command goes on.", err=True)
+            raise typer.Exit(130) from None
+        for damaged in outcome.set_aside:
+            typer.echo(f"'{damaged}' was damaged; it was set aside and computed again.", err=True)
+        for name, error in outcome.skipped.items():
+            typer.echo(printable(f"Skipped {name}: {error}"), err=True)
+        if quiet:
+            return
+        console = Console(highlight=False, emoji=False, markup=False)
+        if not console.is_terminal:
+            console.width = 200
+        console.print(terminal(outcome.table))
+        for note in outcome.table.notes:
+            console.print(note)
+        console.print(f"→ {outcome.folder / 'report.html'}", soft_wrap=True)

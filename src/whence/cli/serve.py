@@ -1,0 +1,111 @@
+"""`whence serve`: parses, calls, prints. Nothing here imports torch or Gradio before it must."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from whence._util.extras import needed
+from whence.cli.errors import sentences
+from whence.errors import WhenceError
+
+EPILOG = """[bold]Examples[/bold]
+
+    whence serve
+    whence serve --model ./my-vit --model ./my-bert
+    whence serve --host 0.0.0.0 --auth ada:correct-horse"""
+
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def serve(
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A model to offer, as `whence explain` takes it; may be repeated. Without one for "
+            "photos or texts, the embedded one."
+        ),
+    ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(
+            help="A safetensors file, if the one --model is timm:NAME or torchvision:NAME."
+        ),
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Such as cpu or cuda; the best there is if left out.")
+    ] = None,
+    host: Annotated[
+        str,
+        typer.Option(
+            help="The address to listen at. Others than loopback need --auth or --no-auth."
+        ),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="The first free one from 7860 if left out."),
+    ] = None,
+    auth: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME:PASSWORD",
+            envvar="WHENCE_AUTH",
+            help="Who may use the page. In the variable, no other user of the machine sees it.",
+        ),
+    ] = None,
+    no_auth: Annotated[
+        bool, typer.Option("--no-auth", help="Let anyone who reaches --host use the page.")
+    ] = False,
+    queue: Annotated[
+        int, typer.Option(min=1, help="How many requests may wait; further ones are told so.")
+    ] = 16,
+) -> None:
+    """Open a page on which to look at explanations, compare methods and check them.
+
+    It listens on this machine only, unless told otherwise, and sends nothing anywhere.
+    """
+    with sentences():
+        who = _who(host, auth, no_auth)
+        needed("gradio", "gradio", "web")
+        typer.echo("Loading…", err=True)
+        from whence.web.desk import Desk
+        from whence.web.server import Place, serving
+
+        # Told to stop by the system, the page ends as by Ctrl+C, and uploads are deleted.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        desk = Desk.with_models(model or (), weights, device)
+        with serving(desk, Place(host, port, who, queue)) as address:
+            typer.echo(f"The page is at {address} (Ctrl+C ends it).")
+            _wait()
+
+
+def _who(host: str, auth: str | None, no_auth: bool) -> tuple[str, str] | None:
+    """A name and a password, where they are needed.
+
+    Raises:
+        WhenceError: The page would be open to others without anyone having said so.
+    """
+    if auth is not None and no_auth:
+        raise WhenceError("Give either --auth or --no-auth, not both.")
+    if auth is None and not no_auth and host not in _LOOPBACK:
+        raise WhenceError(
+            f"At {host}, others can reach the page. Say who may use it, --auth NAME:PASSWORD, or "
+            f"that anyone may, --no-auth."
+        )
+    if auth is None:
+        return None
+    name, _, password = auth.partition(":")
+    if not name or not password:
+        raise WhenceError("--auth is a name and a password: NAME:PASSWORD.")
+    return name, password
+
+
+def _wait() -> None:
+    try:
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        typer.echo("")

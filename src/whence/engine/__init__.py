@@ -1,0 +1,1 @@
+"""Runs an explanation: in chunks of a batch, eagerly or compiled."""

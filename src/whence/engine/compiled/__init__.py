@@ -1,0 +1,1 @@
+"""Compiled explanations, behind a wall: nothing else imports this but the engine."""

@@ -1,0 +1,1 @@
+"""What the recorded graph says of a model's structure."""

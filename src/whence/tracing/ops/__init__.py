@@ -1,0 +1,1 @@
+"""Operations that are recorded, and how values pass them backward."""

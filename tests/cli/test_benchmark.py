@@ -1,0 +1,68 @@
+"""`whence benchmark` on the command line."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from whence.cli.app import app
+
+
+def whence(*arguments, code=0):
+    result = CliRunner().invoke(app, ["benchmark", *map(str, arguments)])
+    assert result.exit_code == code, result.output + repr(result.exception)
+    assert "Traceback" not in result.output
+    return result
+
+
+def test_a_run(image_model, photos, tmp_path):
+    asked = ("perturbation", "--model", image_model, "--data", photos, "--limit", 3, "--seed", 2)
+    result = whence(*asked, "--methods", "tiba,random", "--out", tmp_path / "out", "--batch", 2)
+    assert "positive, predicted ↓" in result.stdout
+    assert "report.html" in result.stdout
+    assert "Clean accuracy" in result.stdout
+    quiet = whence(*asked, "--methods", "tiba", "--out", tmp_path / "out", "--quiet")
+    assert quiet.stdout == ""
+    other = whence(*asked, "--fill", "mean", "--out", tmp_path / "out", code=2)
+    assert '\'fill\' was "zero" and is "mean" now' in other.stderr
+    file = tmp_path / "file"
+    file.write_text("")
+    assert "is a file" in whence(*asked, "--out", file, code=2).stderr
+
+
+def test_precision_is_a_setting_and_fast_is_none(image_model, photos, tmp_path, programs):
+    asked = ("perturbation", "--model", image_model, "--data", photos, "--methods", "tiba")
+    one = (*asked, "--batch", 1, "--quiet", "--out", tmp_path / "out")
+    whence(*one)
+    whence(*one, "--fast")  # all is there
+    assert programs == []
+    other = whence(*one, "--precision", "bfloat16", code=2)
+    assert "'precision' was not set and is \"bfloat16\" now" in other.stderr
+    coarse = (*one[:-1], tmp_path / "coarse", "--precision", "bfloat16")
+    whence(*coarse, "--fast")
+    assert programs
+    whence(*coarse)
+    told = json.loads((tmp_path / "coarse" / "run.json").read_text())
+    assert told["settings"]["precision"] == "bfloat16"
+
+
+def test_embedded_model_and_default_folder(embedded, masked, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    whence("segmentation", "--data", masked, "--limit", 2, "--view", "whole")
+    (folder,) = (tmp_path / "whence-benchmark").iterdir()
+    assert folder.name.startswith("segmentation-masks")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--data", "nowhere"], "'nowhere' is not there"),
+        (["--methods", "tibba"], "Did you mean 'tiba'"),
+        (["--unit", "patches"], "has no option 'unit'"),
+        (["--precision", "tf32", "--device", "cpu"], "The precision tf32 is one of GPUs"),
+        (["--format", "jpeg"], "no format 'jpeg'"),
+    ],
+)
+def test_sentences(masked, arguments, message, embedded):
+    result = whence("segmentation", "--data", masked, *arguments, code=2)
+    assert message in result.stderr

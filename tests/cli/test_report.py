@@ -1,0 +1,122 @@
+"""`whence report` as people call it, rightly and wrongly."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.report.reading import items, read
+from tests.saved import photo
+from whence import explain
+from whence.inputs import expand
+from whence.report import making
+
+
+def test_it_says_what_it_did(here, report):
+    result = report("photos", code=1)
+    assert "3 of 4 inputs explained → report.html" in result.stdout
+    assert "c.png: 'c.png' is" in result.stderr
+    assert (here / "report.html").is_file()
+    assert not list(here.glob(".*"))
+    quiet = report("photos/a.png", "--quiet", "--force")
+    assert quiet.output == ""
+
+
+def test_photos_and_texts_together(here, report):
+    (here / "photos" / "review.txt").write_text("a good film")
+    report("photos", "--out", "deep/er/page.html", code=1)
+    root = read((here / "deep" / "er" / "page.html").read_text())
+    assert len(items(root)) == 5
+    assert '"explains": "images"' in root.all("pre")[0].text
+    assert '"explains": "texts"' in root.all("pre")[0].text
+
+
+def test_nothing_is_written_over_without_force(here, report):
+    (here / "report.html").write_text("mine")
+    result = report("photos", code=2)
+    assert "'report.html' exists already. Give --force" in result.stderr
+    assert (here / "report.html").read_text() == "mine"
+    report("photos", "--force", code=1)
+    assert (here / "report.html").read_text() != "mine"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["none/"],
+            "No input could be explained, so no page is written. none: 'none' is not there",
+        ),
+        (["photos/c.png"], "c.png: 'c.png' is"),
+        (["photos", "--model", "TEXTS"], "explains texts, not images"),
+        (["photos", "--out", "photos"], "'photos' is a folder; name the page's file"),
+        (["photos", "--methods", "nonsense"], "nonsense"),
+        (["photos", "--methods", "gae:nonsense=1"], "nonsense"),
+        (["photos", "--target", "zebra"], "zebra"),
+        (["photos", "--target", "cat", "--top", "2"], "either --target or --top"),
+        (["photos", "--model", "nowhere/at/all"], "nowhere/at/all"),
+        (["photos", "--rules", "nonsense"], "nonsense"),
+        (["photos", "--precision", "fp8"], "'fp8' is not one of 'tf32'"),
+        (["photos", "--out", "photos/a.png/page.html"], "cannot be written"),
+    ],
+)
+def test_what_cannot_be_met_writes_nothing(here, report, text_model, arguments, message):
+    arguments = [text_model if one == "TEXTS" else one for one in arguments]
+    before = sorted(here.rglob("*"))
+    result = report(*arguments, code=2)
+    assert message in result.stderr
+    assert sorted(here.rglob("*")) == before
+
+
+def test_an_interruption_leaves_nothing(here, report, monkeypatch):
+    whole, calls = making.entry_of, []
+
+    def interrupted(*arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return whole(*arguments)
+
+    monkeypatch.setattr(making, "entry_of", interrupted)
+    report("photos", code=130)
+    assert len(calls) == 2
+    assert sorted(file.name for file in here.iterdir()) == ["photos"]
+
+
+def test_fast_and_precision(here, report, programs):
+    for number in range(4):
+        photo(seed=number).save(here / "photos" / f"more{number}.png")
+    # Two methods that take turns: each is compiled once.
+    report("photos/more*.png", "--batch", 1, "--methods", "tiba,gae", "--fast")
+    assert len(programs) == 2
+    assert '"precision"' not in read((here / "report.html").read_text()).all("pre")[0].text
+    report("photos/a.png", "--precision", "bfloat16", "--force")
+    told = read((here / "report.html").read_text()).all("pre")[0].text
+    assert '"precision": "bfloat16"' in told
+
+
+def test_the_method_that_is_not_named_is_that_of_explain(here, report):
+    report("photos/a.png")
+    by_default = (here / "report.html").read_text()
+    method = explain("photos/a.png").method
+    report("photos/a.png", "--methods", method, "--force")
+    assert (here / "report.html").read_text() == by_default
+
+
+def test_names_leave_out_the_folder_that_all_share(here, tmp_path):
+    (tmp_path / "photos" / "more").mkdir()
+    photo().save(tmp_path / "photos" / "more" / "d.png")
+    sources = expand(["photos/a.png", str(tmp_path / "photos" / "more"), "some text"])
+    assert making.short_names(sources) == ["a.png", "more/d.png", "some text"]
+    assert making.short_names(sources[:1]) == ["a.png"]
+
+
+def test_help_answers_without_torch():
+    script = (
+        "import sys\nfrom whence.cli.app import app\ntry:\n    app(['report', '--help'])\n"
+        "finally:\n"
+        "    assert not {'torch', 'transformers'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "--no-faithfulness" in done.stdout

@@ -1,0 +1,112 @@
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+from tests.zoo import BATCH, CASES, DEPTH, HandWrittenViT, built, images, run
+from whence import rules
+from whence.evidence import Evidence, gather
+from whence.inputs.arguments import Call
+from whence.layout import Layout, find_layout
+from whence.tracing.graph.blocks import find_blocks
+from whence.tracing.trace import Trace, trace
+
+TRANSFORMERS = [name for name in CASES if name.endswith(("-sdpa", "-eager"))]
+
+
+def double(inputs):
+    if isinstance(inputs, torch.Tensor):
+        return inputs.double()
+    return {k: v.double() if v.is_floating_point() else v for k, v in inputs.items()}
+
+
+def traced(model: nn.Module, inputs) -> Trace:
+    call = Call.of(inputs, model)
+    return trace(model, call.args, dict(call.kwargs), call.main_at)
+
+
+def evidence_of(recorded: Trace, *kinds: str) -> Evidence:
+    classes = recorded.logits.argmax(1, keepdim=True)
+    layout = find_layout(Layout(), recorded.sites[0].tokens, recorded.inputs[0], recorded.grids)
+    return gather(recorded, kinds, classes, rules.get("stable"), layout)
+
+
+@pytest.mark.parametrize("name", TRANSFORMERS)
+def test_hidden_states_are_those_of_transformers(name):
+    model, inputs = built(CASES[name]).double(), double(CASES[name].inputs())
+    hidden = evidence_of(traced(model, inputs), "hidden").hidden
+    theirs = run(model, inputs, output_hidden_states=True).hidden_states
+    assert len(hidden) == len(theirs) == DEPTH + 1
+    for ours, expected in zip(hidden, theirs, strict=True):
+        assert torch.allclose(ours, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", TRANSFORMERS)
+def test_gradients_at_hidden_states(name):
+    model, inputs = built(CASES[name]).double(), double(CASES[name].inputs())
+    found = evidence_of(traced(model, inputs), "hidden_gradient")
+    output = run(model, inputs, output_hidden_states=True)
+    logit = output.logits.gather(1, found.classes).sum()
+    # The last hidden state that is reported may be a copy which nothing reads.
+    expected = torch.autograd.grad(logit, output.hidden_states[:-1])
+    for ours, theirs in zip(found.hidden_gradient, expected, strict=False):
+        assert torch.allclose(ours[0], theirs, rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_leaves_a_block_enters_the_next(name):
+    model, inputs = built(CASES[name]).double(), double(CASES[name].inputs())
+    blocks = find_blocks(traced(model, inputs))
+    assert len(blocks) == DEPTH
+    for block, following in pairwise(blocks):
+        assert torch.equal(block.leaving.output, following.entering)
+        assert not torch.equal(block.entering, following.entering)
+
+
+class SequenceFirst(HandWrittenViT):
+    """Blocks get (tokens, batch, width), or both dimensions in one."""
+
+    def __init__(self, folded: bool) -> None:
+        super().__init__()
+        self.folded = folded
+
+    def forward(self, image):
+        p = self.patch
+        x = image.unfold(2, p, p).unfold(3, p, p).permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
+        x = torch.cat([self.class_token.expand(len(image), 1, -1), self.embed(x)], 1)
+        x = (x + self.positions).transpose(0, 1)
+        for block in self.blocks:
+            x = self._block(block, x)
+        return self.head(self.norm(x)[0])
+
+    def _block(self, block, x):
+        tokens, batch, width = x.shape
+        x = x.reshape(-1, width) if self.folded else x
+        h = block.norm1(x).reshape(tokens, batch, width)
+        q, k, v = (torch.einsum("nbd,hde->bhne", h, w) for w in block.qkv)
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v)
+        x = x + torch.einsum("bhid,hdw->ibw", mixed, block.out).reshape(x.shape)
+        return (x + block.mlp(block.norm2(x))).reshape(tokens, batch, width)
+
+
+@pytest.mark.parametrize("folded", [False, True])
+@pytest.mark.parametrize("batch", [1, BATCH, 17])
+def test_hidden_states_of_sequences_before_samples(folded, batch):
+    """17 samples are as many as tokens; a class token is all that the last block's reader sees."""
+    model = SequenceFirst(folded).double()
+    pixels = torch.randn(batch, 3, 32, 32, dtype=torch.float64)
+    found = evidence_of(traced(model, pixels), "hidden", "hidden_gradient")
+    for i in range(batch):
+        alone = evidence_of(traced(model, pixels[i : i + 1]), "hidden", "hidden_gradient")
+        for ours, expected in zip(found.hidden, alone.hidden, strict=True):
+            assert torch.allclose(ours[i], expected[0], rtol=1e-9)
+        for ours, expected in zip(found.hidden_gradient, alone.hidden_gradient, strict=True):
+            assert torch.allclose(ours[:, i], expected[:, 0], rtol=1e-8, atol=1e-12)
+
+
+def test_values_are_computed_from_what_is_attended():
+    model = HandWrittenViT().double()
+    found = evidence_of(traced(model, images(32, 32).double()), "hidden", "attended")
+    for hidden, attended, block in zip(found.hidden, found.attended, model.blocks, strict=False):
+        assert torch.allclose(attended, block.norm1(hidden), rtol=1e-10)
