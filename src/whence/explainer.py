@@ -26,7 +26,7 @@ from whence.inputs.arguments import Call
 from whence.layout import Layout, Tokens, find_layout, find_tokens
 from whence.methods import Method
 from whence.rules import RuleSet
-from whence.targets import class_names_of, of_samples, resolve
+from whence.targets import find_class_names, resolve_classes, select_samples
 from whence.tracing.ops.products import Precision, check_precision, products_in
 from whence.tracing.replica import unwrapped
 from whence.tracing.trace import Trace, trace
@@ -98,7 +98,7 @@ class Explainer:
         self._class_count: int | None = None
         self._bytes_of_sample: dict[Any, float] = {}
         if class_names is None:
-            self.class_names = class_names_of(unwrapped(model))
+            self.class_names = find_class_names(unwrapped(model))
         elif isinstance(class_names, Mapping):
             self.class_names = {int(index): str(name) for index, name in class_names.items()}
         else:
@@ -228,11 +228,11 @@ class Explainer:
         map_bytes: float = math.inf,
     ) -> Part:
         """The explanation of some samples."""
-        target, classes = of_samples(request.target, request.classes, rows, len(call.main))
+        target, classes = select_samples(request.target, request.classes, rows, len(call.main))
         request = request._replace(target=target, classes=classes)
         image = call.main.dim() == 4
         tokens = None if image else find_tokens(call.kwargs, call.main, self.tokenizer)
-        tokens = None if tokens is None else tokens.of_samples(rows)
+        tokens = None if tokens is None else tokens.select_samples(rows)
         if rows != slice(0, len(call.main)):
             call = call.rows(rows)
         special = _special(tokens, call.main.device)
@@ -259,7 +259,7 @@ class Explainer:
             traced.tape.exact = exact
             logits = traced.logits.detach()
             self._class_count = logits.shape[1]
-            indices = resolve(logits, self.class_names, request.target, request.classes)
+            indices = resolve_classes(logits, self.class_names, request.target, request.classes)
             kept = traced.tape.kept_bytes / len(logits)
             self._bytes_of_sample.setdefault((_shapes(call), math.isfinite(map_bytes)), kept)
             scored = self._scored(traced, call, request, indices, special)
@@ -286,7 +286,7 @@ class Explainer:
         if highest is None:
             like = torch.empty(len(call.main), self._class_count or 0)
             try:
-                indices = resolve(like, self.class_names, request.target, request.classes)
+                indices = resolve_classes(like, self.class_names, request.target, request.classes)
             except WhenceError:
                 return None  # the model may have other classes by now: the plain way tells
             inputs["classes"] = indices.to(call.main.device)
@@ -298,7 +298,7 @@ class Explainer:
             traced = self._trace(here, None, map_bytes)
             logits = traced.logits.detach()
             named = given.get("classes")
-            classes = resolve(logits, {}, None, request.classes) if named is None else named
+            classes = resolve_classes(logits, {}, None, request.classes) if named is None else named
             scored = self._scored(traced, here, request, classes, given.get("special"))
             sound = torch.isfinite(logits).all() & torch.isfinite(scored.scores).all()
             doubt = traced.tape.doubt()

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from whence._util.files import write_whole
 from whence.errors import WhenceError
 from whence.evidence import Evidence
-from whence.layout import Tokens, joined_words
+from whence.layout import Tokens, sum_over_words
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -102,7 +102,7 @@ class Explanation:
                 "the tokenizer: Explainer(model, tokenizer=tokenizer)."
             )
         scores = self.scores[sample] if self.scores.dim() == 2 else self.scores[sample, target]
-        joined = joined_words(
+        joined = sum_over_words(
             self.tokens.strings[sample], self.tokens.words[sample], scores.tolist()
         )
         if not self.tokens.texts:

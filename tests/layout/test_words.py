@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from whence import Explainer, WhenceError
-from whence.layout import find_tokens, joined_words
+from whence.layout import find_tokens, sum_over_words
 
 tokenizers = pytest.importorskip("tokenizers")
 transformers = pytest.importorskip("transformers")
@@ -52,7 +52,7 @@ def model():
 TEXTS = ["the film is unwatchable.", "the xyzzy film"]
 
 
-def test_words_of_what_a_tokenizer_returned(model, tokenizer):
+def test_words_from_encodings(model, tokenizer):
     batch = tokenizer(TEXTS, padding=True, return_tensors="pt")
     result = Explainer(model).explain(batch, target="bad")
     words = result.words(0)
@@ -63,7 +63,7 @@ def test_words_of_what_a_tokenizer_returned(model, tokenizer):
     assert result.target_names == ["bad", "bad"]
 
 
-def test_words_of_one_of_several_classes(model, tokenizer):
+def test_words_for_one_of_several_classes(model, tokenizer):
     batch = tokenizer(TEXTS, padding=True, return_tensors="pt")
     result = Explainer(model).explain(batch, classes=["good", "bad"])
     alone = Explainer(model).explain(batch, target="bad")
@@ -75,7 +75,7 @@ def test_words_of_one_of_several_classes(model, tokenizer):
     assert result.target_names == [["good", "bad"]] * 2
 
 
-def test_words_of_plain_ids(model, tokenizer):
+def test_words_from_plain_ids(model, tokenizer):
     batch = dict(tokenizer(TEXTS, padding=True, return_tensors="pt"))
     with_tokenizer = Explainer(model, tokenizer=tokenizer).explain(batch)
     from_encodings = find_tokens(
@@ -123,9 +123,9 @@ class Pieces:
 def test_words_of_other_tokenizers(tokens, to_string):
     ids = torch.arange(len(tokens))[None]
     found = find_tokens({}, ids, Pieces(tokens, to_string))
-    words = joined_words(found.strings[0], found.words[0], [0.0, 1, 2, 3, 4, 0])
+    words = sum_over_words(found.strings[0], found.words[0], [0.0, 1, 2, 3, 4, 0])
     assert words == [("unwatchable", 6), ("film", 4)]
 
 
 def test_marks_inside_a_word_stay():
-    assert joined_words(["a##b", "##c", "▁"], [0, 0, 1], [1, 1, 1]) == [("a##bc", 2), ("▁", 1)]
+    assert sum_over_words(["a##b", "##c", "▁"], [0, 0, 1], [1, 1, 1]) == [("a##bc", 2), ("▁", 1)]

@@ -4,14 +4,14 @@ import torch
 from torch import nn
 
 from whence import WhenceError
-from whence.targets import class_names_of, resolve
+from whence.targets import find_class_names, resolve_classes
 
 LOGITS = torch.tensor([[0.1, 3.0, 2.0, -1.0], [5.0, 1.0, 0.0, 2.0]])
 NAMES = {0: "tabby, tabby cat", 1: "Egyptian cat", 2: "golden retriever", 3: "crane"}
 
 
 @pytest.mark.parametrize(
-    ("request_", "expected"),
+    ("arguments", "expected"),
     [
         ({}, [[1], [0]]),
         ({"target": 2}, [[2], [2]]),
@@ -30,12 +30,12 @@ NAMES = {0: "tabby, tabby cat", 1: "Egyptian cat", 2: "golden retriever", 3: "cr
         ({"classes": [[0, 1], ["crane", 3]]}, [[0, 1], [3, 3]]),
     ],
 )
-def test_classes_by_index_name_and_rank(request_, expected):
-    assert resolve(LOGITS, NAMES, **request_).tolist() == expected
+def test_classes_by_index_name_and_rank(arguments, expected):
+    assert resolve_classes(LOGITS, NAMES, **arguments).tolist() == expected
 
 
 @pytest.mark.parametrize(
-    ("request_", "message"),
+    ("arguments", "message"),
     [
         ({"target": 4}, "Class 4 does not exist: the model has 4 classes, 0 to 3"),
         ({"target": -1}, "Class -1 does not exist"),
@@ -58,21 +58,21 @@ def test_classes_by_index_name_and_rank(request_, expected):
         ({"classes": [[0, 1], 2]}, "Name classes for all samples, or a list for each"),
     ],
 )
-def test_wrong_classes(request_, message):
+def test_wrong_classes(arguments, message):
     with pytest.raises(WhenceError, match=message):
-        resolve(LOGITS, NAMES, **request_)
+        resolve_classes(LOGITS, NAMES, **arguments)
 
 
-def test_names_that_do_not_help():
+def test_missing_and_ambiguous_names():
     with pytest.raises(WhenceError, match=r"does not name its classes.*class_names=\[...\]"):
-        resolve(LOGITS, {}, target="cat")
+        resolve_classes(LOGITS, {}, target="cat")
     with pytest.raises(WhenceError, match=r"'crane' names several classes: \[0, 3\]"):
-        resolve(LOGITS, {0: "crane", 3: "crane"}, target="crane")
+        resolve_classes(LOGITS, {0: "crane", 3: "crane"}, target="crane")
 
 
-def test_names_are_found_on_the_model():
+def test_find_class_names():
     plain, hugging_face, timm = nn.Identity(), nn.Identity(), nn.Identity()
     hugging_face.config = type("Config", (), {"id2label": {0: "cat", "1": "dog"}})()
     timm.pretrained_cfg = {"label_names": ("cat", "dog")}
-    assert class_names_of(plain) == {}
-    assert class_names_of(hugging_face) == class_names_of(timm) == {0: "cat", 1: "dog"}
+    assert find_class_names(plain) == {}
+    assert find_class_names(hugging_face) == find_class_names(timm) == {0: "cat", 1: "dog"}

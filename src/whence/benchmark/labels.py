@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from whence.errors import WhenceError
 from whence.models import LoadedModel
-from whence.targets import index_of
+from whence.targets import find_class_index
 
 if TYPE_CHECKING:
     from whence.datasets import Sample
@@ -61,7 +61,7 @@ class Labels:
     def _found(self, loaded: LoadedModel, label: int | str) -> int | WhenceError:
         """The index of a class, or why there is none."""
         try:
-            return index_of(label, loaded.class_names, loaded.class_count)
+            return find_class_index(label, loaded.class_names, loaded.class_count)
         except WhenceError as error:
             beginnings = [
                 index

@@ -47,7 +47,7 @@ class Part(NamedTuple):
             scores=self.scores[rows],
             indices=self.indices[rows],
             logits=self.logits[rows],
-            tokens=None if self.tokens is None else self.tokens.of_samples(rows),
+            tokens=None if self.tokens is None else self.tokens.select_samples(rows),
             told=self.told[rows],
         )
 
@@ -62,7 +62,7 @@ class Part(NamedTuple):
         )
         tokens = [part.tokens for part in parts if part.tokens is not None]
         told = [one for part in parts for one in part.told]
-        joined = Tokens.joined(tokens) if tokens else None
+        joined = Tokens.concatenate(tokens) if tokens else None
         return cls(scores, indices, logits, parts[0].layout, joined, told, [])
 
 

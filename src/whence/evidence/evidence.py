@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from whence.errors import WhenceError
 from whence.evidence.forwards import Forwards
 from whence.evidence.readings import Layer, Places
-from whence.layout import Layout, pooling_weights
+from whence.layout import Layout, compute_pooling
 from whence.rules import RuleSet
 from whence.rules.balanced import Reading, reading
 from whence.tracing.graph.blocks import Block, find_blocks
@@ -303,7 +303,7 @@ def gather(
     else:
         top = Places(traced, blocks, -1)
         last = next(top.descend({"gradient"}, read, None, rules, release=False))
-    pooling = pooling_weights(_dependence(last), layout)
+    pooling = compute_pooling(_dependence(last), layout)
     return Evidence(
         descent=descent,
         pooling=pooling.expand(classes.shape[1], -1, -1),

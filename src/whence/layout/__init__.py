@@ -1,7 +1,6 @@
-"""Where a token stands on the input: patches, prefix tokens, pooling, words."""
+"""Positions of tokens in the input: the grid of patches, prefix tokens, pooled tokens, words."""
 
-from whence.layout.pooling import pooling_weights
-from whence.layout.tokens import Layout, find_layout
-from whence.layout.words import Tokens, find_tokens, joined_words
+from whence.layout.positions import Layout, compute_pooling, find_layout
+from whence.layout.words import Tokens, find_tokens, sum_over_words
 
-__all__ = ["Layout", "Tokens", "find_layout", "find_tokens", "joined_words", "pooling_weights"]
+__all__ = ["Layout", "Tokens", "compute_pooling", "find_layout", "find_tokens", "sum_over_words"]

@@ -1,16 +1,29 @@
-"""The tokens of a text as strings, and sub-tokens joined into words."""
+"""The tokens of a text as strings, and the sum of scores over each word's tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Protocol
 
 from torch import Tensor
 
-# How tokenizers mark the pieces of a word: WordPiece, byte-level BPE, SentencePiece; end of word.
-_BEFORE = ("##", "Ġ", "▁")
-_BEHIND = "</w>"
+# Marks of tokenizers: WordPiece, byte-level BPE and SentencePiece; then the end of a word.
+_PREFIX_MARKS = ("##", "Ġ", "▁")
+_SUFFIX_MARK = "</w>"
+
+
+class TextTokenizer(Protocol):
+    """The part of a transformers tokenizer that names tokens and joins them to text."""
+
+    unk_token: str
+    all_special_tokens: list[str]
+
+    def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
+        """Convert ids to token strings."""
+
+    def convert_tokens_to_string(self, tokens: list[str]) -> str:
+        """Join tokens to text."""
 
 
 @dataclass(frozen=True)
@@ -28,22 +41,24 @@ class Tokens:
     words: list[list[int | None]]
     texts: list[list[str]] = field(default_factory=list)
 
-    def of_samples(self, rows: slice) -> Tokens:
-        """The tokens of some of the texts."""
+    def select_samples(self, rows: slice) -> Tokens:
+        """Select the tokens of some of the samples."""
         return Tokens(self.strings[rows], self.words[rows], self.texts[rows])
 
     @classmethod
-    def joined(cls, parts: Sequence[Tokens]) -> Tokens:
-        """The tokens of several batches as one."""
+    def concatenate(cls, batches: Sequence[Tokens]) -> Tokens:
+        """Concatenate the tokens of several batches."""
         return cls(
-            [one for part in parts for one in part.strings],
-            [one for part in parts for one in part.words],
-            [one for part in parts for one in part.texts],
+            [one for batch in batches for one in batch.strings],
+            [one for batch in batches for one in batch.words],
+            [one for batch in batches for one in batch.texts],
         )
 
 
-def find_tokens(inputs: Mapping[str, Any], ids: Tensor, tokenizer: Any = None) -> Tokens | None:
-    """Tokens from what a fast tokenizer returned, or from ids and a tokenizer, or None."""
+def find_tokens(
+    inputs: Mapping[str, object], ids: Tensor, tokenizer: TextTokenizer | None = None
+) -> Tokens | None:
+    """Find token strings and words: from a fast tokenizer's encodings, or from ids, or None."""
     encodings = getattr(inputs, "encodings", None)
     if (
         encodings
@@ -54,11 +69,11 @@ def find_tokens(inputs: Mapping[str, Any], ids: Tensor, tokenizer: Any = None) -
     if tokenizer is None or ids.is_floating_point():  # embeddings have no names
         return None
     strings = [tokenizer.convert_ids_to_tokens(row) for row in ids.tolist()]
-    return Tokens(strings, [_numbered_words(row, tokenizer) for row in strings])
+    return Tokens(strings, [_number_words(row, tokenizer) for row in strings])
 
 
-def _numbered_words(tokens: Sequence[str], tokenizer: Any) -> list[int | None]:
-    """Number the words: a space would be written between them, and punctuation stands alone."""
+def _number_words(tokens: Sequence[str], tokenizer: TextTokenizer) -> list[int | None]:
+    """Number the words: a space separates them, and punctuation is a word of its own."""
     special = set(tokenizer.all_special_tokens) - {tokenizer.unk_token}
     numbers: list[int | None] = []
     number, before = -1, None
@@ -68,8 +83,8 @@ def _numbered_words(tokens: Sequence[str], tokenizer: Any) -> list[int | None]:
             before = None
             continue
         pair = "" if before is None else tokenizer.convert_tokens_to_string([before, token]).strip()
-        alone = not _has_letters(token) or before is None or not _has_letters(before)
-        if alone or " " in pair:
+        stands_alone = not _has_letters(token) or before is None or not _has_letters(before)
+        if stands_alone or " " in pair:
             number += 1
         numbers.append(number)
         before = token
@@ -77,26 +92,26 @@ def _numbered_words(tokens: Sequence[str], tokenizer: Any) -> list[int | None]:
 
 
 def _has_letters(token: str) -> bool:
-    return any(character.isalnum() for character in _unmarked(token))
+    return any(character.isalnum() for character in _strip_marks(token))
 
 
-def joined_words(
+def sum_over_words(
     strings: Sequence[str], words: Sequence[int | None], scores: Sequence[float]
 ) -> list[tuple[str, float]]:
-    """Each word with the sum of its tokens' scores; special tokens and padding are left out."""
-    joined: list[tuple[int, str, float]] = []
+    """Sum each word's token scores; special tokens and padding are left out."""
+    sums: list[tuple[int, str, float]] = []
     for token, word, score in zip(strings, words, scores, strict=True):
         if word is None:
             continue
-        if joined and joined[-1][0] == word:
-            joined[-1] = (word, joined[-1][1] + _unmarked(token), joined[-1][2] + score)
+        if sums and sums[-1][0] == word:
+            sums[-1] = (word, sums[-1][1] + _strip_marks(token), sums[-1][2] + score)
         else:
-            joined.append((word, _unmarked(token), score))
-    return [(text, score) for _, text, score in joined]
+            sums.append((word, _strip_marks(token), score))
+    return [(text, score) for _, text, score in sums]
 
 
-def _unmarked(token: str) -> str:
-    for mark in _BEFORE:
+def _strip_marks(token: str) -> str:
+    for mark in _PREFIX_MARKS:
         if token.startswith(mark) and token != mark:
             token = token.removeprefix(mark)
-    return token.removesuffix(_BEHIND) or token
+    return token.removesuffix(_SUFFIX_MARK) or token

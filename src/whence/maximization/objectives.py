@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from whence.errors import WhenceError
-from whence.targets import index_of
+from whence.targets import find_class_index
 from whence.tracing.graph.blocks import find_blocks
 from whence.tracing.recorder import Edit, Run
 from whence.tracing.replica import replicate
@@ -100,7 +100,7 @@ def find_class(
     Raises:
         WhenceError: There is no such class.
     """
-    return index_of(target, names, logits_of(replicate(model)(start), output).shape[1])
+    return find_class_index(target, names, logits_of(replicate(model)(start), output).shape[1])
 
 
 def logits_of(returned: Any, output: Output) -> Tensor:

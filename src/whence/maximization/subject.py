@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from whence.errors import WhenceError
 from whence.models import LoadedModel, load
-from whence.targets import class_names_of
+from whence.targets import find_class_names
 from whence.tracing.replica import unwrapped
 
 Model = nn.Module | LoadedModel | str | Path | None
@@ -61,7 +61,7 @@ class Subject:
             model=module,
             class_names=loaded.class_names
             if isinstance(loaded, LoadedModel)
-            else class_names_of(inner),
+            else find_class_names(inner),
             size=size,
             mean=_channels("mean", found[0] if mean is None else mean).to(like),
             std=_channels("std", found[1] if std is None else std).to(like),

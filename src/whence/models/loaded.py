@@ -15,7 +15,7 @@ from whence.explainer import Explainer
 from whence.explanation import Explanation
 from whence.inputs.sources import Kind
 from whence.layout import Tokens
-from whence.targets import resolve
+from whence.targets import resolve_classes
 
 
 @dataclass
@@ -93,7 +93,7 @@ class LoadedModel:
         Raises:
             WhenceError: There is no such class.
         """
-        resolve(torch.zeros(1, self.class_count), self.class_names, target, classes)
+        resolve_classes(torch.zeros(1, self.class_count), self.class_names, target, classes)
 
     def explain(self, prepared: Prepared, **request: Any) -> Explanation:
         """Explain a prepared batch; the request is that of `Explainer.explain`."""

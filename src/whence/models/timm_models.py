@@ -11,7 +11,7 @@ from whence.models.geometry import timm_geometry
 from whence.models.hub import fetch
 from whence.models.loaded import LoadedModel
 from whence.models.weights import class_count_in, put_weights, read_weights
-from whence.targets import class_names_of
+from whence.targets import find_class_names
 
 
 def load(name: str, weights: str | Path | None) -> LoadedModel:
@@ -36,7 +36,7 @@ def load(name: str, weights: str | Path | None) -> LoadedModel:
         name=f"timm:{name}",
         model=model.float(),
         kind="image",
-        class_names=class_names_of(model) or _imagenet_names(timm, model),
+        class_names=find_class_names(model) or _imagenet_names(timm, model),
         class_count=model.num_classes,
         preparation=timm_geometry(config),
     )

@@ -18,7 +18,7 @@ from whence.models.geometry import crop_notes, narrowed, processors_box, seen_im
 from whence.models.hub import check_on_hub
 from whence.models.loaded import LoadedModel, Prepared, stacked
 from whence.models.text import TextPreparation
-from whence.targets import class_names_of
+from whence.targets import find_class_names
 
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
@@ -126,7 +126,7 @@ def _loaded(name: str, kind: Kind, model: Any, processor: Any) -> LoadedModel:
         name=name,
         model=model,
         kind=kind,
-        class_names=class_names_of(model),
+        class_names=find_class_names(model),
         class_count=model.config.num_labels,
         preparation=preparation,
         tokenizer=processor if kind == "text" else None,

@@ -1,5 +1,19 @@
-"""What is explained: a class, by index, by name or by the model's own ranking."""
+"""Targets of explanations: classes by index, by name or by the model's own ranking."""
 
-from whence.targets.classes import class_names_of, index_of, of_samples, resolve
+from whence.targets.classes import (
+    Classes,
+    ClassTarget,
+    find_class_index,
+    find_class_names,
+    resolve_classes,
+    select_samples,
+)
 
-__all__ = ["class_names_of", "index_of", "of_samples", "resolve"]
+__all__ = [
+    "ClassTarget",
+    "Classes",
+    "find_class_index",
+    "find_class_names",
+    "resolve_classes",
+    "select_samples",
+]

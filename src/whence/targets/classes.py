@@ -1,20 +1,26 @@
-"""Which class is explained: indices from indices, names, or the model's own ranking."""
+"""Class indices from indices, names or the model's own ranking; a model's class names."""
 
 from __future__ import annotations
 
 import difflib
 import operator
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import SupportsIndex, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import TypeIs
 
 from whence.errors import WhenceError
 
+OneClass: TypeAlias = SupportsIndex | str
+ClassTarget: TypeAlias = OneClass | Iterable[OneClass]
+Classes: TypeAlias = OneClass | Iterable[OneClass | Iterable[OneClass]]
+_Item = TypeVar("_Item")
 
-def class_names_of(model: nn.Module) -> dict[int, str]:
-    """Class names that a model carries: ``config.id2label``, or the labels of a timm model."""
+
+def find_class_names(model: nn.Module) -> dict[int, str]:
+    """Find the class names that a model carries: ``config.id2label``, or a timm model's labels."""
     labels = getattr(getattr(model, "config", None), "id2label", None)
     if isinstance(labels, Mapping):
         return {int(index): str(name) for index, name in labels.items()}
@@ -23,10 +29,13 @@ def class_names_of(model: nn.Module) -> dict[int, str]:
     return dict(enumerate(map(str, names))) if names else {}
 
 
-def resolve(
-    logits: Tensor, names: Mapping[int, str], target: Any = None, classes: Any = None
+def resolve_classes(
+    logits: Tensor,
+    names: Mapping[int, str],
+    target: ClassTarget | None = None,
+    classes: Classes | None = None,
 ) -> Tensor:
-    """Class indices to explain, (batch, n).
+    """Resolve a target or classes to class indices, (batch, n).
 
     Args:
         logits: (batch, classes).
@@ -44,54 +53,51 @@ def resolve(
         if target is None:
             return logits.argmax(1, keepdim=True)
         if _is_one(target):
-            indices = [[index_of(target, names, count)]] * batch
+            indices = [[find_class_index(target, names, count)]] * batch
         else:
-            indices = [[index_of(one, names, count)] for one in target]
+            indices = [[find_class_index(one, names, count)] for one in target]
     elif _is_one(classes) and not isinstance(classes, str):
-        if isinstance(classes, bool) or not hasattr(classes, "__index__"):
-            raise WhenceError(f"classes is a number or a list of classes, not {classes!r}.")
-        k = operator.index(classes)
-        if not 1 <= k <= count:
-            raise WhenceError(
-                f"classes={k} asks for the top {k}, but the model has {count} classes."
-            )
-        return logits.topk(k).indices
+        return logits.topk(_check_top_count(classes, count)).indices
     else:
-        given = [classes] if isinstance(classes, str) else list(classes)
-        if given and all(_is_one(one) for one in given):
-            given = [given] * batch
-        if any(_is_one(row) for row in given):
+        listed = [classes] if isinstance(classes, str) else list(classes)
+        single = [one for one in listed if _is_one(one)]
+        lists = [row for row in listed if not _is_one(row)]
+        if single and not lists:
+            lists = [single] * batch
+        elif single:
             raise WhenceError(f"Name classes for all samples, or a list for each, not {classes!r}.")
-        indices = [[index_of(one, names, count) for one in row] for row in given]
-    indices = _of_each(indices, batch)
+        indices = [[find_class_index(one, names, count) for one in row] for row in lists]
+    indices = _list_for_each_sample(indices, batch)
     if not indices or not indices[0] or len({len(row) for row in indices}) > 1:
         raise WhenceError("Name at least one class, and as many for each sample.")
     return torch.tensor(indices, device=logits.device)
 
 
-def of_samples(target: Any, classes: Any, rows: slice, batch: int) -> tuple[Any, Any]:
-    """What was asked for of some samples of a batch, where it was said for each of them.
+def select_samples(
+    target: ClassTarget | None, classes: Classes | None, rows: slice, batch: int
+) -> tuple[ClassTarget | None, Classes | None]:
+    """Select some samples' target or classes, where each sample of the batch has its own.
 
     Raises:
-        WhenceError: It was said for another number of samples.
+        WhenceError: The number of targets is not the number of samples.
     """
     if rows == slice(0, batch):
         return target, classes
     if target is not None and not _is_one(target):
-        target = _of_each(target, batch)[rows]
+        target = _list_for_each_sample(target, batch)[rows]
     if classes is not None and not _is_one(classes) and not all(map(_is_one, classes)):
-        classes = _of_each(classes, batch)[rows]
+        classes = _list_for_each_sample(classes, batch)[rows]
     return target, classes
 
 
-def _of_each(given: Any, batch: int) -> list[Any]:
-    of_each = list(given)
-    if len(of_each) != batch:
-        raise WhenceError(f"{len(of_each)} targets were given for {batch} sample(s).")
-    return of_each
+def _list_for_each_sample(items: Iterable[_Item], batch: int) -> list[_Item]:
+    listed = list(items)
+    if len(listed) != batch:
+        raise WhenceError(f"{len(listed)} targets were given for {batch} sample(s).")
+    return listed
 
 
-def _is_one(value: Any) -> bool:
+def _is_one(value: object) -> TypeIs[OneClass]:
     """Whether a value names one class, rather than several."""
     if isinstance(value, str):
         return True
@@ -100,12 +106,23 @@ def _is_one(value: Any) -> bool:
     return getattr(value, "ndim", 0) == 0
 
 
-def index_of(value: Any, names: Mapping[int, str], count: int) -> int:
-    """The index of a class given by index or name."""
+def _check_top_count(k: SupportsIndex, count: int) -> int:
+    if isinstance(k, bool) or not hasattr(k, "__index__"):
+        raise WhenceError(f"classes is a number or a list of classes, not {k!r}.")
+    top = operator.index(k)
+    if not 1 <= top <= count:
+        raise WhenceError(
+            f"classes={top} asks for the top {top}, but the model has {count} classes."
+        )
+    return top
+
+
+def find_class_index(value: object, names: Mapping[int, str], count: int) -> int:
+    """Find the index of a class that is given by index or name."""
     if isinstance(value, str):
-        return _index_of_name(value, names, count)
+        return _find_index_of_name(value, names, count)
     try:
-        index = operator.index(value)
+        index = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         raise WhenceError(f"A class is an index or a name, not {value!r}.") from None
     if isinstance(value, bool) or not 0 <= index < count:
@@ -115,28 +132,28 @@ def index_of(value: Any, names: Mapping[int, str], count: int) -> int:
     return index
 
 
-def _index_of_name(name: str, names: Mapping[int, str], count: int) -> int:
+def _find_index_of_name(name: str, names: Mapping[int, str], count: int) -> int:
     wanted = name.strip().lower()
     # Labels may list synonyms: "tabby, tabby cat".
-    spoken = {
+    synonyms = {
         index: [label.lower(), *label.lower().split(", ")]
         for index, label in names.items()
         if index < count
     }
-    found = [index for index, labels in spoken.items() if wanted == labels[0]]
-    found = found or [index for index, labels in spoken.items() if wanted in labels]
-    if len(found) == 1:
-        return found[0]
-    if len(found) > 1:
-        raise WhenceError(f"'{name}' names several classes: {found}. Give the index.")
+    matches = [index for index, labels in synonyms.items() if wanted == labels[0]]
+    matches = matches or [index for index, labels in synonyms.items() if wanted in labels]
+    if len(matches) == 1:
+        return matches[0]
+    if len(matches) > 1:
+        raise WhenceError(f"'{name}' names several classes: {matches}. Give the index.")
     if wanted.isdecimal():
-        return index_of(int(wanted), names, count)
-    if not spoken:
+        return find_class_index(int(wanted), names, count)
+    if not synonyms:
         raise WhenceError(
             f"The model does not name its classes, so '{name}' cannot be found. Give an index, or "
             f"names: Explainer(model, class_names=[...])."
         )
-    every = [label for labels in spoken.values() for label in dict.fromkeys(labels)]
+    every = [label for labels in synonyms.values() for label in dict.fromkeys(labels)]
     near = difflib.get_close_matches(wanted, every, n=3, cutoff=0.5)
     near = (
         near or sorted(every, key=lambda s: -difflib.SequenceMatcher(None, wanted, s).ratio())[:3]

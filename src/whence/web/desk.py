@@ -20,7 +20,7 @@ from whence.faithfulness import Faithfulness, Progress, measure
 from whence.inputs.sources import Kind
 from whence.models import LoadedModel, Prepared, load
 from whence.models.forward import logits_of
-from whence.targets import resolve
+from whence.targets import resolve_classes
 from whence.web.heads import Heads, read_heads
 from whence.web.inputs import Input, Photo
 from whence.web.limits import CLASSES, METHODS
@@ -161,7 +161,7 @@ class Desk:
         if not all(isinstance(one, int | str) for one in chosen):
             raise WhenceError("A class is chosen by its index or its name.")
         nothing = torch.zeros(1, loaded.class_count)
-        indices = resolve(nothing, loaded.class_names, classes=list(chosen))[0].tolist()
+        indices = resolve_classes(nothing, loaded.class_names, classes=list(chosen))[0].tolist()
         return list(dict.fromkeys(indices))
 
     def explain(

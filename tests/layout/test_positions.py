@@ -4,7 +4,7 @@ from torch import nn
 
 from tests.zoo import HandWrittenViT, images
 from whence import Explainer, Layout, WhenceError
-from whence.layout import find_layout, pooling_weights
+from whence.layout import compute_pooling, find_layout
 
 IMAGE = torch.zeros(1, 3, 224, 224)
 TEXT = torch.zeros(1, 12, dtype=torch.long)
@@ -29,7 +29,7 @@ TEXT = torch.zeros(1, 12, dtype=torch.long)
         (12, torch.zeros(1, 12, 32), [], (None, 0)),  # embeddings
     ],
 )
-def test_layout_is_found(tokens, image, grids, expected):
+def test_find_layout(tokens, image, grids, expected):
     found = find_layout(Layout(), tokens, image, grids)
     assert (found.grid, found.prefix) == expected
 
@@ -38,13 +38,13 @@ def test_layout_is_found(tokens, image, grids, expected):
     ("tokens", "grids"),
     [(49, [(56, 56)]), (16, []), (1000, [])],  # windows; 9 patches and 7 more, or 16; none
 )
-def test_what_cannot_be_told_is_asked_for(tokens, grids):
+def test_an_unknown_grid_is_an_error(tokens, grids):
     image = torch.zeros(1, 3, 24, 24)
     with pytest.raises(WhenceError, match=rf"how {tokens} tokens lie on an image of 24x24.*Layout"):
         find_layout(Layout(), tokens, image, grids)
 
 
-def test_what_is_given_is_taken():
+def test_a_given_layout_is_used_or_refused():
     image = torch.zeros(1, 3, 24, 24)
     assert find_layout(Layout(prefix=7), 16, image, []).grid == (3, 3)
     assert find_layout(Layout(grid=(2, 8)), 17, image, [(4, 4)]) == Layout((2, 8), 1)
@@ -56,11 +56,11 @@ def test_what_is_given_is_taken():
             find_layout(Layout(pooled=pooled), 17, image, [(4, 4)])
 
 
-def test_pooling_is_told_from_the_gradient():
+def test_pooling_weights_follow_the_gradient():
     dependence = torch.tensor(
         [[3.0, 0, 0, 0], [0, 1, 2, 3], [2, 0, 0, 0], [6, 1, 1, 0], [0, 0, 0, 0]]
     )
-    weights = pooling_weights(dependence, Layout(prefix=1))
+    weights = compute_pooling(dependence, Layout(prefix=1))
     expected = [
         [1, 0, 0, 0],
         [0, 1 / 3, 1 / 3, 1 / 3],
@@ -71,7 +71,7 @@ def test_pooling_is_told_from_the_gradient():
     assert torch.allclose(weights, torch.tensor(expected))
 
 
-def test_pooling_can_be_given():
+def test_given_pooled_tokens():
     model = HandWrittenViT()
     given = Explainer(model, layout=Layout(pooled=(3, 4))).explain(
         images(32, 32), method="tiba", keep_evidence=True
