@@ -1,0 +1,287 @@
+"""Private and undocumented parts of torch, the only place where whence touches them.
+
+Each has a name, a type and an entry in ``tests/_util/test_torch_internals.py``, which names the
+part that a release of torch has changed. Many run thousands of times per explanation, so they are
+aliases where they can be.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any, Protocol, TypeGuard, cast
+
+import torch
+from torch import Tensor, fx, nn
+from torch._vmap_internals import _vmap
+from torch.autograd.graph import Node
+from torch.utils._pytree import TreeSpec as TreeSpec
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+# Nodes of the autograd graph ---------------------------------------------------------------------
+
+
+class TensorMetadata(Protocol):
+    """Shape, type and device of a tensor that an autograd node has put out."""
+
+    @property
+    def shape(self) -> torch.Size:
+        """Its shape."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Its type."""
+
+    @property
+    def device(self) -> torch.device:
+        """Its device."""
+
+
+# Names of nodes, as `node.name()` tells them.
+ADD = "AddBackward0"
+CLONE = "CloneBackward0"
+PERMUTE = "PermuteBackward0"
+RESHAPE_ALIAS = "ReshapeAliasBackward0"
+SELECT = "SelectBackward0"
+SLICE = "SliceBackward0"
+TRANSPOSE = "TransposeBackward0"
+UNSAFE_VIEW = "UnsafeViewBackward0"
+VIEW = "ViewBackward0"
+
+# Metadata of the forward outputs of a node, whose gradients are the inputs of the node.
+output_metadata: Callable[[Node], Sequence[TensorMetadata]] = attrgetter("_input_metadata")
+# The factor of the second term of an addition.
+saved_alpha: Callable[[Node], float] = attrgetter("_saved_alpha")
+# The step of a slice.
+saved_step: Callable[[Node], int] = attrgetter("_saved_step")
+
+
+def saved_sizes(node: Node) -> torch.Size:
+    """Return the shape of the tensor that a view, a selection or a slice was taken of."""
+    return torch.Size(cast("Any", node)._saved_self_sym_sizes)
+
+
+def saved_dim(node: Node) -> int:
+    """Return the dimension of a selection or a slice, negative if counted from the end."""
+    return _to_signed(cast("Any", node)._saved_dim)
+
+
+def saved_index(node: Node) -> int:
+    """Return the index of a selection, negative if counted from the end."""
+    return _to_signed(cast("Any", node)._saved_index)
+
+
+def saved_start(node: Node) -> int:
+    """Return where a slice starts, negative if counted from the end."""
+    return _to_signed(cast("Any", node)._saved_start)
+
+
+def saved_transposed_dims(node: Node) -> tuple[int, int]:
+    """Return the two dimensions that a transposition swapped."""
+    saved = cast("Any", node)
+    return _to_signed(saved._saved_dim0), _to_signed(saved._saved_dim1)
+
+
+def saved_permutation(node: Node) -> list[int]:
+    """Return the order of dimensions of a permutation."""
+    return [_to_signed(dim) for dim in cast("Any", node)._saved_dims]
+
+
+def _to_signed(number: int) -> int:
+    """Return a signed number that autograd saved as an unsigned one of 64 bits."""
+    return number - 2**64 if number >= 2**63 else number
+
+
+def run_node(node: Node, gradients: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    """Run the backward of one node, which may belong to an ``autograd.Function`` in Python.
+
+    Args:
+        node: A node of the autograd graph.
+        gradients: One for each output of its forward.
+
+    Returns:
+        A gradient for each edge of ``node.next_functions``, of which some may be None.
+    """
+    if callable(node):
+        results = node(*gradients)
+        return results if isinstance(results, tuple) else (results,)
+    # autograd.grad would not stop at the inputs of the node if one of them leads to another, and
+    # would not tell them apart if they are the same tensor.
+    given = [
+        torch.zeros(like.shape, dtype=like.dtype, device=like.device) if grad is None else grad
+        for grad, like in zip(gradients, output_metadata(node), strict=True)
+    ]
+    function = cast("Any", node)
+    found = function.apply(*given)
+    found = found if isinstance(found, tuple) else (found,)
+    needed = (grad for grad, need in zip(found, function.needs_input_grad, strict=False) if need)
+    return [None if source is None else next(needed) for source, _ in node.next_functions]
+
+
+# Operators ---------------------------------------------------------------------------------------
+
+
+def softmax_backward(gradient: Tensor, output: Tensor, dim: int) -> Tensor:
+    """Compute the gradient of a softmax from its output."""
+    return torch._softmax_backward_data(gradient, output, dim, output.dtype)
+
+
+def convolution_backward(
+    gradient: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    settings: tuple[list[int], list[int], list[int], bool, list[int], int],
+) -> Tensor:
+    """Compute the gradient of a convolution by its input.
+
+    Args:
+        gradient: Of the output.
+        x: The input.
+        weight: The kernel.
+        settings: Stride, padding, dilation, whether transposed, output padding and groups.
+    """
+    only_x = (True, False, False)
+    backward = torch.ops.aten.convolution_backward
+    found: Tensor = backward(gradient, x, weight, None, *settings, only_x)[0]
+    return found
+
+
+def batched_map(
+    function: Callable[..., tuple[Tensor | None, ...]],
+) -> Callable[..., tuple[Tensor | None, ...]]:
+    """Map a function over the first dimension of its arguments; results that are None stay so.
+
+    This is the ``vmap`` that autograd uses for batched gradients. Unlike ``torch.func.vmap`` it
+    lets the function use autograd inside.
+    """
+    mapped: Callable[..., tuple[Tensor | None, ...]]
+    mapped = _vmap(function, 0, 0, allow_none_pass_through=True)
+    return mapped
+
+
+# Calls that a TorchFunctionMode sees -------------------------------------------------------------
+
+# The call by which `torch.no_grad` and `torch.enable_grad` switch gradients.
+SET_GRAD_ENABLED = "_set_grad_enabled"
+# Switches all torch function modes off while it is entered.
+without_torch_function = torch._C.DisableTorchFunction
+
+
+def is_attribute_getter(function: object) -> TypeGuard[types.MethodWrapperType]:
+    """Tell whether a call reads an attribute of a tensor, such as ``shape`` or ``T``."""
+    return isinstance(function, types.MethodWrapperType)
+
+
+def attribute_name(getter: types.MethodWrapperType) -> str:
+    """Return the name of the attribute that a getter reads."""
+    name: str = cast("Any", getter).__self__.__name__
+    return name
+
+
+def skip_override_check(function: types.FunctionType) -> types.FunctionType:
+    """Copy a function of ``torch.nn.functional`` so that a mode sees the calls of its body.
+
+    Such a function asks ``has_torch_function`` first and hands itself over whole if so.
+    """
+    copy = types.FunctionType(
+        function.__code__,
+        {**function.__globals__, "has_torch_function": lambda _: False},
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
+
+
+# Tensors, modules and trees ----------------------------------------------------------------------
+
+# Parameters, buffers and modules that a module holds itself.
+module_registries: Callable[
+    [nn.Module],
+    tuple[Mapping[str, Tensor | None], Mapping[str, Tensor | None], Mapping[str, nn.Module | None]],
+] = attrgetter("_parameters", "_buffers", "_modules")
+# Attributes of a module that hold its backward hooks.
+BACKWARD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
+# The attribute of a module that holds what `module.compile()` made of it.
+COMPILED_CALL = "_compiled_call_impl"
+
+# Leaves of nested containers with the structure around them, and the way back.
+flatten_tree: Callable[[object], tuple[list[Any], TreeSpec]] = tree_flatten
+unflatten_tree: Callable[[Sequence[object], TreeSpec], Any] = tree_unflatten
+
+
+def parameter_initializer(module: nn.Module) -> Callable[[], object] | None:
+    """Return the method of a module of torch that draws its parameters anew, if it has one."""
+    reset = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
+    return reset if callable(reset) else None
+
+
+def view_base(tensor: Tensor) -> Tensor | None:
+    """Return the tensor that this one is a view of, or itself if it is no view."""
+    return tensor._base if tensor._is_view() else tensor
+
+
+def uncompiled_module(module: nn.Module) -> nn.Module | None:
+    """Return the module that ``torch.compile`` was given, or None for any other module."""
+    inner = getattr(module, "_orig_mod", None)
+    return inner if isinstance(inner, nn.Module) else None
+
+
+# Graphs of operators -----------------------------------------------------------------------------
+
+
+def trace_to_graph(
+    function: Callable[..., object], inputs: Sequence[Tensor], *, fake: bool = False
+) -> fx.GraphModule:
+    """Run a function and record its operators, those of autograd's backward too.
+
+    Args:
+        function: Takes tensors; returns a list of tensors.
+        inputs: Its arguments.
+        fake: Whether to run it on tensors without values.
+    """
+    from torch.fx.experimental.proxy_tensor import make_fx  # half a second to import
+
+    trace = make_fx(function, tracing_mode="fake" if fake else "real")
+    graph: fx.GraphModule = trace(*inputs)
+    return graph
+
+
+def compile_graph(graph: fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Sequence[Any]]:
+    """Compile a graph of operators for inputs of these shapes by torch's inductor."""
+    import torch._inductor
+
+    compiled: Callable[..., Sequence[Any]] = torch._inductor.compile(graph, list(inputs))
+    return compiled
+
+
+# Operators of a graph, as the targets of its nodes.
+IDENTITIES = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
+INDEX = torch.ops.aten.index.Tensor
+PRODUCTS = (
+    torch.ops.aten.mm.default,
+    torch.ops.aten.addmm.default,
+    torch.ops.aten.bmm.default,
+    torch.ops.aten.baddbmm.default,
+)
+RESHAPE = torch.ops.aten.reshape.default
+VIEWS = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
+
+
+def has_dynamic_shape(node: fx.Node) -> bool:
+    """Tell whether the shape of an operator's output depends on values of its inputs."""
+    return torch.Tag.dynamic_output_shape in getattr(node.target, "tags", ())
+
+
+def recorded_value(node: fx.Node) -> Tensor | None:
+    """Return the tensor that a recorded operator gave, without values if it ran on fake tensors."""
+    value = node.meta.get("val")
+    return value if isinstance(value, Tensor) else None
+
+
+def recorded_dtype(node: fx.Node) -> torch.dtype | None:
+    """Return the type of what a recorded operator gave; None if it is no single tensor."""
+    metadata = node.meta.get("tensor_meta")
+    return None if metadata is None else metadata.dtype
