@@ -7,6 +7,8 @@ import torch
 
 from tests.saved import save_image_model, save_text_model
 
+pytest_plugins = ["tests.fixtures"]
+
 
 def _let_torchvision_import() -> None:
     """Beside a CPU build of torch, torchvision's compiled operators are missing: declare two."""

@@ -447,7 +447,7 @@ def test_a_new_method_is_one_file(here):
     def run(*arguments: str) -> str:
         script = "import tests.conftest\nfrom whence.cli.app import app\napp()"
         command = [sys.executable, "-c", script, *arguments]
-        path = os.pathsep.join(("src", str(Path(__file__).parents[1])))
+        path = os.pathsep.join(("src", str(Path(__file__).parents[2])))
         environment = {**os.environ, "PYTHONPATH": path}
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
         assert done.returncode == 0, done.stderr

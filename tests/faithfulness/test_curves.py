@@ -146,7 +146,7 @@ def test_the_model_runs_in_batches_and_equal_maps_run_once(vit, monkeypatch):
         rows.append(len(inputs))
         return plain(loaded, inputs)
 
-    monkeypatch.setattr(faithfulness, "logits_of", counted)
+    monkeypatch.setattr(faithfulness.curves, "logits_of", counted)
     found = measure(vit, prepared, explanations, draws=2, progress=lambda *at: told.append(at))
     # One map of raw attention, three of gae, each in two orders; two draws; nine fractions each.
     total = (2 * (1 + 3) + 2) * 9

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.report.conftest import HOSTILE
+from tests.fixtures import HOSTILE
 from tests.saved import photo
 from whence.faithfulness import STEPS
 from whence.render.facts import ExplainedClass

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.report.conftest import HOSTILE
+from tests.fixtures import HOSTILE
 from tests.report.reading import items, read
 from tests.saved import photo, save_image_model
 from whence import explain, faithfulness, render
