@@ -54,9 +54,35 @@ def test_without_gradio_the_extra_is_named(monkeypatch):
     assert "whence[web]" in said()
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_command_without_an_error_at_any_moment(number, monkeypatch):
+    """Also before the page is served, and before anything waits for a signal."""
+    pytest.importorskip("gradio", reason="whence[web] is not installed")
+    previous = signal.getsignal(signal.SIGTERM)
+
+    def load(*_):
+        signal.raise_signal(number)
+        raise AssertionError("the signal was ignored")
+
+    monkeypatch.setattr("whence.web.desk.Desk.with_models", load)
+    assert CliRunner().invoke(app, ["serve"]).exit_code == 0
+    assert signal.getsignal(signal.SIGTERM) == previous
+
+
+def test_a_second_signal_does_not_interrupt_the_cleanup():
+    deleted = False
+    with command._end_on_signal():
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            signal.raise_signal(signal.SIGTERM)
+            deleted = True
+    assert deleted
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGINT])
-def test_however_it_is_stopped_no_upload_stays(told, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_however_it_is_stopped_no_upload_stays(number, tmp_path):
     pytest.importorskip("gradio", reason="whence[web] is not installed")
     running = subprocess.Popen(
         [
@@ -71,7 +97,7 @@ def test_however_it_is_stopped_no_upload_stays(told, tmp_path):
     )
     assert "The page is at http://127.0.0.1:" in running.stdout.readline()
     assert list(tmp_path.glob("whence-*"))
-    running.send_signal(told)
+    running.send_signal(number)
     running.communicate(timeout=60)
     assert running.returncode == 0
     assert not list(tmp_path.glob("whence-*"))

@@ -1,9 +1,11 @@
-"""`whence serve`: parses, calls, prints. Nothing here imports torch or Gradio before it must."""
+"""The command `whence serve`: starts the page and stops it when asked to."""
 
 from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -75,12 +77,11 @@ def serve(
         from whence.web.desk import Desk
         from whence.web.server import Place, serving
 
-        # Told to stop by the system, the page ends as by Ctrl+C, and uploads are deleted.
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-        desk = Desk.with_models(model or (), weights, device)
-        with serving(desk, Place(host, port, who, queue)) as address:
-            typer.echo(f"The page is at {address} (Ctrl+C ends it).")
-            _wait()
+        with _end_on_signal():
+            desk = Desk.with_models(model or (), weights, device)
+            with serving(desk, Place(host, port, who, queue)) as address:
+                typer.echo(f"The page is at {address} (Ctrl+C ends it).")
+                threading.Event().wait()
 
 
 def _who(host: str, auth: str | None, no_auth: bool) -> tuple[str, str] | None:
@@ -104,8 +105,23 @@ def _who(host: str, auth: str | None, no_auth: bool) -> tuple[str, str] | None:
     return name, password
 
 
-def _wait() -> None:
+@contextmanager
+def _end_on_signal() -> Iterator[None]:
+    """End the block, without an error, when SIGTERM or Ctrl+C asks the process to stop.
+
+    The whole block is covered: a signal may arrive while models are loaded, or between the line
+    that tells the address and the wait for a signal.
+    """
+
+    def stop(_number: int, _frame: object) -> None:
+        # A second signal, as `timeout` sends it, must not interrupt the deletion of uploads.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, stop)
     try:
-        threading.Event().wait()
+        yield
     except KeyboardInterrupt:
         typer.echo("")
+    finally:
+        signal.signal(signal.SIGTERM, previous)
