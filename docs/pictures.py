@@ -13,7 +13,8 @@ from whence import Explanation, activation_maximization, explain, methods, model
 from whence.maximization import Head, Unit
 from whence.render.colors import hex_of
 from whence.render.facts import explained_class
-from whence.render.words import shade, words_of
+from whence.render.shades import shade_word
+from whence.render.words import words_of
 
 DEMO = Path(whence.__file__).parent / "demo"
 IMAGES = Path(__file__).parent / "images"
@@ -31,7 +32,7 @@ def shaded_words(
         shapes.append(
             f'<rect x="{x - 3:.1f}" y="{y - 1.05 * size:.1f}" width="{width + 6:.1f}" '
             f'height="{1.45 * size:.1f}" rx="{size / 6:.0f}" '
-            f'fill="{hex_of(shade(word.share, "light"))}"/><text x="{x:.1f}" y="{y:.1f}" '
+            f'fill="{hex_of(shade_word(word.share, "light"))}"/><text x="{x:.1f}" y="{y:.1f}" '
             f'textLength="{width:.1f}" lengthAdjust="spacingAndGlyphs">'
             f"{html.escape(word.text)}</text>"
         )

@@ -10,10 +10,11 @@ from tests.render.samples import of_image, of_text
 from whence import Explanation, WhenceError
 from whence.render import terminal_text, text_html, text_page
 from whence.render.colors import contrast
+from whence.render.shades import LEVELS, TERMINAL_INK, shade_terminal_word, shade_word
 from whence.render.spacing import spaces_behind
 from whence.render.styles import words_style
 from whence.render.themes import THEMES
-from whence.render.words import LEVELS, TERMINAL_INK, shade, terminal_shade, words_of
+from whence.render.words import words_of
 
 VOID = {"meta"}
 
@@ -56,7 +57,7 @@ def rgb(color: str):
 def test_words_are_readable_at_every_score(theme):
     ink = rgb(THEMES[theme].ink)
     for share in np.linspace(-1, 1, 401):
-        assert contrast(shade(share, theme), ink) >= 4.5
+        assert contrast(shade_word(share, theme), ink) >= 4.5
 
 
 @pytest.mark.parametrize("theme", THEMES)
@@ -67,14 +68,14 @@ def test_text_beside_the_words_is_readable(theme):
 
 def test_terminal_words_are_readable_at_every_score():
     for share in np.linspace(-1, 1, 401):
-        assert contrast(terminal_shade(share), TERMINAL_INK) >= 4.5
+        assert contrast(shade_terminal_word(share), TERMINAL_INK) >= 4.5
 
 
 @pytest.mark.parametrize("theme", THEMES)
 def test_stronger_words_stand_out_more(theme):
     for sign in (1, -1):
         ground = rgb(THEMES[theme].background)
-        found = [contrast(shade(sign * s, theme), ground) for s in np.linspace(0, 1, 11)]
+        found = [contrast(shade_word(sign * s, theme), ground) for s in np.linspace(0, 1, 11)]
         assert found[0] == 1
         assert (np.diff(found) > 0).all()
 
@@ -84,7 +85,7 @@ def test_the_style_holds_the_tested_colors():
     for theme in THEMES:
         for level in range(-LEVELS, LEVELS + 1):
             name = f"w{'n' if level < 0 else 'p'}{abs(level)}"
-            red, green, blue = shade(level / LEVELS, theme)
+            red, green, blue = shade_word(level / LEVELS, theme)
             assert f"--whence-{name}: #{red:02x}{green:02x}{blue:02x};" in style
             assert f".whence .{name} {{ background: var(--whence-{name}); }}" in style
     assert "@media (prefers-color-scheme: dark)" in style
@@ -199,14 +200,14 @@ def test_terminal_words_carry_colors():
     text = terminal_text(of_text(["bad", "film", "ever"], [-1.0, 0.4, 0.01]))
     assert text.plain == "bad film ever"
     spans = {text.plain[span.start : span.end]: span.style for span in text.spans}
-    assert tuple(spans["bad"].bgcolor.triplet) == tuple(terminal_shade(-1))
+    assert tuple(spans["bad"].bgcolor.triplet) == tuple(shade_terminal_word(-1))
     assert spans["bad"].bold
     assert not spans["film"].bold
     assert "ever" not in spans
     console = Console(force_terminal=True, color_system="truecolor", width=40)
     with console.capture() as capture:
         console.print(text)
-    red, green, blue = terminal_shade(-1)
+    red, green, blue = shade_terminal_word(-1)
     assert f"48;2;{red};{green};{blue}mbad" in capture.get()
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from whence._util.text import data_uri, to_printable
 from whence.benchmark.columns import Columns
 from whence.benchmark.formats import NOTHING, figure, interval
 from whence.benchmark.protocols.base import Protocol
@@ -19,8 +20,7 @@ from whence.errors import WhenceError
 from whence.methods.specification import Chosen
 from whence.models import LoadedModel
 from whence.render import overlay, text_html
-from whence.render.drawing import png_address
-from whence.render.facts import printable
+from whence.render.drawing import encode_png
 from whence.render.styles import page_style, words_style
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def page(
         methods: What explains them.
         facts: Settings and versions, told at the end.
     """
-    title = escape(printable(table.title))
+    title = escape(to_printable(table.title))
     parts = [
         "<!DOCTYPE html>",
         '<html lang="en">',
@@ -146,7 +146,7 @@ def _table(table: Table) -> str:
     heads = "".join(f"<th>{escape(metric.heading)}</th>" for metric in table.metrics)
     lines = [f'<div class="scroll"><table><thead><tr><th>method</th>{heads}</tr></thead><tbody>']
     for method in table.methods:
-        cells = [f"<td>{escape(printable(method))}</td>"]
+        cells = [f"<td>{escape(to_printable(method))}</td>"]
         for metric in table.metrics:
             cell = table.cell(method, metric)
             if cell is None:
@@ -162,7 +162,7 @@ def _table(table: Table) -> str:
 
 
 def _notes(notes: Sequence[str]) -> str:
-    items = "".join(f"<li>{escape(printable(note))}</li>" for note in notes)
+    items = "".join(f"<li>{escape(to_printable(note))}</li>" for note in notes)
     return f'<ul class="notes">{items}</ul>'
 
 
@@ -178,18 +178,18 @@ def _shown_examples(
     rest = [method for method in methods if method.label != best]
     shown = [*first, *rest][: _METHODS[loaded.kind]]
     parts = [
-        f"<section><h2>Examples</h2><p>The samples on which {escape(printable(best))} does best "
+        f"<section><h2>Examples</h2><p>The samples on which {escape(to_printable(best))} does best "
         f"and worst, by {escape(protocol.main_column.replace('_', ' '))}.</p>"
     ]
     for example in chosen:
         kind = "best" if example.good else "worst"
-        name = escape(printable(example.name))
+        name = escape(to_printable(example.name))
         parts.append(f"<h3>{kind}: {name} <span>{example.value:.4g}</span></h3>")
         try:
             sample = dataset.read(example.name)
             parts.append(_shown_example(protocol, loaded, sample, shown))
         except WhenceError as error:  # results are there all the same
-            parts.append(f"<p>{escape(printable(str(error)))}</p>")
+            parts.append(f"<p>{escape(to_printable(str(error)))}</p>")
     return "\n".join([*parts, "</section>"])
 
 
@@ -202,21 +202,23 @@ def _shown_example(
         names = explanation.target_names
         said = f"{method.label}: {names[0] if names else int(explanation.target[0])}"
         if isinstance(seen, str):
-            pictures.append(f"<p>{escape(printable(said))}</p>{text_html(explanation)}")
+            pictures.append(f"<p>{escape(to_printable(said))}</p>{text_html(explanation)}")
             continue
         small = seen.copy()
         small.thumbnail((_SIDE, _SIDE))
         if not pictures:
-            pictures.append(_picture(png_address(small.convert("RGB")), "photo"))
+            pictures.append(
+                _picture(data_uri(encode_png(small.convert("RGB")), "image/png"), "photo")
+            )
         grid = explanation.scores[0].reshape(explanation.grid)
-        pictures.append(_picture(png_address(overlay(small, grid)), said))
+        pictures.append(_picture(data_uri(encode_png(overlay(small, grid)), "image/png"), said))
     if isinstance(sample.content, str):
         return f"{_marked(sample)}{''.join(pictures)}"
     return f'<div class="pictures">{"".join(pictures)}</div>'
 
 
 def _picture(address: str, caption: str) -> str:
-    said = escape(printable(caption))
+    said = escape(to_printable(caption))
     return f'<figure><img alt="{said}" src="{address}"><figcaption>{said}</figcaption></figure>'
 
 
@@ -226,4 +228,4 @@ def _marked(sample: Any) -> str:
     spans = [" ".join(sample.words[start:end]) for start, end in sample.evidence]
     text = " … ".join(spans)
     text = text if len(text) <= _MARKED else text[: _MARKED - 1] + "…"
-    return f'<p class="note">People marked: {escape(printable(text))}</p>'
+    return f'<p class="note">People marked: {escape(to_printable(text))}</p>'

@@ -14,6 +14,7 @@ import torch
 from whence import datasets
 from whence._util.defaults import METHOD
 from whence._util.progress import bar
+from whence._util.text import to_printable
 from whence.benchmark import curves, formats, report
 from whence.benchmark.columns import Columns
 from whence.benchmark.hashes import drawn, slug, versions, weights_hash
@@ -26,7 +27,6 @@ from whence.errors import WhenceError
 from whence.methods.specification import Chosen, choose
 from whence.models import LoadedModel, load
 from whence.models.forward import MemoryShortError
-from whence.render.facts import printable
 
 if TYPE_CHECKING:
     from whence.datasets import Dataset
@@ -335,7 +335,7 @@ class _Run:
     def _footer(self, skipped: Mapping[str, str]) -> list[str]:
         notes = []
         if skipped:
-            named = ", ".join(map(printable, list(skipped)[:_TOLD]))
+            named = ", ".join(map(to_printable, list(skipped)[:_TOLD]))
             named += ", …" if len(skipped) > _TOLD else ""
             notes.append(f"{len(skipped)} sample(s) were skipped: {named}; run.json says why.")
         if self.versions:

@@ -238,9 +238,9 @@ def _reporter(count: int, quiet: bool) -> Iterator[Callable[[Callable[[], None]]
 
 
 def _printable(text: str) -> str:
-    from whence.render.facts import printable
+    from whence._util.text import to_printable
 
-    return printable(text)
+    return to_printable(text)
 
 
 def _tell(result: Result, console: Console, silent: bool, out: Path) -> None:

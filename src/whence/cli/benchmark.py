@@ -138,9 +138,9 @@ def benchmark(
     exit code is 0 if the table was made, 2 if not, 130 if it was interrupted.
     """
     with sentences():
+        from whence._util.text import to_printable
         from whence.benchmark.formats import terminal
         from whence.benchmark.runner import run
-        from whence.render.facts import printable
 
         of_protocol = {
             "classes": classes,
@@ -178,7 +178,7 @@ def benchmark(
         for damaged in outcome.set_aside:
             typer.echo(f"'{damaged}' was damaged; it was set aside and computed again.", err=True)
         for name, error in outcome.skipped.items():
-            typer.echo(printable(f"Skipped {name}: {error}"), err=True)
+            typer.echo(to_printable(f"Skipped {name}: {error}"), err=True)
         if quiet:
             return
         console = Console(highlight=False, emoji=False, markup=False)

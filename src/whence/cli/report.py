@@ -102,10 +102,10 @@ def _title(inputs: list[str], sources: list[Source]) -> str:
 
 
 def _tell(failed: list[Entry], total: int, out: Path, quiet: bool) -> None:
-    from whence.render.facts import printable
+    from whence._util.text import to_printable
 
     for one in failed:
-        typer.echo(printable(f"{one.name}: {one.error}"), err=True)
+        typer.echo(to_printable(f"{one.name}: {one.error}"), err=True)
     if not quiet:
         size = out.stat().st_size / 1e6
         done = total - len(failed)

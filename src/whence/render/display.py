@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from html import escape
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +12,13 @@ from PIL import Image
 
 from whence.errors import WhenceError
 from whence.render.colors import Colormap, Floats, get_colormap
-from whence.render.drawing import png_address
-from whence.render.facts import explained_classes, unspecific
+from whence.render.drawing import encode_png
+from whence.render.facts import ExplainedClass, explained_classes, unspecific
 from whence.render.figure import figure
 from whence.render.overlay import as_rgb, blended, contrasted, is_signed, upsampled
-from whence.render.text import notebook_html, terminal_heading, terminal_text
+from whence.render.templates import render_template
+from whence.render.text import list_class_words, terminal_heading, terminal_text
+from whence.render.words import any_signed
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -102,14 +103,21 @@ def html(explanation: Explanation) -> str:
     """The explanation for a notebook: coloured words, or heatmaps."""
     total = len(explanation.scores)
     samples = range(min(total, _MOST_SAMPLES))
-    content = (
-        notebook_html(explanation, samples)
-        if explanation.grid is None
-        else "".join(_pictures(explanation, sample) for sample in samples)
+    content: dict[str, object]
+    if explanation.grid is None:
+        content = {
+            "samples": [list_class_words(explanation, sample) for sample in samples],
+            "signed": any_signed(explanation),
+        }
+    else:
+        content = {
+            "samples": [_draw_maps(explanation, sample) for sample in samples],
+            "size": _size(explanation, _PIXELS),
+        }
+    note = unspecific(explanation)
+    return str(
+        render_template("render/templates/notebook.html.j2", total=total, note=note, **content)
     )
-    left = total - len(samples)
-    label = f"<p>{escape(unspecific(explanation))}</p>" if unspecific(explanation) else ""
-    return content + (f"<p>and {left} more</p>" if left else "") + label
 
 
 def _notebook_display() -> Any:
@@ -122,21 +130,14 @@ def _notebook_display() -> Any:
     return import_module("IPython.display").display
 
 
-def _pictures(explanation: Explanation, sample: int) -> str:
-    """One heatmap for each class, side by side."""
-    parts = []
+def _draw_maps(explanation: Explanation, sample: int) -> list[tuple[ExplainedClass, bytes]]:
+    """The explained classes of a photo, each with its heatmap as a PNG."""
+    maps = []
     for one in explained_classes(explanation, sample):
         scores, colors = _map(explanation, one.scores)
-        width, height = _size(explanation, _PIXELS)
-        picture = Image.fromarray(colors(upsampled(scores, (width, height))))
-        name, percent = escape(one.name), escape(one.percent)
-        parts.append(
-            f'<figure style="display:inline-block;margin:4px 12px 4px 0;max-width:{_PIXELS}px">'
-            f'<figcaption><bdi dir="auto">{name}</bdi> {percent}</figcaption>'
-            f'<img width="{width}" height="{height}" alt="Heatmap for {name}" '
-            f'src="{png_address(picture)}"></figure>'
-        )
-    return f"<div>{''.join(parts)}</div>"
+        picture = Image.fromarray(colors(upsampled(scores, _size(explanation, _PIXELS))))
+        maps.append((one, encode_png(picture)))
+    return maps
 
 
 def _blocks(

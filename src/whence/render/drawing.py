@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import io
 import unicodedata
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from pathlib import Path
 from PIL import Image, ImageDraw, ImageFont
 
 from whence._util.files import write_whole
+from whence._util.text import data_uri
 from whence.errors import WhenceError
 
 # Pixels for each unit of the page, where a file must choose.
@@ -128,7 +128,7 @@ class Figure:
         if suffix == ".svg":
             content = self.svg().encode()
         elif suffix == ".png":
-            content = _as_png(self.image(_FINE), dpi=96 * _FINE)
+            content = encode_png(self.image(_FINE), dpi=96 * _FINE)
         else:
             raise WhenceError(f"'{path}' must end in .png or .svg.")
         write_whole(Path(path), content)
@@ -168,16 +168,12 @@ def _font(size: float) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
     return ImageFont.load_default(size=size)
 
 
-def _as_png(image: Image.Image, dpi: float) -> bytes:
+def encode_png(image: Image.Image, dpi: float = 96) -> bytes:
+    """The content of a PNG file."""
     stream = io.BytesIO()
     # Photos hardly shrink further, but the usual level takes three times as long.
     image.save(stream, "PNG", dpi=(dpi, dpi), compress_level=4)
     return stream.getvalue()
-
-
-def png_address(image: Image.Image) -> str:
-    """The picture as an address that holds it: data:image/png;base64,…."""
-    return "data:image/png;base64," + base64.b64encode(_as_png(image, dpi=96)).decode()
 
 
 def _as_svg(part: Box | Words | Picture) -> str:
@@ -195,7 +191,8 @@ def _as_svg(part: Box | Words | Picture) -> str:
     if isinstance(part, Box):
         return f'<rect {place} fill="{part.color}"/>'
     picture = part.draw((_pixels(part.width * _FINE), _pixels(part.height * _FINE)))
+    address = data_uri(encode_png(picture), "image/png")
     return (
-        f'<image {place} preserveAspectRatio="none" href="{png_address(picture)}">'
+        f'<image {place} preserveAspectRatio="none" href="{address}">'
         f"<title>{escape(part.about)}</title></image>"
     )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import unicodedata
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
+from whence._util.text import format_probability, to_printable
 from whence.errors import WhenceError
 from whence.render.colors import Floats
 from whence.render.overlay import as_scores
@@ -36,12 +36,7 @@ class ExplainedClass:
     @property
     def percent(self) -> str:
         """The probability as people read it, never rounded to certainty."""
-        if self.probability is None:
-            return ""
-        share = 100 * self.probability
-        if share < 0.1:
-            return "<0.1%"
-        return ">99.9%" if share > 99.9 else f"{share:.1f}%"
+        return format_probability(self.probability)
 
 
 def explained_classes(explanation: Explanation, sample: int = 0) -> list[ExplainedClass]:
@@ -68,7 +63,7 @@ def explained_classes(explanation: Explanation, sample: int = 0) -> list[Explain
     elif len(logits) > 1:
         chances = torch.softmax(logits, 0).tolist()
     return [
-        ExplainedClass(printable(str(name)), chances[index] if chances else None, row)
+        ExplainedClass(to_printable(str(name)), chances[index] if chances else None, row)
         for name, index, row in zip(names, targets, scores, strict=True)
     ]
 
@@ -91,7 +86,7 @@ def unspecific(explanation: Explanation) -> str:
     """A line that says so where every class gets the same explanation; else nothing."""
     if explanation.class_specific or not explanation.method:
         return ""
-    return printable(f"{explanation.method} is {SAME_FOR_EVERY_CLASS}")
+    return to_printable(f"{explanation.method} is {SAME_FOR_EVERY_CLASS}")
 
 
 def made_by(explanation: Explanation) -> list[tuple[str, str]]:
@@ -99,16 +94,4 @@ def made_by(explanation: Explanation) -> list[tuple[str, str]]:
     label = f" ({SAME_FOR_EVERY_CLASS})" if unspecific(explanation) else ""
     facts = [("method", explanation.method + label), *explanation.settings.items()]
     facts.append(("whence", explanation.version))
-    return [(printable(str(k)), printable(str(v))) for k, v in facts if v not in ("", None)]
-
-
-def printable(text: str) -> str:
-    """Text without control characters, which could command a terminal or break a file."""
-    return "".join(
-        " " if character.isspace() else "\ufffd" if _is_control(character) else character
-        for character in text
-    )
-
-
-def _is_control(character: str) -> bool:
-    return unicodedata.category(character) in ("Cc", "Cs") or character in "\ufffe\uffff"
+    return [(to_printable(str(k)), to_printable(str(v))) for k, v in facts if v not in ("", None)]

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image
 
+from whence._util.text import to_printable
 from whence.errors import WhenceError
 from whence.render.colors import Colormap, Floats, get_colormap
 from whence.render.drawing import Box, Figure, Picture, Words, shortened, text_width
-from whence.render.facts import explained_classes, made_by, printable
+from whence.render.facts import explained_classes, made_by
 from whence.render.overlay import as_rgb, blended, check_opacity, contrasted, is_signed
 from whence.render.themes import Theme, get_theme
 
@@ -97,7 +98,7 @@ def _page(panels: list[_Panel], look: Theme, legend: _Legend, title: str | None)
     page = Figure(width, height, look.background)
     if title:
         room = width - 2 * _MARGIN
-        line = shortened(printable(title), _TITLE, room)
+        line = shortened(to_printable(title), _TITLE, room)
         baseline = _MARGIN + 0.8 * _TITLE
         page.parts.append(Words(_MARGIN, baseline, line, _TITLE, look.ink, room=room))
     for number, panel in enumerate(panels):

@@ -14,7 +14,8 @@ from whence.faithfulness import Curves, Faithfulness, measure
 from whence.inputs.sources import Kind
 from whence.pipeline import Explained
 from whence.render.facts import ExplainedClass, explained_classes, unspecific
-from whence.render.text import words_html
+from whence.render.templates import render_macro
+from whence.render.words import words_of
 from whence.report.pictures import map_address, photo_address, proportion
 
 
@@ -131,7 +132,9 @@ def _judged(curves: Curves) -> Judged:
 
 def _shown(explanation: Explanation, at: int, of_class: ExplainedClass) -> str:
     if explanation.grid is None:
-        return words_html(explanation, 0, at)
+        return str(
+            render_macro("render/templates/words.html.j2", "spans", words_of(explanation, 0, at))
+        )
     return map_address(of_class.scores.reshape(explanation.grid))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from whence.render.facts import printable
+from whence._util.text import to_printable
 
 _STATES = (("", "all"), ("explained", "explained"), ("failed", "failed"))
 _KEYS = (
@@ -22,7 +22,7 @@ def form(methods: Sequence[str], photos: bool) -> str:
         methods: Whose faithfulness can be chosen.
         photos: Whether there are maps over photos.
     """
-    names = [(name, name) for name in map(printable, methods)]
+    names = [(name, name) for name in map(to_printable, methods)]
     fields = (
         '<label class="find">Find <input name="find" type="search" autocomplete="off"></label>',
         '<button class="more" type="button" aria-expanded="false">Sort and filter</button>',

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from whence._util.text import to_printable
 from whence.faithfulness import STEPS
 from whence.metrics.statistics import interval_of_mean
 from whence.render.colors import get_colormap, hex_of
-from whence.render.facts import printable
 from whence.render.overlay import color_table, is_signed
 from whence.render.styles import page_style, words_style
-from whence.render.text import words_legend
+from whence.render.templates import render_macro
 from whence.report.entries import Cell, Entry, Judged, scores_by_method
 from whence.report.form import form
 
@@ -57,7 +57,7 @@ def page(title: str, entries: Sequence[Entry], facts: Mapping[str, Any]) -> str:
         entries: The inputs, in the order they are shown in at first.
         facts: Settings and versions, told at the end.
     """
-    return "\n".join(_lines(printable(title), entries, facts)) + "\n"
+    return "\n".join(_lines(to_printable(title), entries, facts)) + "\n"
 
 
 def _lines(title: str, entries: Sequence[Entry], facts: Mapping[str, Any]) -> Iterator[str]:
@@ -91,7 +91,7 @@ def _lines(title: str, entries: Sequence[Entry], facts: Mapping[str, Any]) -> It
     notes = "".join(f"<li>{escape(note)}</li>" for note in NOTES)
     yield f'<section><h2>What the numbers mean</h2><ul class="meaning">{notes}</ul></section>'
     told = json.dumps(facts, ensure_ascii=False, indent=2)
-    told = "\n".join(printable(line) for line in told.split("\n"))
+    told = "\n".join(to_printable(line) for line in told.split("\n"))
     yield f'<section><h2>Settings and versions</h2><pre tabindex="0">{escape(told)}</pre></section>'
     yield "</main>"
     yield f"<script>{script}</script>"
@@ -120,7 +120,7 @@ def _style() -> str:
 def _lead(entries: Sequence[Entry], methods: Sequence[str]) -> str:
     failed = sum(one.error is not None for one in entries)
     inputs = "1 input" if len(entries) == 1 else f"{len(entries)} inputs"
-    by = f" by {escape(printable(', '.join(methods)))}" if methods else ""
+    by = f" by {escape(to_printable(', '.join(methods)))}" if methods else ""
     wrong = f"; {failed} could not be explained" if failed else ""
     return f"{inputs}, explained{by}{wrong}."
 
@@ -139,7 +139,13 @@ def _legends(entries: Sequence[Entry]) -> str:
         )
     of_texts = [cell for one in entries if one.kind == "text" for cell in one.cells]
     if of_texts:
-        legends.append(words_legend(any(is_signed(cell.found.scores) for cell in of_texts)))
+        legends.append(
+            render_macro(
+                "render/templates/words.html.j2",
+                "legend",
+                any(is_signed(cell.found.scores) for cell in of_texts),
+            )
+        )
     if any(cell.judged for cell in cells):
         legends.append(
             '<p class="legend">Curves: probability of the class as the most relevant parts '
@@ -150,16 +156,16 @@ def _legends(entries: Sequence[Entry]) -> str:
 
 
 def _item(one: Entry, methods: Sequence[str]) -> str:
-    name = f'<h3><bdi class="name">{escape(printable(one.name))}</bdi></h3>'
+    name = f'<h3><bdi class="name">{escape(to_printable(one.name))}</bdi></h3>'
     if one.error is not None:
-        error = escape(printable(one.error))
+        error = escape(to_printable(one.error))
         return f'<li data-failed="1" {_data(one, methods)}>{name}<p class="error">{error}</p></li>'
     style = ""
     if one.photo:
         style = f' style="--photo:url({one.photo});--ratio:{one.proportion:.3f}"'
     alone = len(methods) == 1
     shown = _photos(one, alone) if one.photo else "".join(_text(cell, alone) for cell in one.cells)
-    notes = "".join(f"<li>{escape(printable(note))}</li>" for note in one.notes)
+    notes = "".join(f"<li>{escape(to_printable(note))}</li>" for note in one.notes)
     told = f'<ul class="notes">{notes}</ul>' if notes else ""
     return f"<li {_data(one, methods)}{style}>{name}{shown}{told}</li>"
 
@@ -169,7 +175,7 @@ def _data(one: Entry, methods: Sequence[str]) -> str:
     first = one.cells[0].found.probability if one.cells else None
     scores = {cell.method: cell.score for cell in reversed(one.cells)}
     values = {
-        "class": printable(one.predicted),
+        "class": to_printable(one.predicted),
         "probability": _number(first, 6),
         "faithfulness": " ".join(_number(scores.get(method), 3) for method in methods),
     }
@@ -181,8 +187,8 @@ def _number(value: float | None, digits: int) -> str:
 
 
 def _photos(one: Entry, alone: bool) -> str:
-    name = escape(printable(one.name))
-    predicted = escape(printable(one.predicted))
+    name = escape(to_printable(one.name))
+    predicted = escape(to_printable(one.predicted))
     shown = (
         f'<figure><div class="seen" role="img" aria-label="{name}"></div><figcaption><small>'
         f'predicted:</small> <bdi class="class">{predicted}</bdi></figcaption></figure>'
@@ -193,7 +199,7 @@ def _photos(one: Entry, alone: bool) -> str:
 
 
 def _map(cell: Cell, alone: bool, first: bool) -> str:
-    said = escape(printable(f"Map of {cell.method} for {cell.found.name}"))
+    said = escape(to_printable(f"Map of {cell.method} for {cell.found.name}"))
     picture = f'<div class="seen map"><img alt="{said}" src="{cell.shown}"></div>'
     return (
         f"<figure{' class=first' * first}>{picture}"
@@ -209,7 +215,7 @@ def _text(cell: Cell, alone: bool) -> str:
 
 def _caption(cell: Cell, alone: bool) -> str:
     """The class and its probability; the method, unless all maps are its."""
-    name, method = escape(cell.found.name), escape(printable(cell.method))
+    name, method = escape(cell.found.name), escape(to_printable(cell.method))
     by = "" if alone else f" <small>by {method}</small>"
     said = f'<b><bdi class="class">{name}</bdi></b> {escape(cell.found.percent)}'
     return f"{said}{by}{_judged(cell.judged)}"
@@ -248,7 +254,7 @@ def _methods(kind: str, entries: Sequence[Entry]) -> str:
         mean = interval_of_mean(np.array(scores))
         wins = int(np.sum(np.array(scores) > best - 1e-9))
         rows.append(
-            f'<tr><th scope="row">{escape(printable(method))}</th><td>{mean.estimate:.1f}</td>'
+            f'<tr><th scope="row">{escape(to_printable(method))}</th><td>{mean.estimate:.1f}</td>'
             f"<td>{mean.low:.1f} to {mean.high:.1f}</td><td>{np.median(scores):.1f}</td>"
             f"<td>{wins}</td></tr>"
         )

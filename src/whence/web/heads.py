@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from whence._util.text import to_printable
 from whence.errors import WhenceError
 from whence.inputs.arguments import Call
 from whence.layout import Layout, find_layout, find_tokens
 from whence.models import LoadedModel, Prepared
 from whence.render.colors import Floats, as_bytes, hex_of, lab_to_srgb, lch_to_lab
-from whence.render.facts import printable
 from whence.tracing.trace import trace
 
 
@@ -68,7 +68,7 @@ def head_colors(heads: int) -> list[str]:
 def _names_of_words(loaded: LoadedModel, call: Call) -> list[str]:
     found = find_tokens(call.kwargs, call.main, loaded.tokenizer)
     strings = found.strings[0] if found else [""] * call.main.shape[1]
-    return [printable(string) for string in strings]
+    return [to_printable(string) for string in strings]
 
 
 def _names_of_patches(grid: tuple[int, int], prefix: int) -> list[str]:

@@ -13,13 +13,14 @@ import numpy as np
 from PIL import Image
 
 from whence import methods
+from whence._util.text import to_printable
 from whence.explanation import Explanation
 from whence.faithfulness import Curves, Faithfulness
 from whence.render import colormaps
-from whence.render.facts import explained_classes, printable, unspecific
+from whence.render.facts import explained_classes, unspecific
 from whence.render.overlay import as_scores, contrasted, is_signed, relative
+from whence.render.shades import name_shade
 from whence.render.spacing import spaces_behind
-from whence.render.styles import level_class
 from whence.render.words import Word, words_of
 from whence.web.desk import Answer, Chance, Seen
 from whence.web.heads import Heads, head_colors
@@ -69,7 +70,7 @@ def note(text: str) -> str:
 def chances(seen: Seen) -> str:
     """The most probable classes, each with a bar."""
     rows = "".join(map(_chance, seen.chances[:_TOP]))
-    notes = "".join(f'<p class="note">Note: {escape(printable(n))}.</p>' for n in seen.notes)
+    notes = "".join(f'<p class="note">Note: {escape(to_printable(n))}.</p>' for n in seen.notes)
     return (
         f'<section class="whence chances" aria-label="Probabilities"><ol>{rows}</ol>{notes}'
         f"</section>"
@@ -163,7 +164,7 @@ def _paragraphs(_method: str, explanation: Explanation) -> str:
 def _tokens_of(explanation: Explanation, scores: Any) -> list[Word]:
     if explanation.tokens is None:
         return []
-    strings = [printable(s) for s in explanation.tokens.strings[0]]
+    strings = [to_printable(s) for s in explanation.tokens.strings[0]]
     values = as_scores(scores)
     triples = zip(strings, values, relative(values), strict=True)
     return [Word(text, float(score), float(share), True) for text, score, share in triples]
@@ -171,7 +172,7 @@ def _tokens_of(explanation: Explanation, scores: Any) -> list[Word]:
 
 def _words(style: str, words: Iterable[Word]) -> str:
     spans = "".join(
-        f'<span class="{level_class(word.level)}" data-share="{word.share:.3f}" '
+        f'<span class="{name_shade(word.level)}" data-share="{word.share:.3f}" '
         f'title="{word.share:+.2f} of the largest (score {word.score:.4g})">{_text(word.text)}'
         f"</span>{' ' if word.space else ''}"
         for word in words
@@ -234,7 +235,7 @@ def _steps(found: Faithfulness, one: Curves) -> dict[str, Any]:
     if found.words is None:
         facts["masks"] = {order: _png(turn.astype(np.uint8)) for order, turn in turns.items()}
     else:
-        facts["words"] = [printable(word) for word in found.words]
+        facts["words"] = [to_printable(word) for word in found.words]
         facts["spaces"] = spaces_behind(facts["words"])
         facts["turns"] = {order: turn.tolist() for order, turn in turns.items()}
     return facts
@@ -290,4 +291,4 @@ def _numbers(values: Any) -> str:
 
 
 def _text(text: str) -> str:
-    return escape(printable(text))
+    return escape(to_printable(text))
