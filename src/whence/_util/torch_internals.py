@@ -249,11 +249,13 @@ def trace_to_graph(
     return graph
 
 
-def compile_graph(graph: fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Sequence[Any]]:
+def compile_graph(
+    graph: fx.GraphModule, inputs: Sequence[Tensor]
+) -> Callable[..., Sequence[Tensor]]:
     """Compile a graph of operators for inputs of these shapes by torch's inductor."""
     import torch._inductor
 
-    compiled: Callable[..., Sequence[Any]] = torch._inductor.compile(graph, list(inputs))
+    compiled: Callable[..., Sequence[Tensor]] = torch._inductor.compile(graph, list(inputs))
     return compiled
 
 

@@ -219,7 +219,7 @@ def uncompiled(monkeypatch):
         count.append(len(steps.graph.nodes))
         return steps
 
-    monkeypatch.setattr(compiling, "_compiled", module)
+    monkeypatch.setattr(compiling, "compile_graph", module)
     return count
 
 
@@ -276,7 +276,7 @@ def test_what_cannot_be_compiled_is_said_once_and_runs_as_it_is(monkeypatch):
     def failing(steps, args):
         raise RuntimeError("no compiler\nand more")
 
-    monkeypatch.setattr(compiling, "_compiled", failing)
+    monkeypatch.setattr(compiling, "compile_graph", failing)
     with pytest.warns(UserWarning, match=r"fast=True makes no difference.*: no compiler$") as told:
         check("ViTForImageClassification-sdpa", "tiba", REQUESTS[1:2])
     assert len(told) == 1
@@ -288,7 +288,7 @@ def test_what_says_something_else_is_not_used(monkeypatch):
             scores, *others = super().__call__(*inputs)
             return scores * 1.1, *others
 
-    monkeypatch.setattr(compiling, "_compiled", lambda steps, args: steps)
+    monkeypatch.setattr(compiling, "compile_graph", lambda steps, args: steps)
     monkeypatch.setattr(compiling, "Program", Wrong)
     with pytest.warns(UserWarning, match="other scores"):
         check("ViTForImageClassification-sdpa", "tiba", REQUESTS[1:2])

@@ -1,0 +1,105 @@
+"""Record a computation, backward passes included, as one functional graph of operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, fx
+from torch.func import functionalize
+
+from whence._util.torch_internals import (
+    IDENTITIES,
+    INDEX,
+    RESHAPE,
+    VIEWS,
+    TreeSpec,
+    flatten_tree,
+    has_dynamic_shape,
+    recorded_dtype,
+    trace_to_graph,
+)
+
+
+class RecordedGraph(NamedTuple):
+    """The operators of a computation.
+
+    Attributes:
+        graph: Takes the inputs, then the constants; returns a flat list of tensors.
+        constants: Tensors that the computation reads beside its inputs, such as weights.
+        structure: The containers in which the computation returned its tensors.
+    """
+
+    graph: fx.Graph
+    constants: list[Tensor]
+    structure: TreeSpec
+
+
+def record_graph(compute: Callable[..., object], inputs: Sequence[Tensor]) -> RecordedGraph:
+    """Run a computation once and record its operators, none of which writes in place.
+
+    Args:
+        compute: Takes tensors and returns containers of tensors; it reads no values.
+        inputs: Example arguments, whose shapes the graph is for.
+
+    Raises:
+        RuntimeError: The shape of an intermediate tensor depends on values.
+    """
+    structure: TreeSpec
+
+    def compute_flat(*args: Tensor) -> list[Tensor]:
+        nonlocal structure
+        leaves, structure = flatten_tree(compute(*args))
+        return leaves
+
+    module = trace_to_graph(compute_flat, inputs)
+    _check_static_shapes(module.graph)
+    constants = _lift_constants(module)
+    _remove_identities(module.graph)
+    for node in module.graph.nodes:
+        # Out of place, a tensor may have other strides than in place, which allow no such view.
+        if node.target in VIEWS:
+            node.target = RESHAPE
+    module.recompile()
+    with torch.no_grad():
+        functional = functionalize(module, remove="mutations")
+        module = trace_to_graph(functional, [*inputs, *constants], fake=True)
+    _remove_identities(module.graph)
+    return RecordedGraph(module.graph, constants, structure)
+
+
+def _check_static_shapes(graph: fx.Graph) -> None:
+    """Refuse operators whose output shape depends on values: the graph would fix that shape."""
+    for node in graph.nodes:
+        if has_dynamic_shape(node) and (node.target is not INDEX or _may_index_by_mask(node)):
+            raise RuntimeError(f"the shape of what `{node.target}` gives depends on values")
+
+
+def _may_index_by_mask(index: fx.Node) -> bool:
+    """Tell whether an index may be a mask, which selects as many elements as it has true values."""
+    dtypes = map(recorded_dtype, index.all_input_nodes[1:])
+    return any(dtype in (None, torch.bool, torch.uint8) for dtype in dtypes)
+
+
+def _lift_constants(module: fx.GraphModule) -> list[Tensor]:
+    """Turn the tensors that a graph holds into further inputs, and return them in their order."""
+    lifted: dict[str, tuple[Tensor, fx.Node]] = {}
+    graph = module.graph
+    last = graph.find_nodes(op="placeholder")[-1]
+    for node in graph.find_nodes(op="get_attr"):
+        if node.target not in lifted:
+            with graph.inserting_after(last):
+                last = graph.placeholder(f"constant_{len(lifted)}")
+            lifted[node.target] = getattr(module, node.target).detach(), last
+        node.replace_all_uses_with(lifted[node.target][1])
+        graph.erase_node(node)
+    return [tensor for tensor, _ in lifted.values()]
+
+
+def _remove_identities(graph: fx.Graph) -> None:
+    """Remove operators that matter to autograd alone, and those whose outputs nobody uses."""
+    for node in list(graph.nodes):
+        if node.target in IDENTITIES:
+            node.replace_all_uses_with(node.args[0])
+    graph.eliminate_dead_code()

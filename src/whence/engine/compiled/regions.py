@@ -1,0 +1,153 @@
+"""Split a graph of operators where it repeats, so that repeated blocks become equal regions.
+
+The blocks of a Transformer are alike, and so are their forward, gradient and relevance: a region
+that is compiled once serves all of its repetitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple, cast
+
+import numpy as np
+from torch import fx
+
+from whence._util.torch_internals import PRODUCTS, recorded_value
+
+# A shorter repetition is not worth a region of its own.
+_SHORTEST_PERIOD = 24
+
+
+class Region(NamedTuple):
+    """Consecutive nodes of a graph.
+
+    Attributes:
+        graph: Copies of the nodes as a graph of their own.
+        code: The graph as text: equal for regions that compute the same.
+        inputs: Names of the values that it reads.
+        outputs: Names of the values that later regions or the caller need of it.
+        released: Names of inputs that nobody needs afterwards.
+    """
+
+    graph: fx.Graph
+    code: str
+    inputs: list[str]
+    outputs: list[str]
+    released: list[str]
+
+
+class _Repetition(NamedTuple):
+    """Nodes that repeat: the number of the first, the length of a period, and their number."""
+
+    start: int
+    period: int
+    times: int
+
+
+def split_regions(graph: fx.Graph) -> tuple[list[Region], list[str]]:
+    """Split a graph into regions, many of which are equal.
+
+    Returns:
+        The regions in their order, and the names of the values that the graph returns.
+    """
+    nodes = [node for node in graph.nodes if node.op == "call_function"]
+    returned = [node.name for node in cast("list[fx.Node]", graph.output_node().args[0])]
+    last_uses = _find_last_uses(nodes, returned)
+    boundaries = sorted({0, *_find_boundaries(nodes), len(nodes)})
+    regions = [
+        _copy_region(nodes, range(start, stop), last_uses) for start, stop in pairwise(boundaries)
+    ]
+    return regions, returned
+
+
+def _find_last_uses(nodes: list[fx.Node], returned: list[str]) -> dict[str, int]:
+    """Find for each value the number of the node that uses it last; returned values: the end."""
+    last_uses = {node.name: number for number, node in enumerate(nodes)}
+    for number, node in enumerate(nodes):
+        last_uses.update((source.name, number) for source in node.all_input_nodes)
+    last_uses.update((name, len(nodes)) for name in returned)
+    return last_uses
+
+
+def _copy_region(nodes: list[fx.Node], numbers: range, last_uses: dict[str, int]) -> Region:
+    """Copy some nodes into a region, under names that are equal in equal regions."""
+    graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
+    nodes = nodes[numbers.start : numbers.stop]
+    inside = set(nodes)
+    inputs = dict.fromkeys(x for node in nodes for x in node.all_input_nodes if x not in inside)
+    for number, node in enumerate(inputs):
+        copies[node] = graph.placeholder(f"input_{number}")
+    for number, node in enumerate(nodes):
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+        copies[node].name = f"node_{number}"
+    outputs = [node for node in nodes if last_uses[node.name] >= numbers.stop]
+    graph.output([copies[node] for node in outputs])
+    return Region(
+        graph,
+        str(graph),
+        inputs=[node.name for node in inputs],
+        outputs=[node.name for node in outputs],
+        released=[node.name for node in inputs if last_uses[node.name] in numbers],
+    )
+
+
+def _find_boundaries(nodes: list[fx.Node], offset: int = 0) -> Iterator[int]:
+    """Find the numbers of nodes before which to split: between all periods of all repetitions."""
+    repetition = _find_repetition(nodes)
+    if repetition is None:
+        return
+    start, period, times = repetition
+    stop = start + period * times
+    yield from range(offset + start, offset + stop + 1, period)
+    yield from _find_boundaries(nodes[:start], offset)
+    yield from _find_boundaries(nodes[stop:], offset + stop)
+
+
+def _find_repetition(nodes: list[fx.Node]) -> _Repetition | None:
+    """Find the repetition that leaves the fewest nodes to compile."""
+    numbers: dict[str, int] = {}
+    codes = np.array([numbers.setdefault(_describe(node), len(numbers)) for node in nodes])
+    most_saved, best = 0, None
+    for period in range(_SHORTEST_PERIOD, len(codes) // 2 + 1):
+        equal = np.concatenate(([False], codes[:-period] == codes[period:], [False]))
+        edges = np.flatnonzero(np.diff(equal.astype(np.int8)))
+        lengths = edges[1::2] - edges[::2]
+        if not len(lengths):
+            continue
+        longest = int(lengths.argmax())
+        saved = int(lengths[longest]) // period * period
+        if saved > most_saved:
+            most_saved, best = saved, (int(edges[2 * longest]), period, int(lengths[longest]))
+    return None if best is None else _choose_start(nodes, *best)
+
+
+def _choose_start(nodes: list[fx.Node], start: int, period: int, equal: int) -> _Repetition:
+    """Shift a repetition to begin with a matrix product, where the fewest bytes cross over.
+
+    Args:
+        nodes: All of them.
+        start: Where the repetition begins at the earliest.
+        period: The length of a period.
+        equal: How many nodes in a row are like those one period later.
+    """
+    starts = [start + n for n in range(equal % period + 1) if nodes[start + n].target in PRODUCTS]
+    best = min(starts or [start], key=lambda number: _count_crossing_bytes(nodes, number, period))
+    return _Repetition(best, period, (start + equal - best) // period + 1)
+
+
+def _count_crossing_bytes(nodes: list[fx.Node], number: int, period: int) -> int:
+    """Count the bytes computed in the period before a node that the period after it reads."""
+    before = set(nodes[max(0, number - period) : number])
+    after = nodes[number : number + period]
+    crossing = {source for node in after for source in node.all_input_nodes if source in before}
+    values = map(recorded_value, crossing)
+    return sum(value.nbytes for value in values if value is not None)
+
+
+def _describe(node: fx.Node) -> str:
+    """Describe an operator, its settings and its output, but not which tensors it reads."""
+    value = recorded_value(node)
+    output = () if value is None else (tuple(value.shape), value.dtype)
+    settings = fx.node.map_arg(node.args, lambda _: None)
+    return f"{node.target} {settings} {output}"
