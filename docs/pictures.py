@@ -10,7 +10,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 import whence
 from whence import Explanation, activation_maximization, explain, methods, models, render
-from whence.maximization import Head, Unit
+from whence.maximization import Channel, Head
 from whence.render.colors import hex_of
 from whence.render.facts import explained_class
 from whence.render.shades import shade_word
@@ -64,7 +64,7 @@ def maximal_pictures() -> Image.Image:
     targets = {
         "logit of cat": "cat",
         "logit of dog": "dog",
-        "unit 10 entering layer 4": Unit(layer=4, index=10),
+        "channel 10 entering layer 4": Channel(layer=4, index=10),
         "head 1 of layer 3": Head(layer=3, head=1),
     }
     side, gap, caption = 160, 8, 22

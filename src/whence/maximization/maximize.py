@@ -1,43 +1,41 @@
-"""Climbing: from a nearly grey picture to one that a part of a model answers to most."""
+"""Gradient ascent on a picture, from nearly grey to a maximum of a logit or an activation."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from whence._util.progress import bar
+from whence._util.text import first_line
 from whence.errors import WhenceError
+from whence.maximization.image_model import ChannelValues, ImageModel, ImageSize, Model
 from whence.maximization.objectives import (
-    Head,
+    InnerTarget,
     Objective,
-    Token,
-    Unit,
-    class_objective,
+    Output,
+    build_class_objective,
+    build_inner_objective,
     find_class,
-    inner_objective,
 )
 from whence.maximization.parametrization import (
     PARAMETRIZATIONS,
     Parametrization,
-    moved,
-    total_variation,
+    compute_total_variation,
+    transform_randomly,
 )
 from whence.maximization.picture import MaximalPicture
-from whence.maximization.subject import Channels, Model, Subject
 
 
 def activation_maximization(
     model: Model,
-    target: int | str | Unit | Token | Head,
+    target: int | str | InnerTarget,
     *,
-    image_size: int | tuple[int, int] | None = None,
-    mean: Channels = None,
-    std: Channels = None,
+    image_size: ImageSize | None = None,
+    mean: ChannelValues | None = None,
+    std: ChannelValues | None = None,
     parametrization: Parametrization = "fourier",
     steps: int = 256,
     learning_rate: float = 0.02,
@@ -47,89 +45,89 @@ def activation_maximization(
     rotation: float = 8.0,
     zoom: float = 0.1,
     seed: int = 0,
-    output: Callable[[Any], Tensor] | None = None,
+    output: Output = None,
 ) -> MaximalPicture:
-    r"""Make a picture that a class, a unit, a token or a head answers to most.
+    r"""Make a picture that maximises a class logit, a channel, a token or a head.
 
     .. math::
         \max_x \; \mathbb{E}_\tau \, \frac{q(\tau(x))}{s} - \lambda_2 \operatorname{mean}(z(x)^2)
         - \lambda_{TV} \, TV(x)
 
-    by `steps` steps of Adam, where q is what is maximised, s its size at the start (1 for a
-    logit), tau a small random movement, another at each step, z(x) the picture as the model takes
-    it, and TV the mean square of differences between neighbouring pixels.
+    by `steps` steps of Adam, where q is the target's value, s its size at the start (1 for a
+    logit), tau a small random transform, another at each step, z(x) the picture as the model takes
+    it, and TV the mean squared difference of neighbouring pixels.
 
     Args:
-        model: A module, or what `whence.explain` takes: a folder, a name, a loaded model. None is
-            the embedded model.
-        target: A class, by index or name, whose logit is maximised; or `Unit`, `Token` or `Head`
+        model: A module, or a model as `whence.explain` takes it: a folder, a name, a loaded model.
+            None is the embedded model.
+        target: A class, by index or name, whose logit is maximised; or `Channel`, `Token` or `Head`
             of ``whence.maximization``.
-        image_size: Height and width, or one number for both; if left out, what the model tells.
-        mean: Mean of pixels from 0 to 1, one number or one for each channel; if left out, that of
+        image_size: Height and width, or one number for both; by default the model's own.
+        mean: Mean of pixels from 0 to 1, one number or one for each channel; by default that of
             the loaded model's processor or of timm's configuration, else 0.5.
-        std: Their standard deviation, likewise.
-        parametrization: ``"fourier"``, waves in decorrelated colours, or ``"pixels"``.
-        steps: How many steps.
-        learning_rate: Of Adam: how far pixels move at each step, or waves, relative to what photos
-            have of them.
+        std: Standard deviation of pixels, with the same defaults.
+        parametrization: ``"fourier"``, coefficients in decorrelated colours, or ``"pixels"``.
+        steps: Number of steps.
+        learning_rate: Learning rate of Adam: how far pixels move at each step, or coefficients,
+            relative to those of photos.
         l2: Weight of the mean square of the picture as the model takes it.
         total_variation: Weight of the total variation.
-        jitter: At each step the picture is shifted by up to so many pixels, around its edges.
-        rotation: At each step it is turned by up to so many degrees.
-        zoom: At each step it is scaled by up to this share.
-        seed: Of the noise at the start and of the movements.
-        output: Gets the logits from what the model returns, if it is not obvious.
+        jitter: Largest random shift around the edges, in pixels.
+        rotation: Largest random rotation, in degrees.
+        zoom: Largest random relative change of scale.
+        seed: Seed of the noise at the start and of the transforms.
+        output: Gets the logits from the model's return value, if they are not obvious.
 
     Returns:
-        The picture and what it makes of the model.
+        The picture and the value that it reaches.
 
     Raises:
-        WhenceError: Something is wrong with the model or the request.
+        WhenceError: The model, the target or an option does not fit.
 
     Example:
         >>> activation_maximization(None, "cat").save("cat.png")  # doctest: +SKIP
     """
-    climb = Climb(
+    ascent = GradientAscent(
         parametrization, steps, learning_rate, l2, total_variation, jitter, rotation, zoom, seed
     )
-    # Whatever surrounds the call, gradients are computed, in the precision of the weights.
+    # Gradients are computed in the precision of the weights, whatever surrounds the call.
     with torch.inference_mode(False), torch.enable_grad():
-        subject = Subject.of(model, image_size, mean, std)
-        with torch.autocast(subject.mean.device.type, enabled=False):
-            found, name, objective = _objective(subject, target, output)
-            pixels, values = climb(subject, objective)
-            inputs = subject.normalized(pixels)
-            value = float(objective.number(inputs.to(subject.dtype)).detach())
-    return MaximalPicture(found, name, pixels, inputs, value, values, asdict(climb))
+        image_model = ImageModel.resolve(model, image_size, mean, std)
+        with torch.autocast(image_model.mean.device.type, enabled=False):
+            resolved, name, objective = _build_objective(image_model, target, output)
+            pixels, values = ascent.run(image_model, objective)
+            inputs = image_model.normalize(pixels)
+            value = float(objective.compute(inputs.to(image_model.dtype)).detach())
+    return MaximalPicture(resolved, name, pixels, inputs, value, values, asdict(ascent))
 
 
-def _objective(
-    subject: Subject, target: Any, output: Callable[[Any], Tensor] | None
-) -> tuple[Any, str, Objective]:
-    """What is meant by a target, its name, and the function to maximise."""
-    start = subject.normalized(torch.full_like(subject.mean, 0.5).expand(-1, *subject.size))
-    start = start.to(subject.dtype)
+def _build_objective(
+    image_model: ImageModel, target: int | str | InnerTarget, output: Output
+) -> tuple[int | InnerTarget, str, Objective]:
+    """Build the objective of a target, with the target as an index and its name."""
+    grey = torch.full_like(image_model.mean, 0.5).expand(-1, *image_model.size)
+    start = image_model.normalize(grey).to(image_model.dtype)
+    model, names = image_model.model, image_model.class_names
     try:
-        if isinstance(target, Unit | Token | Head):
-            return target, str(target), inner_objective(subject.model, target, start, output)
+        if isinstance(target, InnerTarget):
+            return target, str(target), build_inner_objective(model, target, start, output)
         with torch.no_grad():
-            index = find_class(subject.model, target, subject.class_names, start, output)
-        name = subject.class_names.get(index, f"class {index}")
-        return index, name, class_objective(subject.model, index, output)
+            index = find_class(model, target, names, start, output)
+        name = names.get(index, f"class {index}")
+        return index, name, build_class_objective(model, index, output)
     except WhenceError:
         raise
     except Exception as error:
-        height, width = subject.size
-        said = str(error).split("\n")[0].rstrip(".")
+        height, width = image_model.size
         raise WhenceError(
-            f"The model does not take a picture of 3x{height}x{width}: {said}. Another size can be "
-            f"given: image_size=(height, width)."
+            f"The model does not take a picture of 3x{height}x{width}: {first_line(error)}. "
+            f"Another size can be given: image_size=(height, width)."
         ) from error
 
 
 @dataclass(frozen=True)
-class Climb:
-    """How to climb; the arguments are those of `activation_maximization`."""
+class GradientAscent:
+    """Adam on a picture; the options are those of `activation_maximization`."""
 
     parametrization: Parametrization
     steps: int
@@ -160,53 +158,58 @@ class Climb:
         if self.zoom >= 1:
             raise WhenceError(f"zoom is a share below 1, not {self.zoom!r}.")
 
-    def __call__(self, subject: Subject, objective: Objective) -> tuple[Tensor, Tensor]:
-        """The picture, (3, height, width), and the value at each step.
+    def run(self, image_model: ImageModel, objective: Objective) -> tuple[Tensor, Tensor]:
+        """Return the final picture, (3, height, width), and the value at each step.
 
         Raises:
-            WhenceError: What is maximised does not depend on the picture, or is not finite.
+            WhenceError: The objective does not depend on the picture, or is not finite.
         """
         random = torch.Generator().manual_seed(self.seed)
-        picture = PARAMETRIZATIONS[self.parametrization](subject.size, random, subject.mean)
-        free = picture.free.requires_grad_()
-        adam = torch.optim.Adam([free], lr=self.learning_rate)
+        make = PARAMETRIZATIONS[self.parametrization]
+        parametrized = make(image_model.size, random, image_model.mean)
+        parameters = parametrized.parameters.requires_grad_()
+        adam = torch.optim.Adam([parameters], lr=self.learning_rate)
         values = []
         with bar("maximising", self.steps) as advance:
             for step in range(self.steps):
-                whole = picture()
-                view = moved(whole, random, self.jitter, self.rotation, self.zoom)
-                value = objective.number(subject.normalized(view).to(subject.dtype))
+                picture = parametrized()
+                view = transform_randomly(picture, random, self.jitter, self.rotation, self.zoom)
+                value = objective.compute(image_model.normalize(view).to(image_model.dtype))
                 if step == 0:
-                    _check_dependence(value, whole)
-                penalty = self._penalty(subject, whole)
-                free.grad = _downhill(value / objective.scale, penalty, whole, free)
+                    _check_dependence(value, picture)
+                penalty = self._penalize(image_model, picture)
+                parameters.grad = _compute_gradient(
+                    value / objective.scale, penalty, picture, parameters
+                )
                 adam.step()
-                picture.bound()
+                parametrized.clamp()
                 values.append(value.detach())
                 advance(1)
-        seen = torch.stack(values).cpu()
-        result = picture().detach()
-        if not (torch.isfinite(seen).all() and torch.isfinite(result).all()):
+        history = torch.stack(values).cpu()
+        result = parametrized().detach()
+        if not (torch.isfinite(history).all() and torch.isfinite(result).all()):
             raise WhenceError(
                 "What is maximised became NaN or infinite. A smaller learning_rate may help, or a "
                 "float32 copy of the model."
             )
-        return result, seen
+        return result, history
 
-    def _penalty(self, subject: Subject, picture: Tensor) -> Tensor:
-        size = subject.normalized(picture).square().mean()
-        return self.l2 * size + self.total_variation * total_variation(picture)
+    def _penalize(self, image_model: ImageModel, picture: Tensor) -> Tensor:
+        size = image_model.normalize(picture).square().mean()
+        return self.l2 * size + self.total_variation * compute_total_variation(picture)
 
 
-def _downhill(value: Tensor, penalty: Tensor, picture: Tensor, free: Tensor) -> Tensor:
-    """Gradient of what is to become small, the penalty less the value."""
-    (up,) = torch.autograd.grad(value, picture)
-    (down,) = torch.autograd.grad(penalty, picture)
-    return torch.autograd.grad(picture, free, down - up)[0]
+def _compute_gradient(
+    value: Tensor, penalty: Tensor, picture: Tensor, parameters: Tensor
+) -> Tensor:
+    """Compute the gradient of the loss, penalty minus value, in the parameters."""
+    (of_value,) = torch.autograd.grad(value, picture)
+    (of_penalty,) = torch.autograd.grad(penalty, picture)
+    return torch.autograd.grad(picture, parameters, of_penalty - of_value)[0]
 
 
 def _check_dependence(value: Tensor, picture: Tensor) -> None:
-    """Refuse what no picture changes, such as a class token that has not read anything yet."""
+    """Refuse a value that no picture changes, such as a class token before the first layer."""
     gradient = None
     if value.requires_grad:
         (gradient,) = torch.autograd.grad(value, picture, retain_graph=True, allow_unused=True)

@@ -1,4 +1,4 @@
-"""What is maximised: a class logit, or a number read inside of the model."""
+"""Objectives of activation maximization: a class logit, a channel, a token or a head."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from whence.tracing.recorder import Edit, Run
 from whence.tracing.replica import replicate
 from whence.tracing.trace import Trace, find_logits, trace
 
-# From pixels as the model takes them, (1, 3, height, width), to a number.
-Number = Callable[[Tensor], Tensor]
+# From pixels as the model takes them, or from an inner activation, to a scalar.
+ScalarFunction = Callable[[Tensor], Tensor]
 Output = Callable[[Any], Tensor] | None
 
 
 @dataclass(frozen=True)
 class Objective:
-    """What is maximised.
+    """A scalar to maximise.
 
     Attributes:
-        number: Computes it, from pixels as the model takes them.
-        scale: How large it is at the start: priors are weighed against a share of it.
+        compute: Computes it from pixels as the model takes them, (1, 3, height, width).
+        scale: Its size at the start; the penalties are weighed against value / scale.
     """
 
-    number: Number
+    compute: ScalarFunction
     scale: float = 1.0
 
 
 @dataclass(frozen=True)
-class _Inside:
-    """A place inside of a model, told by whole numbers."""
+class InnerTarget:
+    """An activation inside of a model, addressed by whole numbers."""
 
     layer: int
 
@@ -50,11 +50,11 @@ class _Inside:
 
 
 @dataclass(frozen=True)
-class Unit(_Inside):
-    """One channel of the hidden states, averaged over all tokens.
+class Channel(InnerTarget):
+    """One channel of the hidden states: its mean over all tokens.
 
     Attributes:
-        layer: Hidden states that enter this layer, counted from 0; the number of layers stands for
+        layer: Hidden states that enter this layer, counted from 0; the number of layers addresses
             those that leave the last. Negative numbers count from the end.
         index: Which channel.
     """
@@ -63,11 +63,11 @@ class Unit(_Inside):
 
 
 @dataclass(frozen=True)
-class Token(_Inside):
+class Token(InnerTarget):
     """The hidden state of one token: the mean of its squares.
 
     Attributes:
-        layer: As for `Unit`.
+        layer: As for `Channel`.
         position: Which token, prefix tokens such as [CLS] included.
     """
 
@@ -75,8 +75,8 @@ class Token(_Inside):
 
 
 @dataclass(frozen=True)
-class Head(_Inside):
-    """What one attention head reads, attention times values: the mean of its squares.
+class Head(InnerTarget):
+    """The output of one attention head, attention times values: the mean of its squares.
 
     Attributes:
         layer: Which attention layer, counted from 0.
@@ -86,25 +86,26 @@ class Head(_Inside):
     head: int
 
 
-def class_objective(model: nn.Module, index: int, output: Output = None) -> Objective:
-    """The logit of a class."""
-    stand_in = replicate(model)
-    return Objective(lambda inputs: logits_of(stand_in(inputs), output)[0, index])
+def build_class_objective(model: nn.Module, index: int, output: Output = None) -> Objective:
+    """Build the objective that is the logit of a class."""
+    replica = replicate(model)
+    return Objective(lambda inputs: pick_logits(replica(inputs), output)[0, index])
 
 
 def find_class(
-    model: nn.Module, target: Any, names: Mapping[int, str], start: Tensor, output: Output = None
+    model: nn.Module, target: object, names: Mapping[int, str], start: Tensor, output: Output = None
 ) -> int:
-    """The index of a class that is given by index or name.
+    """Find the index of a class that is given by index or name.
 
     Raises:
         WhenceError: There is no such class.
     """
-    return find_class_index(target, names, logits_of(replicate(model)(start), output).shape[1])
+    logits = pick_logits(replicate(model)(start), output)
+    return find_class_index(target, names, logits.shape[1])
 
 
-def logits_of(returned: Any, output: Output) -> Tensor:
-    """The logits, (1, classes), in what a model returned."""
+def pick_logits(returned: object, output: Output) -> Tensor:
+    """Pick the logits, (1, classes), from a model's return value."""
     logits = find_logits(returned) if output is None else output(returned)
     if not isinstance(logits, Tensor) or logits.dim() != 2:
         what = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
@@ -115,110 +116,122 @@ def logits_of(returned: Any, output: Output) -> Tensor:
     return logits
 
 
-def inner_objective(
-    model: nn.Module, target: Unit | Token | Head, start: Tensor, output: Output = None
+def build_inner_objective(
+    model: nn.Module, target: InnerTarget, start: Tensor, output: Output = None
 ) -> Objective:
-    """A number inside of the model.
+    """Build the objective that is a scalar of one activation inside of the model.
 
-    One recorded pass tells where it is; further passes meet it there, while they run.
+    One recorded pass locates the activation; later passes read it there as they run.
 
     Args:
-        model: The model, which is not touched.
-        target: What to read.
+        model: The model, which stays as it is.
+        target: The activation.
         start: Any input, (1, 3, height, width).
-        output: Gets the logits from what the model returns.
+        output: Gets the logits from the model's return value.
 
     Raises:
         WhenceError: The model has no such layer, channel, token or head.
     """
     traced = trace(model, (start,), {}, 0, output)
-    if isinstance(target, Head):
-        place, number = _at_head(traced, target)
-    else:
-        place, number = _at_hidden(traced, target)
+    activation, reduce = _locate(traced, target)
 
-    def read(inputs: Tensor) -> Tensor:
-        numbers: list[Tensor] = []
-        edit = place.edit(lambda value: numbers.append(number(value)))
+    def compute(inputs: Tensor) -> Tensor:
+        scalars: list[Tensor] = []
+        edit = activation.observe(lambda value: scalars.append(reduce(value)))
         followed = inputs if inputs.requires_grad else inputs.detach().requires_grad_()
-        run = Run(followed, {place.operation: edit})
+        run = Run(followed, {activation.operation: edit})
         trace(model, (inputs.detach(),), {}, 0, output, run)
-        return numbers[-1]
+        return scalars[-1]
 
-    # Channels have a sign and may cancel; squares do not.
-    squares = place.value[..., target.index].square() if isinstance(target, Unit) else None
-    scale = number(place.value) if squares is None else squares.mean().sqrt()
-    return Objective(read, float(scale) or 1.0)
+    if isinstance(target, Channel):  # a channel has a sign and may cancel; squares do not
+        scale = activation.value[..., target.index].square().mean().sqrt()
+    else:
+        scale = reduce(activation.value)
+    return Objective(compute, float(scale) or 1.0)
 
 
 @dataclass(frozen=True)
-class _Place:
-    """Somewhere in a forward pass.
+class _Activation:
+    """The output or one input of an operation in a forward pass.
 
     Attributes:
-        operation: The index of an operation.
-        term: Which of its inputs; None for its output.
-        value: What is there at the start; not part of the graph.
+        operation: Index of the operation.
+        argument: Which of its inputs; None for its output.
+        value: The value at the start, detached.
     """
 
     operation: int
-    term: int | None
+    argument: int | None
     value: Tensor
 
-    def edit(self, see: Callable[[Tensor], None]) -> Edit:
-        """Changes nothing, but shows a copy of the value: the model may write to the value."""
+    def observe(self, callback: Callable[[Tensor], None]) -> Edit:
+        """Pass a copy of the value on and change nothing: the model may write to the value."""
+        argument = self.argument
 
-        def output(value: Tensor) -> Tensor:
-            see(value.clone())
+        def observe_output(value: Tensor) -> Tensor:
+            callback(value.clone())
             return value
 
-        def inputs(*values: Tensor) -> tuple[Tensor, ...]:
-            assert self.term is not None
-            see(values[self.term].clone())
+        if argument is None:
+            return Edit(output=observe_output)
+
+        def observe_input(*values: Tensor) -> tuple[Tensor, ...]:
+            callback(values[argument].clone())
             return values
 
-        return Edit(output=output) if self.term is None else Edit(inputs=inputs)
+        return Edit(inputs=observe_input)
 
 
-def _at_head(traced: Trace, target: Head) -> tuple[_Place, Number]:
+def _locate(traced: Trace, target: InnerTarget) -> tuple[_Activation, ScalarFunction]:
+    if isinstance(target, Head):
+        return _locate_head(traced, target)
+    activation, tokens = _locate_hidden_state(traced, target.layer)
+    width = activation.value.shape[-1]
+    owner = f"The hidden state of layer {target.layer}"
+    if isinstance(target, Channel):
+        channel = _check_index(target.index, width, "channel", owner)
+        return activation, lambda hidden: hidden[..., channel].mean()
+    if isinstance(target, Token):
+        position = _check_index(target.position, tokens, "token", owner)
+        return activation, lambda hidden: hidden.reshape(tokens, width)[position].square().mean()
+    raise WhenceError(f"{type(target).__name__} is not a Channel, a Token or a Head.")
+
+
+def _locate_head(traced: Trace, target: Head) -> tuple[_Activation, ScalarFunction]:
     sites = traced.sites
-    product = sites[_checked(target.layer, len(sites), "attention layer", "The model")].product
-    # With one sample, whatever stands before tokens and width are heads.
+    product = sites[_check_index(target.layer, len(sites), "attention layer", "The model")].product
+    # With one sample, all dimensions before tokens and width are heads.
     heads = product.output[..., 0, 0].numel()
-    head = _checked(target.head, heads, "head", f"Layer {target.layer}")
-    place = _Place(product.index, None, product.output)
-    return place, lambda attended: attended.reshape(heads, -1)[head].square().mean()
+    head = _check_index(target.head, heads, "head", f"Layer {target.layer}")
+    activation = _Activation(product.index, None, product.output)
+    return activation, lambda attended: attended.reshape(heads, -1)[head].square().mean()
 
 
-def _at_hidden(traced: Trace, target: Unit | Token) -> tuple[_Place, Number]:
+def _locate_hidden_state(traced: Trace, layer: int) -> tuple[_Activation, int]:
+    """Locate the hidden states that enter a layer, and count their tokens."""
     blocks = find_blocks(traced)
     depth = len(blocks)
-    layer = _checked(target.layer, depth + 1, "hidden state", "The model")
+    layer = _check_index(layer, depth + 1, "hidden state", "The model")
     block = blocks[min(layer, depth - 1)]
     if layer == depth:
-        place = _Place(block.leaving.index, None, block.leaving.output)
+        activation = _Activation(block.leaving.index, None, block.leaving.output)
     else:
-        term = int(block.entering is block.joined.b)
-        place = _Place(block.joined.index, term, block.entering)
-    tokens, width = block.site.tokens, place.value.shape[-1]
-    if place.value.numel() != tokens * width:
+        argument = int(block.entering is block.joined.b)
+        activation = _Activation(block.joined.index, argument, block.entering)
+    tokens, shape = block.site.tokens, tuple(activation.value.shape)
+    if activation.value.numel() != tokens * shape[-1]:
         raise WhenceError(
-            f"Hidden states of shape {tuple(place.value.shape)} around {block.site.where} are not "
-            f"those of {tokens} tokens."
+            f"Hidden states of shape {shape} around {block.site.where} are not those of {tokens} "
+            f"tokens."
         )
-    owner = f"The hidden state of layer {target.layer}"
-    if isinstance(target, Unit):
-        channel = _checked(target.index, width, "channel", owner)
-        return place, lambda hidden: hidden[..., channel].mean()
-    position = _checked(target.position, tokens, "token", owner)
-    return place, lambda hidden: hidden.reshape(tokens, width)[position].square().mean()
+    return activation, tokens
 
 
-def _checked(given: int, count: int, what: str, owner: str) -> int:
-    """A number that counts from 0 on, or from the end if it is negative."""
+def _check_index(index: int, count: int, what: str, owner: str) -> int:
+    """Convert an index, which counts from the end if it is negative, to one from 0 on."""
     try:
-        return range(count)[operator.index(given)]
+        return range(count)[operator.index(index)]
     except IndexError:
         raise WhenceError(
-            f"{owner} has {count} {what}s, 0 to {count - 1}; there is no {given}."
+            f"{owner} has {count} {what}s, 0 to {count - 1}; there is no {index}."
         ) from None

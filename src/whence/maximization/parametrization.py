@@ -1,4 +1,4 @@
-"""Pictures made of numbers that are free to move, and ways to look at them."""
+"""Pictures as pixels or as Fourier coefficients, their random transforms and total variation."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 Parametrization = Literal["fourier", "pixels"]
 
-# How colours vary in photos: brightness, warm against cold, green against purple. The columns are
-# the principal axes of the colours in 500 photos of ImageNet, as long as colours spread along them.
+# Principal axes of the colours in 500 photos of ImageNet, one a column, each as long as colours
+# spread along it: brightness, warm against cold, green against purple.
 _COLORS = (
     (0.249, 0.094, 0.028),
     (0.256, 0.005, -0.053),
@@ -22,31 +22,33 @@ _NOISE = 0.01
 
 
 class Pixels:
-    """The pixels themselves, kept from 0 to 1; grey with a little noise at the start.
+    """A picture whose parameters are its pixels, from 0 to 1; grey with faint noise at first.
 
     Attributes:
-        free: (3, height, width), the numbers that move.
+        parameters: (3, height, width).
     """
 
     def __init__(self, size: tuple[int, int], random: torch.Generator, like: Tensor) -> None:
         noise = torch.randn(3, *size, generator=random, dtype=torch.float64)
-        self.free = (0.5 + _NOISE * noise).clamp(0, 1).to(like)
+        self.parameters = (0.5 + _NOISE * noise).clamp(0, 1).to(like)
 
     def __call__(self) -> Tensor:
-        """The picture, (3, height, width), from 0 to 1."""
-        return self.free
+        """Return the picture, (3, height, width), from 0 to 1."""
+        return self.parameters
 
-    def bound(self) -> None:
-        """Bring what has moved too far back."""
-        self.free.data.clamp_(0, 1)
+    def clamp(self) -> None:
+        """Cut the pixels off at 0 and 1."""
+        self.parameters.data.clamp_(0, 1)
 
 
 class Fourier:
-    """Waves in decorrelated colours, large where photos have much of them; then a sigmoid.
+    """A picture whose parameters are Fourier coefficients in decorrelated colours.
+
+    Coefficients are scaled to the spectrum of photos, and a sigmoid bounds the pixels.
 
     Attributes:
-        free: (2, 3, height, width // 2 + 1), the numbers that move: real and imaginary part of each
-            wave in each of three colours, as a multiple of what photos have.
+        parameters: (2, 3, height, width // 2 + 1), real and imaginary part of each coefficient in
+            each of three colours, relative to those of photos.
     """
 
     def __init__(self, size: tuple[int, int], random: torch.Generator, like: Tensor) -> None:
@@ -60,33 +62,32 @@ class Fourier:
         self._colors = (colors / colors.norm(dim=0).max()).to(like)
         shape = (2, 3, *frequency.shape)
         noise = torch.randn(shape, generator=random, dtype=torch.float64)
-        self.free = (_NOISE * noise).to(like)
+        self.parameters = (_NOISE * noise).to(like)
 
     def __call__(self) -> Tensor:
-        """The picture, (3, height, width), from 0 to 1."""
-        real, imaginary = self.free * self._scale
-        waves = torch.complex(real, imaginary)
-        channels = torch.fft.irfft2(waves, s=self._size, norm="ortho")
+        """Return the picture, (3, height, width), from 0 to 1."""
+        real, imaginary = self.parameters * self._scale
+        channels = torch.fft.irfft2(torch.complex(real, imaginary), s=self._size, norm="ortho")
         return torch.einsum("rc,chw->rhw", self._colors, channels).sigmoid()
 
-    def bound(self) -> None:
-        """Nothing moves too far: the sigmoid ends at 0 and 1."""
+    def clamp(self) -> None:
+        """Do nothing: the sigmoid bounds the pixels."""
 
 
 PARAMETRIZATIONS: dict[str, type[Pixels] | type[Fourier]] = {"fourier": Fourier, "pixels": Pixels}
 
 
-def moved(
+def transform_randomly(
     picture: Tensor, random: torch.Generator, jitter: int, rotation: float, zoom: float
 ) -> Tensor:
-    """A picture, (3, height, width), shifted around its edges, turned and scaled at random.
+    """Shift a picture around its edges, rotate and scale it, by random amounts.
 
     Args:
-        picture: The picture.
-        random: Where random numbers come from.
-        jitter: Shifted by at most so many pixels down and right.
-        rotation: Turned by at most so many degrees.
-        zoom: Scaled by a factor of at most 1 plus or minus this.
+        picture: (3, height, width).
+        random: Source of random numbers.
+        jitter: Largest shift down and right, in pixels.
+        rotation: Largest angle, in degrees.
+        zoom: Largest relative change of scale.
     """
     if jitter:
         down, right = torch.randint(-jitter, jitter + 1, (2,), generator=random).tolist()
@@ -97,15 +98,15 @@ def moved(
     angle, scale = math.radians(rotation * turn), 1 / (1 + zoom * scale)
     height, width = picture.shape[1:]
     cosine, sine = scale * math.cos(angle), scale * math.sin(angle)
-    # Places are told as shares of height and width, so turning a rectangle needs their proportion.
+    # Coordinates are relative to height and width, so the rotation depends on the aspect ratio.
     rows = ((cosine, -sine * height / width, 0.0), (sine * width / height, cosine, 0.0))
     grid = F.affine_grid(picture.new_tensor([rows]), [1, 3, height, width], align_corners=False)
-    turned = F.grid_sample(picture[None], grid, padding_mode="reflection", align_corners=False)
-    return turned[0]
+    rotated = F.grid_sample(picture[None], grid, padding_mode="reflection", align_corners=False)
+    return rotated[0]
 
 
-def total_variation(picture: Tensor) -> Tensor:
-    """The mean square of differences between neighbours, down and right, of (3, height, width)."""
+def compute_total_variation(picture: Tensor) -> Tensor:
+    """Compute the mean squared difference of neighbouring pixels of (3, height, width)."""
     down = picture[:, 1:] - picture[:, :-1]
     right = picture[:, :, 1:] - picture[:, :, :-1]
     return down.square().mean() + right.square().mean()
