@@ -17,8 +17,7 @@ from PIL import Image, ImageDraw, ImageFont
 from whence import Explanation, datasets, explain, models, render
 from whence._util.files import write_whole
 from whence.benchmark.hashes import drawn
-from whence.render.drawing import shortened
-from whence.render.facts import explained_class
+from whence.render.drawing import shorten
 
 METHODS = ("whence", "tiba", "gae", "rollout")
 ROWS = 10
@@ -54,9 +53,9 @@ def sheet(photos: list[Image.Image], model: models.LoadedModel, over_photos: boo
             top = HEADING + row * (SIDE + GAP)
             whole.paste(panel(photo, found[name], row) if name in found else photo, (left, top))
     for row in range(len(photos)):
-        told = explained_class(found[METHODS[0]], row, 0)
+        told = found[METHODS[0]].get_class(row, 0)
         middle = HEADING + row * (SIDE + GAP) + SIDE // 2
-        draw.text((GAP, middle - 18), shortened(told.name, 15, CAPTION - GAP), INK, large)
+        draw.text((GAP, middle - 18), shorten(told.name, 15, CAPTION - GAP), INK, large)
         draw.text((GAP, middle + 2), told.percent, GREY, small)
     return whole
 

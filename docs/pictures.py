@@ -11,10 +11,9 @@ from PIL import Image, ImageDraw, ImageFont
 import whence
 from whence import Explanation, activation_maximization, explain, methods, models, render
 from whence.maximization import Channel, Head
-from whence.render.colors import hex_of
-from whence.render.facts import explained_class
+from whence.render.colors import to_hex
 from whence.render.shades import shade_word
-from whence.render.words import words_of
+from whence.render.words import list_words
 
 DEMO = Path(whence.__file__).parent / "demo"
 IMAGES = Path(__file__).parent / "images"
@@ -27,12 +26,12 @@ def shaded_words(
 ) -> tuple[list[str], float]:
     """Words on the colours of their scores, from x on in the line at y, and where they end."""
     font, shapes = ImageFont.load_default(size), []
-    for word in words_of(explanation):
+    for word in list_words(explanation):
         width = font.getlength(word.text)
         shapes.append(
             f'<rect x="{x - 3:.1f}" y="{y - 1.05 * size:.1f}" width="{width + 6:.1f}" '
             f'height="{1.45 * size:.1f}" rx="{size / 6:.0f}" '
-            f'fill="{hex_of(shade_word(word.share, "light"))}"/><text x="{x:.1f}" y="{y:.1f}" '
+            f'fill="{to_hex(shade_word(word.share, "light"))}"/><text x="{x:.1f}" y="{y:.1f}" '
             f'textLength="{width:.1f}" lengthAdjust="spacingAndGlyphs">'
             f"{html.escape(word.text)}</text>"
         )
@@ -52,7 +51,7 @@ def svg(shapes: list[str], width: float, height: float, size: int) -> str:
 def sentence_svg(explanation: Explanation) -> str:
     """The words of a sentence and the answer, in one line."""
     shapes, x = shaded_words(explanation, 12.0, 33.0, SIZE)
-    told = explained_class(explanation, 0, 0)
+    told = explanation.get_class(0, 0)
     answer = f"{told.name} {told.percent}"
     shapes.append(f'<text x="{x + 12:.1f}" y="33" fill="#555">{html.escape(answer)}</text>')
     return svg(shapes, x + ImageFont.load_default(SIZE).getlength(answer) + 24, 52, SIZE)
@@ -152,8 +151,8 @@ def with_table(page: str) -> str:
 def main() -> None:
     """Write the pictures."""
     photo = Image.open(DEMO / "cat.jpg")
-    figure = render.figure(photo, explain(photo, classes=["cat", "dog"]))
-    figure.image(1.0).save(IMAGES / "cat.png", optimize=True)
+    figure = render.draw_figure(photo, explain(photo, classes=["cat", "dog"]))
+    figure.to_image(1.0).save(IMAGES / "cat.png", optimize=True)
     (IMAGES / "sentence.svg").write_text(sentence_svg(explain(SENTENCE)), encoding="utf-8")
     maximal_pictures().save(IMAGES / "activation-maximization.png", optimize=True)
     sheet = contact_sheet(DEMO / "cat.jpg")

@@ -106,13 +106,12 @@ def test_saving_over_a_file_replaces_it(of_images, of_text, tmp_path):
 
 
 def test_multi_label_probabilities_are_each_their_own(tmp_path):
-    from whence.render.facts import explained_classes
 
     logits = torch.tensor([[0.0, 2.0]])
     explanation = Explanation(
         torch.ones(1, 2, 4), torch.tensor([[0, 1]]), logits, grid=(2, 2), multi_label=True
     )
-    chances = [one.probability for one in explained_classes(explanation)]
+    chances = [one.probability for one in explanation.classes()]
     assert chances == pytest.approx(torch.sigmoid(logits[0]).tolist())
     explanation.save(tmp_path / "one")
     assert Explanation.load(tmp_path / "one").multi_label

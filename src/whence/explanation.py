@@ -7,12 +7,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 from torch.nn import functional as F
 
 from whence._util.files import write_whole
+from whence._util.probabilities import to_probabilities
+from whence._util.text import format_probability, to_printable
 from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.layout import Tokens, sum_over_words
@@ -21,11 +25,34 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 _FORMAT = "whence explanation 1"
+_SAME_FOR_EVERY_CLASS = "the same for every class"
 _TENSORS = ("scores", "target", "logits")
 _FACTS = (
     *("grid", "image_size", "tokens", "target_names", "multi_label"),
     *("method", "class_specific", "settings", "found", "version"),
 )
+
+
+@dataclass(frozen=True)
+class ExplainedClass:
+    """One class of one sample, with its scores.
+
+    Attributes:
+        index: Of the class.
+        name: Its name, or "class 281"; without control characters.
+        probability: Of the class; None where a single logit gives none.
+        scores: (units,), finite.
+    """
+
+    index: int
+    name: str
+    probability: float | None
+    scores: NDArray[np.float64]
+
+    @property
+    def percent(self) -> str:
+        """The probability as a percentage, never rounded to certainty; empty if there is none."""
+        return format_probability(self.probability)
 
 
 @dataclass
@@ -111,6 +138,64 @@ class Explanation:
         texts = self.tokens.texts[sample]
         return [(texts[n], score) for n, (_, score) in zip(numbers, joined, strict=True)]
 
+    def classes(self, sample: int = 0) -> list[ExplainedClass]:
+        """The explained classes of a sample, in the order they were asked for.
+
+        Raises:
+            WhenceError: There is no such sample, or its scores are not finite.
+        """
+        batch, units = self.scores.shape[0], self.scores.shape[-1]
+        if not 0 <= sample < batch:
+            raise WhenceError(f"There is no sample {sample}; the samples are 0 to {batch - 1}.")
+        scores = self.scores[sample].detach().double().cpu().reshape(-1, units).numpy()
+        if not np.isfinite(scores).all():
+            raise WhenceError("The scores hold NaN or infinite values, which cannot be shown.")
+        indices = self.target[sample].reshape(-1).tolist()
+        names = self.target_names[sample] if self.target_names else None
+        if names is None:
+            names = [f"class {index}" for index in indices]
+        elif not isinstance(names, list):
+            names = [names]
+        logits = self.logits[sample].detach().double().reshape(-1)
+        probabilities: list[float | None] = [None] * len(logits)  # a lone logit is a quantity
+        if self.multi_label or len(logits) > 1:
+            probabilities = to_probabilities(logits, self.multi_label).tolist()
+        return [
+            ExplainedClass(index, to_printable(str(name)), probabilities[index], row)
+            for index, name, row in zip(indices, names, scores, strict=True)
+        ]
+
+    def get_class(self, sample: int = 0, target: int = 0) -> ExplainedClass:
+        """One of the explained classes of a sample, counted from 0.
+
+        Raises:
+            WhenceError: There is no such sample or class, or its scores are not finite.
+        """
+        classes = self.classes(sample)
+        if not 0 <= target < len(classes):
+            raise WhenceError(
+                f"There is no explained class {target}; they are counted from 0 to "
+                f"{len(classes) - 1}."
+            )
+        return classes[target]
+
+    @property
+    def class_note(self) -> str:
+        """A note that every class gets the same scores, where the method is not class-specific."""
+        if self.class_specific or not self.method:
+            return ""
+        return to_printable(f"{self.method} is {_SAME_FOR_EVERY_CLASS}")
+
+    @property
+    def provenance(self) -> list[tuple[str, str]]:
+        """Names and values of the method, its settings and the version of whence."""
+        label = f" ({_SAME_FOR_EVERY_CLASS})" if self.class_note else ""
+        facts = [("method", self.method + label), *self.settings.items()]
+        facts.append(("whence", self.version))
+        return [
+            (to_printable(str(k)), to_printable(str(v))) for k, v in facts if v not in ("", None)
+        ]
+
     def show(self, image: Image | None = None) -> None:
         """Display in a notebook, or print to a terminal: coloured words, or heatmaps.
 
@@ -124,7 +209,7 @@ class Explanation:
     def _repr_html_(self) -> str:
         from whence.render import display
 
-        return display.html(self)
+        return display.format_notebook_html(self)
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file, whole or not at all; its header holds the rest as JSON."""

@@ -150,7 +150,7 @@ def test_curves_are_means():
     assert means(curve, results)["a"].tolist() == [-1.0] * 10
     figure = drawn([curve], results, "A title")
     colors = set(
-        figure.image().convert("P", palette=1, colors=16).convert("RGB").getcolors()[0][1:]
+        figure.to_image().convert("P", palette=1, colors=16).convert("RGB").getcolors()[0][1:]
     )
     assert colors
     assert drawn([], results, "A title") is None

@@ -8,7 +8,7 @@ from rich.console import Console
 from tests.zoo import CASES, built
 from whence import MaximalPicture, WhenceError, activation_maximization
 from whence.maximization import Head
-from whence.render.display import show_picture
+from whence.render.display import show_image
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_the_picture_in_coloured_half_blocks():
     console = Console(
         file=io.StringIO(), width=80, force_terminal=True, color_system="truecolor", _environ={}
     )
-    show_picture(image, "cat: 4", console)
+    show_image(image, "cat: 4", console)
     heading, *rows = console.file.getvalue().rstrip("\n").split("\n")
     assert heading == "cat: 4"
     assert len(rows) == 18

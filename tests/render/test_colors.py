@@ -3,13 +3,13 @@ import pytest
 
 from whence import WhenceError
 from whence.render.colors import (
-    colormaps,
-    contrast,
     get_colormap,
-    hex_of,
     lab_to_srgb,
     lch_to_lab,
+    list_colormaps,
+    measure_contrast,
     srgb_to_lab,
+    to_hex,
 )
 
 SEQUENTIAL = ("heat", "lagoon")
@@ -100,7 +100,7 @@ def test_values_out_of_range_get_the_ends():
 def test_the_map_suits_the_sign():
     assert get_colormap("auto", signed=False).name == "heat"
     assert get_colormap("auto", signed=True).name == "balance"
-    assert colormaps() == ["auto", "heat", "lagoon", "balance"]
+    assert list_colormaps() == ["auto", "heat", "lagoon", "balance"]
     with pytest.raises(WhenceError, match="no colormap 'jet'; there are auto, heat"):
         get_colormap("jet", signed=False)
     with pytest.raises(WhenceError, match="both signs, which the colormap 'heat' cannot show"):
@@ -108,7 +108,7 @@ def test_the_map_suits_the_sign():
 
 
 def test_contrast_is_that_of_wcag():
-    assert contrast((0, 0, 0), (255, 255, 255)) == pytest.approx(21)
-    assert contrast((10, 20, 30), (10, 20, 30)) == 1
-    assert contrast((255, 255, 255), (118, 118, 118)) == pytest.approx(4.54, abs=0.005)
-    assert hex_of((255, 0, 10)) == "#ff000a"
+    assert measure_contrast((0, 0, 0), (255, 255, 255)) == pytest.approx(21)
+    assert measure_contrast((10, 20, 30), (10, 20, 30)) == 1
+    assert measure_contrast((255, 255, 255), (118, 118, 118)) == pytest.approx(4.54, abs=0.005)
+    assert to_hex((255, 0, 10)) == "#ff000a"

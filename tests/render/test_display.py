@@ -12,7 +12,7 @@ from rich.console import Console
 
 from tests.render.samples import of_image, of_text
 from whence import WhenceError
-from whence.render import Figure, figure, text_page
+from whence.render import Figure, draw_figure, format_text_page
 from whence.render.colors import get_colormap
 from whence.render.display import show
 
@@ -131,10 +131,10 @@ def test_what_is_the_same_for_every_class_says_so_everywhere(specific, tmp_path)
     photo, text = of_image([[1.0, 2.0]]), of_text(["good", "film"], [1.0, 2.0])
     for one in (photo, text):
         one.method, one.class_specific = "rollout", specific
-    figure(Image.new("RGB", (8, 4)), photo).save(tmp_path / "figure.svg")
+    draw_figure(Image.new("RGB", (8, 4)), photo).save(tmp_path / "figure.svg")
     told = [
         (tmp_path / "figure.svg").read_text(),
-        text_page(text),
+        format_text_page(text),
         *(one._repr_html_() for one in (photo, text)),
         *(shown(one) for one in (photo, text)),
     ]

@@ -6,7 +6,7 @@ from PIL import Image
 from whence import WhenceError
 from whence.render import overlay
 from whence.render.colors import get_colormap
-from whence.render.overlay import as_rgb, contrasted, relative, upsampled
+from whence.render.overlay import scale_to_largest, stretch_contrast, to_rgb, upsample
 
 GREY = Image.new("RGB", (32, 32), (100, 100, 100))
 
@@ -46,14 +46,14 @@ def test_the_largest_score_sets_the_scale():
     scores = np.random.default_rng(0).random((4, 4))
     for factor in (1e-9, 1e6):
         assert (pixels(overlay(GREY, scores)) == pixels(overlay(GREY, factor * scores))).all()
-    assert relative(np.array([-4.0, 2.0])).tolist() == [-1, 0.5]
+    assert scale_to_largest(np.array([-4.0, 2.0])).tolist() == [-1, 0.5]
 
 
 def test_maps_of_one_sign_run_from_the_lowest_to_the_highest():
     scores = np.random.default_rng(0).random((4, 4))
     scores -= scores.min()
     assert (pixels(overlay(GREY, scores)) == pixels(overlay(GREY, scores + 7))).all()
-    assert contrasted(np.array([-4.0, 2.0, 1.0])).tolist() == [-1, 0.5, 0.25]
+    assert stretch_contrast(np.array([-4.0, 2.0, 1.0])).tolist() == [-1, 0.5, 0.25]
     nothing = pixels(overlay(GREY, np.zeros((3, 3))))
     assert (pixels(overlay(GREY, np.full((3, 3), 5.0))) == nothing).all()
 
@@ -81,7 +81,7 @@ def test_signed_unless_told():
 def test_upsampling_is_smooth_and_stays_in_range():
     scores = np.zeros((8, 8))
     scores[3, 4] = 1
-    large = upsampled(scores, (320, 320))
+    large = upsample(scores, (320, 320))
     assert large.min() == 0
     assert large.max() <= 1
     # Patches are 40 pixels wide; a blocky map would jump by 1 at their edges.
@@ -102,9 +102,9 @@ def test_odd_sizes(size):
 
 def test_odd_pictures_become_rgb():
     deep = Image.fromarray(np.full((4, 4), 0x8040, np.uint16))
-    assert pixels(as_rgb(deep)).tolist() == [[[0x80] * 3] * 4] * 4
+    assert pixels(to_rgb(deep)).tolist() == [[[0x80] * 3] * 4] * 4
     clear = Image.new("RGBA", (2, 2), (0, 0, 0, 0))
-    assert (pixels(as_rgb(clear)) == 255).all()
+    assert (pixels(to_rgb(clear)) == 255).all()
     for mode in ("1", "L", "LA", "P", "CMYK", "YCbCr", "I", "F"):
         assert overlay(Image.new(mode, (5, 5)), [[1.0]]).mode == "RGB"
 

@@ -9,8 +9,8 @@ from PIL import Image
 
 from tests.fixtures import HOSTILE
 from tests.saved import photo
+from whence.explanation import ExplainedClass
 from whence.faithfulness import STEPS
-from whence.render.facts import ExplainedClass
 from whence.report.entries import Cell, Entry, Judged
 from whence.report.page import page
 from whence.report.pictures import map_address, photo_address

@@ -150,7 +150,7 @@ def test_texts_are_coloured_by_their_scores(here, report):
     assert first.text.split() == ["a", "wonderful", "film"]
     shares = {
         w.text: w.level
-        for w in render.words.words_of(explain("a wonderful film", None, method="gae"))
+        for w in render.words.list_words(explain("a wonderful film", None, method="gae"))
     }
     strongest = [word for word, level in shares.items() if level == 20]
     assert [s.text for s in first.all("span", class_="wp20")] == strongest

@@ -12,8 +12,14 @@ from PIL import Image
 
 from whence import demo, explain
 from whence._util.defaults import METHOD
-from whence.render.colors import contrast, get_colormap
-from whence.render.overlay import alpha_table, color_table, contrasted, is_signed, upsampled
+from whence.render.colors import get_colormap, measure_contrast
+from whence.render.overlay import (
+    is_signed,
+    stretch_contrast,
+    tabulate_colors,
+    tabulate_opacities,
+    upsample,
+)
 from whence.web.desk import Desk
 
 pytest.importorskip("gradio", reason="whence[web] is not installed")
@@ -174,7 +180,7 @@ TEXTS = """() => {
 def is_readable(page):
     texts = page.evaluate(TEXTS)
     assert len(texts) > 40
-    return [text for text, ink, ground in texts if contrast(ink, ground) < 4.5] == []
+    return [text for text, ink, ground in texts if measure_contrast(ink, ground) < 4.5] == []
 
 
 def fits(page):
@@ -201,7 +207,7 @@ def test_text(page):
     )
     assert len({ground for ground, _ in shades}) > 4
     for ground, ink in shades:
-        assert contrast(rgb(ink), rgb(ground)) >= 4.5
+        assert measure_contrast(rgb(ink), rgb(ground)) >= 4.5
     page.locator("select[data-control=unit]").select_option("tokens")
     page.locator(".texts .tokens").first.wait_for(state="visible")
     assert not words.first.is_visible()
@@ -234,13 +240,13 @@ def test_the_browser_paints_what_the_library_paints(desktop):
     explanation = explain(demo.PHOTO, classes=2)
     scores = explanation.scores[0, 0].double().numpy().reshape(explanation.grid)
     colors = get_colormap("auto", is_signed(scores))
-    shares = upsampled(contrasted(scores), (256, 256))
+    shares = upsample(stretch_contrast(scores), (256, 256))
     levels = 128 + 127 * shares if colors.diverging else 255 * np.clip(shares, 0, 1)
     levels = np.round(levels).astype(int)
-    opaque = alpha_table(colors, 0.6)[levels]
+    opaque = tabulate_opacities(colors, 0.6)[levels]
     assert np.abs(painted[..., 3] - opaque.astype(int)).max() <= 3
     strong = opaque > 60  # where browsers do not round colours that are see-through
-    difference = np.abs(painted[..., :3] - color_table(colors)[levels].astype(int))[strong]
+    difference = np.abs(painted[..., :3] - tabulate_colors(colors)[levels].astype(int))[strong]
     assert difference.max() <= 6
 
 

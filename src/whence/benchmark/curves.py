@@ -11,8 +11,8 @@ from PIL import Image, ImageDraw
 
 from whence.benchmark.columns import Columns
 from whence.benchmark.protocols.base import Curve
-from whence.render.drawing import Box, Figure, Picture, Words, shortened, text_width
-from whence.render.themes import THEMES
+from whence.render.colors import THEMES
+from whence.render.drawing import Figure, Picture, Rectangle, TextLine, measure_text, shorten
 
 # Okabe and Ito's colours, which colour-blind readers tell apart, and darker ones for more methods.
 _COLORS = (
@@ -48,9 +48,9 @@ def drawn(curves: Sequence[Curve], results: Mapping[str, Columns], title: str) -
     across = min(_ACROSS, len(panels))
     width = 2 * _MARGIN + across * (_LEFT + _WIDTH) + (across - 1) * _GAP
     colors = {method: _COLORS[at % len(_COLORS)] for at, method in enumerate(results)}
-    parts: list[Box | Words | Picture] = []
-    heading = shortened(title, 17, width - 2 * _MARGIN)
-    parts.append(Words(_MARGIN, _MARGIN + 12, heading, 17, theme.ink))
+    parts: list[Rectangle | TextLine | Picture] = []
+    heading = shorten(title, 17, width - 2 * _MARGIN)
+    parts.append(TextLine(_MARGIN, _MARGIN + 12, heading, 17, theme.ink))
     y = _legend(parts, list(results), colors, width, _MARGIN + 38)
     for at, (curve, lines) in enumerate(panels):
         left = _MARGIN + _LEFT + (at % across) * (_LEFT + _WIDTH + _GAP)
@@ -61,7 +61,7 @@ def drawn(curves: Sequence[Curve], results: Mapping[str, Columns], title: str) -
 
 
 def _legend(
-    parts: list[Box | Words | Picture],
+    parts: list[Rectangle | TextLine | Picture],
     methods: Sequence[str],
     colors: Mapping[str, str],
     width: float,
@@ -69,18 +69,18 @@ def _legend(
 ) -> float:
     x = _MARGIN
     for method in methods:
-        label = shortened(method, 12, width - 2 * _MARGIN - 30)
-        needed = 24 + text_width(label, 12) + 18
+        label = shorten(method, 12, width - 2 * _MARGIN - 30)
+        needed = 24 + measure_text(label, 12) + 18
         if x + needed > width - _MARGIN and x > _MARGIN:
             x, y = _MARGIN, y + 18
-        parts.append(Box(x, y - 6, 18, 3, colors[method]))
-        parts.append(Words(x + 24, y, label, 12, THEMES["light"].ink))
+        parts.append(Rectangle(x, y - 6, 18, 3, colors[method]))
+        parts.append(TextLine(x + 24, y, label, 12, THEMES["light"].ink))
         x += needed
     return y + 12
 
 
 def _panel(
-    parts: list[Box | Words | Picture],
+    parts: list[Rectangle | TextLine | Picture],
     curve: Curve,
     lines: Mapping[str, Floats],
     colors: Mapping[str, str],
@@ -91,13 +91,13 @@ def _panel(
     low, high, step = _range(curve, lines)
     first, last = min(curve.x), max(curve.x)
     spread = (last - first) or 1.0
-    parts.append(Words(left, top - 8, shortened(curve.title, 13, _WIDTH), 13, theme.ink))
+    parts.append(TextLine(left, top - 8, shorten(curve.title, 13, _WIDTH), 13, theme.ink))
     ticks = [low + step * n for n in range(round((high - low) / step) + 1)]
     for value in ticks:
         y = top + _HEIGHT * (1 - (value - low) / (high - low))
-        parts.append(Box(left, y - 0.5, _WIDTH, 1, theme.track))
+        parts.append(Rectangle(left, y - 0.5, _WIDTH, 1, theme.track))
         said = f"{100 * value:g} %" if curve.percent else f"{value:.3g}"
-        parts.append(Words(left - 6, y + 4, said, 10.5, theme.muted, right=True))
+        parts.append(TextLine(left - 6, y + 4, said, 10.5, theme.muted, right=True))
 
     def draw(size: tuple[int, int]) -> Image.Image:
         wide, tall = size[0] * _FINER, size[1] * _FINER
@@ -118,11 +118,11 @@ def _panel(
     for value in dict.fromkeys((first, curve.x[len(curve.x) // 2], last)):
         said, x = f"{value:g}", left + _WIDTH * (value - first) / spread
         parts.append(
-            Words(x - text_width(said, 10.5) / 2, top + _HEIGHT + 14, said, 10.5, theme.muted)
+            TextLine(x - measure_text(said, 10.5) / 2, top + _HEIGHT + 14, said, 10.5, theme.muted)
         )
     said = curve.x_title
-    middle = left + _WIDTH / 2 - text_width(said, 10.5) / 2
-    parts.append(Words(middle, top + _HEIGHT + 28, said, 10.5, theme.muted))
+    middle = left + _WIDTH / 2 - measure_text(said, 10.5) / 2
+    parts.append(TextLine(middle, top + _HEIGHT + 28, said, 10.5, theme.muted))
 
 
 def _range(curve: Curve, lines: Mapping[str, Floats]) -> tuple[float, float, float]:

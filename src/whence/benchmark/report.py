@@ -19,7 +19,7 @@ from whence.benchmark.table import Table
 from whence.errors import WhenceError
 from whence.methods.specification import Chosen
 from whence.models import LoadedModel
-from whence.render import overlay, text_html
+from whence.render import format_text_html, overlay
 from whence.render.drawing import encode_png
 from whence.render.styles import page_style, words_style
 
@@ -202,7 +202,7 @@ def _shown_example(
         names = explanation.target_names
         said = f"{method.label}: {names[0] if names else int(explanation.target[0])}"
         if isinstance(seen, str):
-            pictures.append(f"<p>{escape(to_printable(said))}</p>{text_html(explanation)}")
+            pictures.append(f"<p>{escape(to_printable(said))}</p>{format_text_html(explanation)}")
             continue
         small = seen.copy()
         small.thumbnail((_SIDE, _SIDE))

@@ -252,12 +252,12 @@ def _tell(result: Result, console: Console, silent: bool, out: Path) -> None:
         return
     shown = out / (entry["files"].get("figure") or entry["files"]["page"])
     if result.explanation is not None and entry["kind"] == "text":
-        from whence.render import terminal_text
+        from whence.render import format_terminal_text
 
         for at, one in enumerate(entry["classes"]):
             if len(entry["classes"]) > 1:
                 console.print(f"For {one['name']}:")
-            console.print(terminal_text(result.explanation, target=at))
+            console.print(format_terminal_text(result.explanation, target=at))
         console.print(_printable(f"{entry['sentence']} → {shown}"))
     else:
         console.print(_printable(f"{entry['input']}: {entry['sentence']} → {shown}"))

@@ -32,7 +32,6 @@ from whence.models import LoadedModel, Prepared, load
 from whence.models.forward import in_parts, logits_of, rows_at_once
 from whence.models.loaded import word_spans
 from whence.models.scale import Scale
-from whence.render.facts import explained_classes
 
 Order = Literal["most", "least", "random"]
 Progress = Callable[[int, int], None]
@@ -255,7 +254,7 @@ def measure(
             Curves(
                 method=name,
                 target=target,
-                class_name=explained_classes(explanation)[at].name,
+                class_name=explanation.classes()[at].name,
                 class_specific=explanation.class_specific,
                 most=_numbers(chances[which]),
                 least=_numbers(chances[len(maps) + which]),

@@ -49,7 +49,7 @@ class MaximalPicture:
         """Display in a notebook, or print to a terminal in coloured blocks."""
         from whence.render import display
 
-        display.show_picture(self.image, f"{self.name}: {self.value:.4g}")
+        display.show_image(self.image, f"{self.name}: {self.value:.4g}")
 
     def _repr_png_(self) -> bytes:
         return self._encode("PNG")

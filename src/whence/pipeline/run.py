@@ -103,10 +103,10 @@ def _write(out: Path, planned: Planned, explanation: Explanation, shown: Any) ->
     with moved_when_whole(out) as folder:
         explanation.save(folder / planned.files["explanation"])
         if "figure" in planned.files:
-            figure = render.figure(shown, explanation, title=planned.name)
+            figure = render.draw_figure(shown, explanation, title=planned.name)
             figure.save(folder / planned.files["figure"])
         else:
-            page = render.text_page(explanation, title=planned.name)
+            page = render.format_text_page(explanation, title=planned.name)
             (folder / planned.files["page"]).write_text(page, encoding="utf-8")
 
 

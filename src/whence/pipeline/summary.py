@@ -17,7 +17,6 @@ from whence.errors import WhenceError
 from whence.explanation import Explanation
 from whence.pipeline.naming import Planned
 from whence.pipeline.writing import moved_when_whole
-from whence.render.facts import explained_classes, unspecific
 from whence.version import __version__
 
 _FORMAT = "whence summary 1"
@@ -35,8 +34,8 @@ def found(
 ) -> dict[str, Any]:
     """The entry for an input that was explained."""
     classes = _classes(explanation)
-    if unspecific(explanation):
-        notes = [*notes, unspecific(explanation)]
+    if explanation.class_note:
+        notes = [*notes, explanation.class_note]
     return {
         **_asked(planned, model),
         "method": explanation.method,
@@ -71,7 +70,7 @@ def _classes(explanation: Explanation) -> list[dict[str, Any]]:
             "probability": None if one.probability is None else round(one.probability, 6),
             "top": _strongest(explanation, at),
         }
-        for at, (index, one) in enumerate(zip(indices, explained_classes(explanation), strict=True))
+        for at, (index, one) in enumerate(zip(indices, explanation.classes(), strict=True))
     ]
 
 
@@ -98,7 +97,7 @@ def _scores(explanation: Explanation, at: int) -> Tensor:
 def _sentence(explanation: Explanation, classes: Sequence[dict[str, Any]]) -> str:
     """The decision and its main ground, for each class."""
     parts = []
-    for at, (one, told) in enumerate(zip(classes, explained_classes(explanation), strict=True)):
+    for at, (one, told) in enumerate(zip(classes, explanation.classes(), strict=True)):
         said = one["name"] if told.probability is None else f"{one['name']} ({told.percent})"
         if explanation.grid is not None:
             ground = _place(_scores(explanation, at).reshape(1, *explanation.grid))

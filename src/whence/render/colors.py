@@ -1,4 +1,6 @@
-"""Colour maps, built in OKLab so that equal steps of score look like equal steps of colour.
+"""Colour maps for scores, colours of the light and dark theme, and conversions between them.
+
+The maps are built in OKLab, so that equal steps of score look like equal steps of colour.
 
 OKLab is the perceptual colour space of B. Ottosson, "A perceptual color space for image
 processing" (2020). The sequential maps rise evenly in lightness, so that they keep their order for
@@ -9,14 +11,13 @@ which all common kinds of colour blindness keep apart.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whence.errors import WhenceError
 
-Floats = NDArray[np.floating[Any]]
+Floats = NDArray[np.float32 | np.float64]
 Bytes = NDArray[np.uint8]
 
 _TO_LMS = np.array(
@@ -40,7 +41,7 @@ class Colormap:
     """Colours for scores.
 
     Attributes:
-        name: What users call it.
+        name: As users pass it.
         anchors: Lightness, chroma and hue in degrees (OKLCH), evenly spaced over the scores.
         diverging: Whether it is for scores from -1 to 1 rather than from 0 to 1.
     """
@@ -54,7 +55,7 @@ class Colormap:
         values = np.asarray(values, dtype=np.float64)
         at = np.linspace(-1 if self.diverging else 0, 1, len(self.anchors))
         channels = np.moveaxis(lch_to_lab(self.anchors), -1, 0)
-        return as_bytes(lab_to_srgb(np.stack([np.interp(values, at, c) for c in channels], -1)))
+        return to_bytes(lab_to_srgb(np.stack([np.interp(values, at, c) for c in channels], -1)))
 
 
 _HEAT = Colormap(
@@ -95,8 +96,8 @@ _BALANCE = Colormap(
 _MAPS = {colormap.name: colormap for colormap in (_HEAT, _LAGOON, _BALANCE)}
 
 
-def colormaps() -> list[str]:
-    """The names that `colormap=` takes."""
+def list_colormaps() -> list[str]:
+    """The names of the colour maps, which `colormap=` takes."""
     return ["auto", *_MAPS]
 
 
@@ -109,7 +110,9 @@ def get_colormap(name: str, signed: bool) -> Colormap:
     if name == "auto":
         return _BALANCE if signed else _HEAT
     if name not in _MAPS:
-        raise WhenceError(f"There is no colormap '{name}'; there are {', '.join(colormaps())}.")
+        raise WhenceError(
+            f"There is no colormap '{name}'; there are {', '.join(list_colormaps())}."
+        )
     if signed and not _MAPS[name].diverging:
         raise WhenceError(
             f"The scores have both signs, which the colormap '{name}' cannot show; "
@@ -118,15 +121,51 @@ def get_colormap(name: str, signed: bool) -> Colormap:
     return _MAPS[name]
 
 
+@dataclass(frozen=True)
+class Theme:
+    """Colours of a page as #rrggbb.
+
+    Attributes:
+        background: Of the page.
+        ink: Of its text.
+        muted: Of less important text.
+        track: Of empty bars and lines.
+        bar: Of filled bars.
+    """
+
+    background: str
+    ink: str
+    muted: str
+    track: str
+    bar: str
+
+
+THEMES = {
+    "light": Theme("#ffffff", "#1b1b1f", "#5f6068", "#e4e4e9", "#5b6072"),
+    "dark": Theme("#17181c", "#f2f2f4", "#a3a4ad", "#34353c", "#a9adbd"),
+}
+
+
+def get_theme(name: str) -> Theme:
+    """The theme of a name.
+
+    Raises:
+        WhenceError: There is no such theme.
+    """
+    if name not in THEMES:
+        raise WhenceError(f"There is no theme '{name}'; there are {', '.join(THEMES)}.")
+    return THEMES[name]
+
+
 def lch_to_lab(lch: ArrayLike) -> Floats:
-    """OKLab of lightness, chroma and hue in degrees."""
+    """Convert lightness, chroma and hue in degrees (OKLCH) to OKLab."""
     lightness, chroma, hue = np.moveaxis(np.asarray(lch, dtype=np.float64), -1, 0)
     angle = np.deg2rad(hue)
     return np.stack([lightness, chroma * np.cos(angle), chroma * np.sin(angle)], -1)
 
 
 def lab_to_srgb(lab: ArrayLike) -> Floats:
-    """Colours in sRGB, from 0 to 1 and unclipped, of OKLab."""
+    """Convert OKLab to sRGB, from 0 to 1 and unclipped."""
     linear = ((np.asarray(lab) @ np.linalg.inv(_TO_LAB).T) ** 3) @ np.linalg.inv(_TO_LMS).T
     low = linear <= 0.0031308
     curved: Floats = np.where(
@@ -136,30 +175,30 @@ def lab_to_srgb(lab: ArrayLike) -> Floats:
 
 
 def srgb_to_lab(rgb: ArrayLike) -> Floats:
-    """OKLab of sRGB colours from 0 to 1."""
-    lab: Floats = np.cbrt(_linear(rgb) @ _TO_LMS.T) @ _TO_LAB.T
+    """Convert sRGB colours from 0 to 1 to OKLab."""
+    lab: Floats = np.cbrt(_linearize(rgb) @ _TO_LMS.T) @ _TO_LAB.T
     return lab
 
 
-def as_bytes(rgb: ArrayLike) -> Bytes:
-    """Colours from 0 to 1 as bytes, clipped."""
-    found: Bytes = np.round(np.clip(np.asarray(rgb), 0, 1) * 255).astype(np.uint8)
-    return found
+def to_bytes(rgb: ArrayLike) -> Bytes:
+    """Convert colours from 0 to 1 to bytes, clipped."""
+    clipped: Bytes = np.round(np.clip(np.asarray(rgb), 0, 1) * 255).astype(np.uint8)
+    return clipped
 
 
-def hex_of(rgb: ArrayLike) -> str:
-    """A colour of three bytes as #rrggbb."""
+def to_hex(rgb: ArrayLike) -> str:
+    """Convert a colour of three bytes to #rrggbb."""
     red, green, blue = (int(channel) for channel in np.asarray(rgb))
     return f"#{red:02x}{green:02x}{blue:02x}"
 
 
-def contrast(one: ArrayLike, other: ArrayLike) -> float:
-    """Contrast of two colours of three bytes, from 1 to 21, as WCAG 2 defines it."""
+def measure_contrast(one: ArrayLike, other: ArrayLike) -> float:
+    """The contrast ratio of two colours of three bytes, from 1 to 21, as WCAG 2 defines it."""
     weights = (0.2126, 0.7152, 0.0722)
-    lights = [float(_linear(np.asarray(c) / 255) @ weights) + 0.05 for c in (one, other)]
+    lights = [float(_linearize(np.asarray(c) / 255) @ weights) + 0.05 for c in (one, other)]
     return max(lights) / min(lights)
 
 
-def _linear(rgb: ArrayLike) -> Floats:
+def _linearize(rgb: ArrayLike) -> Floats:
     rgb = np.asarray(rgb, dtype=np.float64)
     return np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)

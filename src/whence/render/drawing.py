@@ -1,4 +1,4 @@
-"""A page of rectangles, words and pictures, drawn as pixels or as SVG."""
+"""A figure of rectangles, lines of text and pictures, drawn as pixels or as SVG."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from whence._util.files import write_whole
 from whence._util.text import data_uri
 from whence.errors import WhenceError
 
-# Pixels for each unit of the page, where a file must choose.
+# Pixels for each unit of the figure in a file.
 _FINE = 2.0
 # More pixels than this are a mistake rather than a figure.
 _MOST_PIXELS = 200_000_000
@@ -26,7 +26,7 @@ _FAMILY = "Aileron, 'Helvetica Neue', Helvetica, Arial, 'Noto Sans', sans-serif"
 
 
 @dataclass(frozen=True)
-class Box:
+class Rectangle:
     """A filled rectangle."""
 
     x: float
@@ -35,9 +35,22 @@ class Box:
     height: float
     color: str
 
+    def paint(self, canvas: Image.Image, scale: float) -> None:
+        """Draw it on a canvas of so many pixels for each unit."""
+        x, y = self.x * scale, self.y * scale
+        edges = (x, y, x + self.width * scale, y + self.height * scale)
+        left, top, right, bottom = map(round, edges)
+        if left < right and top < bottom:
+            corners = (left, top, right - 1, bottom - 1)
+            ImageDraw.Draw(canvas).rectangle(corners, self.color)
+
+    def to_svg(self) -> str:
+        """Its SVG element."""
+        return f'<rect {_format_place(self)} fill="{self.color}"/>'
+
 
 @dataclass(frozen=True)
-class Words:
+class TextLine:
     """One line of text; y is its baseline. It ends at x if right, else it starts there.
 
     Where room is given, the text is not wider in any font.
@@ -51,6 +64,24 @@ class Words:
     right: bool = False
     room: float | None = None
 
+    def paint(self, canvas: Image.Image, scale: float) -> None:
+        """Draw it on a canvas of so many pixels for each unit."""
+        place, font = (self.x * scale, self.y * scale), _load_font(self.size * scale)
+        anchor = "rs" if self.right else "ls"
+        ImageDraw.Draw(canvas).text(place, self.text, self.color, font, anchor)
+
+    def to_svg(self) -> str:
+        """Its SVG element."""
+        anchor = ' text-anchor="end"' if self.right else ""
+        width = measure_text(self.text, self.size)
+        # A reader's font may be wider than the one that the text was measured in.
+        if self.room is not None and _WIDER * width > self.room:
+            anchor += f' textLength="{width:.1f}" lengthAdjust="spacingAndGlyphs"'
+        return (
+            f'<text x="{self.x:g}" y="{self.y:g}" font-size="{self.size:g}" fill="{self.color}"'
+            f"{anchor}>{escape(self.text)}</text>"
+        )
+
 
 @dataclass(frozen=True)
 class Picture:
@@ -61,26 +92,44 @@ class Picture:
     width: float
     height: float
     draw: Callable[[tuple[int, int]], Image.Image]
-    about: str = ""
+    description: str = ""
+
+    def paint(self, canvas: Image.Image, scale: float) -> None:
+        """Draw it on a canvas of so many pixels for each unit."""
+        canvas.paste(self._draw_scaled(scale), (round(self.x * scale), round(self.y * scale)))
+
+    def to_svg(self) -> str:
+        """Its SVG element, which holds the pixels."""
+        address = data_uri(encode_png(self._draw_scaled(_FINE)), "image/png")
+        return (
+            f'<image {_format_place(self)} preserveAspectRatio="none" href="{address}">'
+            f"<title>{escape(self.description)}</title></image>"
+        )
+
+    def _draw_scaled(self, scale: float) -> Image.Image:
+        return self.draw((_to_pixels(self.width * scale), _to_pixels(self.height * scale)))
+
+
+Shape = Rectangle | TextLine | Picture
 
 
 @dataclass
 class Figure:
-    """A finished figure, ready to be looked at or saved.
+    """A finished figure, ready to be shown or saved.
 
     Attributes:
         width: In units, which are pixels at scale 1.
         height: In the same units.
         background: Its colour.
-        parts: What is on it, the lowest first.
+        shapes: What is on it, the lowest first.
     """
 
     width: float
     height: float
     background: str
-    parts: list[Box | Words | Picture] = field(default_factory=list)
+    shapes: list[Shape] = field(default_factory=list)
 
-    def image(self, scale: float = 1.0) -> Image.Image:
+    def to_image(self, scale: float = 1.0) -> Image.Image:
         """The figure as pixels; more of them with a larger scale.
 
         Raises:
@@ -88,32 +137,20 @@ class Figure:
         """
         if not (scale > 0 and scale**2 * self.width * self.height <= _MOST_PIXELS):
             raise WhenceError(f"A figure cannot be drawn at scale {scale}.")
-        size = (_pixels(self.width * scale), _pixels(self.height * scale))
+        size = (_to_pixels(self.width * scale), _to_pixels(self.height * scale))
         canvas = Image.new("RGB", size, self.background)
-        draw = ImageDraw.Draw(canvas)
-        for part in self.parts:
-            x, y = part.x * scale, part.y * scale
-            if isinstance(part, Picture):
-                size = (_pixels(part.width * scale), _pixels(part.height * scale))
-                canvas.paste(part.draw(size), (round(x), round(y)))
-            elif isinstance(part, Words):
-                anchor = "rs" if part.right else "ls"
-                draw.text((x, y), part.text, part.color, _font(part.size * scale), anchor)
-            else:
-                corner = (x + part.width * scale, y + part.height * scale)
-                left, top, right, bottom = (round(edge) for edge in (x, y, *corner))
-                if left < right and top < bottom:
-                    draw.rectangle((left, top, right - 1, bottom - 1), part.color)
+        for shape in self.shapes:
+            shape.paint(canvas, scale)
         return canvas
 
-    def svg(self) -> str:
+    def to_svg(self) -> str:
         """The figure as an SVG that needs nothing outside itself: text stays text."""
         width, height = f"{self.width:g}", f"{self.height:g}"
         lines = [
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
             f'viewBox="0 0 {width} {height}" font-family="{escape(_FAMILY)}">',
             f'<rect width="{width}" height="{height}" fill="{self.background}"/>',
-            *map(_as_svg, self.parts),
+            *(shape.to_svg() for shape in self.shapes),
             "</svg>",
         ]
         return "\n".join(lines) + "\n"
@@ -126,46 +163,37 @@ class Figure:
         """
         suffix = Path(path).suffix.lower()
         if suffix == ".svg":
-            content = self.svg().encode()
+            content = self.to_svg().encode()
         elif suffix == ".png":
-            content = encode_png(self.image(_FINE), dpi=96 * _FINE)
+            content = encode_png(self.to_image(_FINE), dpi=96 * _FINE)
         else:
             raise WhenceError(f"'{path}' must end in .png or .svg.")
         write_whole(Path(path), content)
 
     def _repr_svg_(self) -> str:
-        return self.svg()
+        return self.to_svg()
 
 
-def text_width(text: str, size: float) -> float:
+def measure_text(text: str, size: float) -> float:
     """The width of a line of text in units."""
     # Ideographs and emoji are as wide as high, but the font has none to measure.
     narrow = "".join(c for c in text if unicodedata.east_asian_width(c) not in "WF")
     # Measured large, as hinting rounds the width of small letters.
-    return float(_font(100).getlength(narrow)) * size / 100 + (len(text) - len(narrow)) * size
+    return float(_load_font(100).getlength(narrow)) * size / 100 + (len(text) - len(narrow)) * size
 
 
-def shortened(text: str, size: float, width: float) -> str:
+def shorten(text: str, size: float, width: float) -> str:
     """The text, or as much of its beginning as fits the width, and an ellipsis."""
-    if text_width(text, size) <= width:
+    if measure_text(text, size) <= width:
         return text
     fits, too_long = 0, len(text)
     while too_long - fits > 1:
         middle = (fits + too_long) // 2
-        if text_width(text[:middle].rstrip() + "…", size) <= width:
+        if measure_text(text[:middle].rstrip() + "…", size) <= width:
             fits = middle
         else:
             too_long = middle
     return text[:fits].rstrip() + "…"
-
-
-def _pixels(length: float) -> int:
-    return max(1, round(length))
-
-
-@lru_cache(maxsize=32)
-def _font(size: float) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    return ImageFont.load_default(size=size)
 
 
 def encode_png(image: Image.Image, dpi: float = 96) -> bytes:
@@ -176,23 +204,14 @@ def encode_png(image: Image.Image, dpi: float = 96) -> bytes:
     return stream.getvalue()
 
 
-def _as_svg(part: Box | Words | Picture) -> str:
-    if isinstance(part, Words):
-        anchor = ' text-anchor="end"' if part.right else ""
-        width = text_width(part.text, part.size)
-        # A reader's font may be wider than the one that the text was measured in.
-        if part.room is not None and _WIDER * width > part.room:
-            anchor += f' textLength="{width:.1f}" lengthAdjust="spacingAndGlyphs"'
-        return (
-            f'<text x="{part.x:g}" y="{part.y:g}" font-size="{part.size:g}" fill="{part.color}"'
-            f"{anchor}>{escape(part.text)}</text>"
-        )
-    place = f'x="{part.x:g}" y="{part.y:g}" width="{part.width:g}" height="{part.height:g}"'
-    if isinstance(part, Box):
-        return f'<rect {place} fill="{part.color}"/>'
-    picture = part.draw((_pixels(part.width * _FINE), _pixels(part.height * _FINE)))
-    address = data_uri(encode_png(picture), "image/png")
-    return (
-        f'<image {place} preserveAspectRatio="none" href="{address}">'
-        f"<title>{escape(part.about)}</title></image>"
-    )
+def _to_pixels(length: float) -> int:
+    return max(1, round(length))
+
+
+def _format_place(shape: Rectangle | Picture) -> str:
+    return f'x="{shape.x:g}" y="{shape.y:g}" width="{shape.width:g}" height="{shape.height:g}"'
+
+
+@lru_cache(maxsize=32)
+def _load_font(size: float) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    return ImageFont.load_default(size=size)

@@ -1,4 +1,4 @@
-"""The original beside one panel for each explained class."""
+"""A figure of an explained photo: the original beside one panel for each class."""
 
 from __future__ import annotations
 
@@ -7,16 +7,30 @@ from functools import partial
 from math import ceil, sqrt
 from typing import TYPE_CHECKING
 
-import numpy as np
 from PIL import Image
 
 from whence._util.text import to_printable
 from whence.errors import WhenceError
-from whence.render.colors import Colormap, Floats, get_colormap
-from whence.render.drawing import Box, Figure, Picture, Words, shortened, text_width
-from whence.render.facts import explained_classes, made_by
-from whence.render.overlay import as_rgb, blended, check_opacity, contrasted, is_signed
-from whence.render.themes import Theme, get_theme
+from whence.render.colors import Colormap, Theme, get_colormap, get_theme
+from whence.render.drawing import (
+    Figure,
+    Picture,
+    Rectangle,
+    Shape,
+    TextLine,
+    measure_text,
+    shorten,
+)
+from whence.render.overlay import (
+    blend_at_size,
+    check_opacity,
+    draw_ramp,
+    fit_size,
+    is_signed,
+    resize,
+    stretch_contrast,
+    to_rgb,
+)
 
 if TYPE_CHECKING:
     from whence.explanation import Explanation
@@ -31,7 +45,7 @@ _NARROWEST_CELL, _WIDEST_PAGE = 200.0, 1400.0
 _MOST_PIXELS = 2560
 
 
-def figure(
+def draw_figure(
     image: Image.Image,
     explanation: Explanation,
     sample: int = 0,
@@ -41,7 +55,7 @@ def figure(
     opacity: float = 0.6,
     title: str | None = None,
 ) -> Figure:
-    """The original beside one panel for each explained class, with a legend.
+    """Draw the original beside one panel for each explained class, with a legend.
 
     Each panel shows the scores of its class from the lowest to the highest; where there are any
     below 0, relative to the largest absolute one.
@@ -51,7 +65,7 @@ def figure(
         explanation: Of images.
         sample: Which sample of the batch the photo is.
         theme: "light" or "dark".
-        colormap: Any of `colormaps()`; "auto" suits the sign of the scores.
+        colormap: Any of `list_colormaps()`; "auto" suits the sign of the scores.
         opacity: Of the strongest colour, from 0 to 1.
         title: A line above.
 
@@ -61,16 +75,18 @@ def figure(
     if explanation.grid is None:
         raise WhenceError("This explanation is of tokens; a figure needs one of an image.")
     look, opacity = get_theme(theme), check_opacity(opacity)
-    classes = explained_classes(explanation, sample)
+    classes = explanation.classes(sample)
     colors = get_colormap(colormap, any(is_signed(one.scores) for one in classes))
-    photo = _bounded(image)
-    width, height = _picture_size(photo)
-    panels = [_Panel("Original", "", None, Picture(0, 0, width, height, partial(_resized, photo)))]
+    photo = _bound_size(image)
+    width, height = _fit_picture(photo)
+    panels = [_Panel("Original", "", None, Picture(0, 0, width, height, partial(resize, photo)))]
     for one in classes:
-        scores = contrasted(one.scores).reshape(explanation.grid)
-        picture = Picture(0, 0, width, height, partial(_heated, photo, scores, colors, opacity))
+        scores = stretch_contrast(one.scores).reshape(explanation.grid)
+        picture = Picture(
+            0, 0, width, height, partial(blend_at_size, photo, scores, colors, opacity)
+        )
         panels.append(_Panel(one.name, one.percent, one.probability, picture))
-    return _page(panels, look, _Legend(colors, _made_line(explanation)), title)
+    return _lay_out(panels, look, _Legend(colors, _format_origin(explanation)), title)
 
 
 @dataclass(frozen=True)
@@ -84,13 +100,13 @@ class _Panel:
 @dataclass(frozen=True)
 class _Legend:
     colors: Colormap
-    made: str
+    origin: str
 
 
-def _page(panels: list[_Panel], look: Theme, legend: _Legend, title: str | None) -> Figure:
+def _lay_out(panels: list[_Panel], look: Theme, legend: _Legend, title: str | None) -> Figure:
     picture = panels[0].picture
     cell = max(picture.width, _NARROWEST_CELL)
-    columns = _columns(len(panels), cell)
+    columns = _count_columns(len(panels), cell)
     rows = ceil(len(panels) / columns)
     width = 2 * _MARGIN + columns * (cell + _GAP) - _GAP
     top = _MARGIN + (_TITLE + _GAP if title else 0)
@@ -98,113 +114,95 @@ def _page(panels: list[_Panel], look: Theme, legend: _Legend, title: str | None)
     page = Figure(width, height, look.background)
     if title:
         room = width - 2 * _MARGIN
-        line = shortened(to_printable(title), _TITLE, room)
+        line = shorten(to_printable(title), _TITLE, room)
         baseline = _MARGIN + 0.8 * _TITLE
-        page.parts.append(Words(_MARGIN, baseline, line, _TITLE, look.ink, room=room))
+        page.shapes.append(TextLine(_MARGIN, baseline, line, _TITLE, look.ink, room=room))
     for number, panel in enumerate(panels):
         row, column = divmod(number, columns)
         x = _MARGIN + column * (cell + _GAP)
         y = top + row * (_CAPTION + picture.height + _GAP)
-        page.parts += _panel_parts(panel, x, y, cell, look)
-    page.parts += _legend_parts(legend, height - _LEGEND, width, look)
+        page.shapes += _draw_panel(panel, x, y, cell, look)
+    page.shapes += _draw_legend(legend, height - _LEGEND, width, look)
     return page
 
 
-def _panel_parts(
-    panel: _Panel, x: float, y: float, cell: float, look: Theme
-) -> list[Box | Words | Picture]:
+def _draw_panel(panel: _Panel, x: float, y: float, cell: float, look: Theme) -> list[Shape]:
     """Name and probability, a bar as long as the probability, and the picture in the middle."""
     baseline, bar = y + 16, y + _CAPTION - 10
-    room = cell - (text_width(panel.percent, _LARGE) + 12 if panel.percent else 0)
-    name = shortened(panel.name, _LARGE, room)
-    parts: list[Box | Words | Picture] = [Words(x, baseline, name, _LARGE, look.ink, room=room)]
+    room = cell - (measure_text(panel.percent, _LARGE) + 12 if panel.percent else 0)
+    name = shorten(panel.name, _LARGE, room)
+    shapes: list[Shape] = [TextLine(x, baseline, name, _LARGE, look.ink, room=room)]
     if panel.probability is not None:
         right = x + cell
-        parts += [
-            Words(right, baseline, panel.percent, _LARGE, look.muted, right=True),
-            Box(x, bar, cell, 3, look.track),
-            Box(x, bar, cell * panel.probability, 3, look.bar),
+        shapes += [
+            TextLine(right, baseline, panel.percent, _LARGE, look.muted, right=True),
+            Rectangle(x, bar, cell, 3, look.track),
+            Rectangle(x, bar, cell * panel.probability, 3, look.bar),
         ]
     # A hairline keeps a white photo apart from a white page.
     picture = replace(
         panel.picture,
         x=x + (cell - panel.picture.width) / 2,
         y=y + _CAPTION,
-        about=panel.name,
+        description=panel.name,
     )
     frame = (picture.x - 1, picture.y - 1, picture.width + 2, picture.height + 2)
-    return [*parts, Box(*frame, look.track), picture]
+    return [*shapes, Rectangle(*frame, look.track), picture]
 
 
-def _legend_parts(
-    legend: _Legend, y: float, width: float, look: Theme
-) -> list[Box | Words | Picture]:
-    """A colour bar with its ends named, and how the explanation was made."""
+def _draw_legend(legend: _Legend, y: float, width: float, look: Theme) -> list[Shape]:
+    """A colour bar with its ends named, and the method and version."""
     diverging = legend.colors.diverging
     low, high = ("- against", "+ for") if diverging else ("low", "high")
     baseline, bar = y + 14, _SIDE / 2
-    left = _MARGIN + text_width(low, _SMALL) + 8
+    left = _MARGIN + measure_text(low, _SMALL) + 8
     right = left + bar + 8
-    ramp = np.linspace(-1 if diverging else 0, 1, 256)[None]
-    parts: list[Box | Words | Picture] = [
-        Words(_MARGIN, baseline, low, _SMALL, look.muted),
-        Picture(left, y + 4, bar, 12, partial(_ramp, ramp, legend.colors), f"{low} to {high}"),
-        Words(right, baseline, high, _SMALL, look.muted),
+    shapes: list[Shape] = [
+        TextLine(_MARGIN, baseline, low, _SMALL, look.muted),
+        Picture(left, y + 4, bar, 12, partial(draw_ramp, legend.colors), f"{low} to {high}"),
+        TextLine(right, baseline, high, _SMALL, look.muted),
     ]
     if diverging:
-        zero = left + bar / 2 - text_width("0", _SMALL - 2) / 2
-        parts.append(Words(zero, baseline + 14, "0", _SMALL - 2, look.muted))
-    room = width - _MARGIN - right - text_width(high, _SMALL) - _GAP
-    if text_width(legend.made, _SMALL) <= room:
-        parts.append(Words(width - _MARGIN, baseline, legend.made, _SMALL, look.muted, right=True))
-    return parts
+        zero = left + bar / 2 - measure_text("0", _SMALL - 2) / 2
+        shapes.append(TextLine(zero, baseline + 14, "0", _SMALL - 2, look.muted))
+    room = width - _MARGIN - right - measure_text(high, _SMALL) - _GAP
+    if measure_text(legend.origin, _SMALL) <= room:
+        shapes.append(
+            TextLine(width - _MARGIN, baseline, legend.origin, _SMALL, look.muted, right=True)
+        )
+    return shapes
 
 
-def _columns(panels: int, cell: float) -> int:
+def _count_columns(panels: int, cell: float) -> int:
     """As many columns as the page is wide, evened out over the rows."""
     most = max(2, int((_WIDEST_PAGE + _GAP) / (cell + _GAP)))
     return ceil(panels / ceil(panels / most))
 
 
-def _picture_size(photo: Image.Image) -> tuple[float, float]:
+def _fit_picture(photo: Image.Image) -> tuple[float, float]:
     """Width and height on the page: the photo's shape, and much the same area for every shape."""
     shape = photo.width / photo.height
     width = min(_SIDE * sqrt(shape), _WIDEST, _TALLEST * shape)
     return max(1.0, float(round(width))), max(1.0, float(round(width / shape)))
 
 
-def _bounded(image: Image.Image) -> Image.Image:
+def _bound_size(image: Image.Image) -> Image.Image:
     """The photo as RGB, shrunk before anything else if it is huge."""
     if isinstance(image, Image.Image) and image.mode in ("L", "RGB") and 0 not in image.size:
-        image = _shrunk(image)
-    return _shrunk(as_rgb(image))
+        image = _shrink(image)
+    return _shrink(to_rgb(image))
 
 
-def _shrunk(image: Image.Image) -> Image.Image:
+def _shrink(image: Image.Image) -> Image.Image:
     if max(image.size) <= _MOST_PIXELS:
         return image
-    scale = _MOST_PIXELS / max(image.size)
-    size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
+    size = fit_size((image.height, image.width), _MOST_PIXELS)
     return image.resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
 
 
-def _resized(photo: Image.Image, size: tuple[int, int]) -> Image.Image:
-    return photo.resize(size, Image.Resampling.LANCZOS)
-
-
-def _heated(
-    photo: Image.Image, scores: Floats, colors: Colormap, opacity: float, size: tuple[int, int]
-) -> Image.Image:
-    return blended(_resized(photo, size), scores, colors, opacity)
-
-
-def _ramp(ramp: Floats, colors: Colormap, size: tuple[int, int]) -> Image.Image:
-    # On grey, the bar fades as the heatmap does, but keeps its colours clear.
-    return blended(Image.new("RGB", size, "#c8c8c8"), ramp, colors, 1.0)
-
-
-def _made_line(explanation: Explanation) -> str:
-    facts = dict(made_by(explanation))
+def _format_origin(explanation: Explanation) -> str:
+    """The method and the version in one line."""
+    facts = dict(explanation.provenance)
     version = "whence " + facts["whence"] if "whence" in facts else ""
     method = facts.get("method", "")
     # The library's own method has its name.

@@ -1,38 +1,37 @@
-"""A heatmap over a photo."""
+"""A heatmap over a photo, and the steps to it: scaling, upsampling, colours, opacity."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from PIL import Image
 
 from whence.errors import WhenceError
 from whence.render.colors import Bytes, Colormap, Floats, get_colormap
 
-# Negative scores below this part of the largest are rounding, not evidence against.
+# Negative scores smaller than this share of the largest are rounding, not evidence against.
 _ROUNDING = 1e-6
 
 
 def overlay(
     image: Image.Image,
-    scores_map: Any,
+    scores: ArrayLike | torch.Tensor,
     *,
     colormap: str = "auto",
     opacity: float = 0.6,
     signed: bool | None = None,
 ) -> Image.Image:
-    """The photo with its heatmap over it.
+    """Lay a heatmap over a photo.
 
     Scores of both signs are shown relative to the largest absolute one, others from the lowest to
     the highest. The colours grow opaque with the score, so that the photo stays visible where
-    nothing was found, though in paler colours.
+    scores are low, though in paler colours.
 
     Args:
         image: The photo, as the model saw it: with the same crop.
-        scores_map: (rows, columns) or (height, width), upsampled smoothly to the photo's size.
-        colormap: Any of `colormaps()`; "auto" suits the sign of the scores.
+        scores: (rows, columns) or (height, width), upsampled smoothly to the photo's size.
+        colormap: Any of `list_colormaps()`; "auto" suits the sign of the scores.
         opacity: Of the strongest colour, from 0 to 1.
         signed: Whether scores below 0 are shown; if left out, they are where there are any.
 
@@ -42,60 +41,105 @@ def overlay(
     Raises:
         WhenceError: The scores are not a finite map, or a setting is out of range.
     """
-    scores = as_map(scores_map)
-    signed = is_signed(scores) if signed is None else signed
-    colors = get_colormap(colormap, signed)
-    return blended(as_rgb(image), contrasted(scores), colors, check_opacity(opacity))
+    values = to_finite_array(scores)
+    if values.ndim != 2 or 0 in values.shape:
+        raise WhenceError(f"A heatmap has rows and columns, but this has shape {values.shape}.")
+    colors = get_colormap(colormap, is_signed(values) if signed is None else signed)
+    return blend(to_rgb(image), stretch_contrast(values), colors, check_opacity(opacity))
 
 
-def blended(photo: Image.Image, scores: Floats, colors: Colormap, opacity: float) -> Image.Image:
-    """An RGB photo under relative scores, of which a sequential map shows the positive ones."""
-    shown = levels(upsampled(scores, photo.size), colors)
-    table, alphas = color_table(colors), alpha_table(colors, opacity)
-    heat = Image.fromarray(shown)
+def blend(photo: Image.Image, shares: Floats, colors: Colormap, opacity: float) -> Image.Image:
+    """Lay relative scores over an RGB photo; a sequential map shows the positive ones only."""
+    indices = quantize(upsample(shares, photo.size), colors)
+    table, alphas = tabulate_colors(colors), tabulate_opacities(colors, opacity)
+    heat = Image.fromarray(indices)
     heat.putpalette(table.tobytes())
-    alpha = Image.fromarray(shown).point([int(a) for a in alphas])
+    alpha = Image.fromarray(indices).point([int(a) for a in alphas])
     # The photo loses colour so that the heatmap's colours are the only strong ones.
     muted = Image.blend(photo, photo.convert("L").convert("RGB"), opacity)
     return Image.composite(heat.convert("RGB"), muted, alpha)
 
 
-def color_table(colors: Colormap) -> Bytes:
+def blend_at_size(
+    photo: Image.Image, shares: Floats, colors: Colormap, opacity: float, size: tuple[int, int]
+) -> Image.Image:
+    """Resize an RGB photo to width and height, and lay relative scores over it."""
+    return blend(resize(photo, size), shares, colors, opacity)
+
+
+def draw_ramp(colors: Colormap, size: tuple[int, int]) -> Image.Image:
+    """All colours of a map from low to high, to stand in a legend."""
+    ramp = np.linspace(-1 if colors.diverging else 0, 1, 256)[None]
+    # On grey, the bar fades as the heatmap does, but keeps its colours clear.
+    return blend(Image.new("RGB", size, "#c8c8c8"), ramp, colors, 1.0)
+
+
+def resize(photo: Image.Image, size: tuple[int, int]) -> Image.Image:
+    """The photo at another width and height."""
+    return photo.resize(size, Image.Resampling.LANCZOS)
+
+
+def fit_size(shape: tuple[int, int], longest: int) -> tuple[int, int]:
+    """Width and height of a picture whose longer side is given.
+
+    Args:
+        shape: Its present height and width.
+        longest: The longer side, in pixels.
+    """
+    height, width = shape
+    scale = longest / max(height, width)
+    return max(1, round(width * scale)), max(1, round(height * scale))
+
+
+def prepare_map(scores: Floats) -> tuple[Floats, Colormap]:
+    """Relative scores as a map shows them, and the colours that suit their sign."""
+    return stretch_contrast(scores), get_colormap("auto", is_signed(scores))
+
+
+def tabulate_colors(colors: Colormap) -> Bytes:
     """The map's colours at 256 levels; in a diverging map, level 128 is 0.
 
-    A diverging map is pale near 0. Over a photo, weak scores are see-through instead.
+    A diverging map is pale near 0. Over a photo, weak scores are transparent instead.
     """
-    values = _table_values(colors)
+    values = _list_level_values(colors)
     return colors(np.sign(values) * (1 + np.abs(values)) / 2 if colors.diverging else values)
 
 
-def alpha_table(colors: Colormap, opacity: float) -> Bytes:
+def tabulate_opacities(colors: Colormap, opacity: float) -> Bytes:
     """How opaque each of the 256 levels is, from 0 to 255."""
-    strength = np.abs(_table_values(colors))
+    strength = np.abs(_list_level_values(colors))
     # Signed scores are mostly small beside their largest, and would be lost.
     return np.round(255 * opacity * strength ** (0.6 if colors.diverging else 0.8)).astype(np.uint8)
 
 
-def upsampled(scores: Floats, size: tuple[int, int]) -> Floats:
-    """Scores resized to width and height, within the range that they had.
+def quantize(shares: Floats, colors: Colormap) -> Bytes:
+    """The level of a map's tables, from 0 to 255, for each relative score."""
+    if colors.diverging:
+        return np.round(128 + 127 * np.clip(shares, -1, 1)).astype(np.uint8)
+    return np.round(255 * np.clip(shares, 0, 1)).astype(np.uint8)
+
+
+def upsample(scores: Floats, size: tuple[int, int]) -> Floats:
+    """Resize scores to width and height, within the range that they had.
 
     Bicubic, as bilinear leaves creases between patches; clipped, as bicubic overshoots.
     """
     resized = Image.fromarray(scores.astype(np.float32)).resize(size, Image.Resampling.BICUBIC)
-    found: Floats = np.clip(np.asarray(resized), scores.min(), scores.max())
-    return found
+    clipped: Floats = np.clip(np.asarray(resized), scores.min(), scores.max())
+    return clipped
 
 
-def contrasted(scores: Floats) -> Floats:
-    """Scores as a map shows them: signed relative to the largest, others from lowest to highest.
+def stretch_contrast(scores: Floats) -> Floats:
+    """Scale scores for a map: signed ones by the largest, others from the lowest to the highest.
 
-    What is the same everywhere says nothing of any place: a constant map is one of zeros.
+    A constant map has no contrast and becomes zeros.
     """
-    return relative(scores - max(scores.min(initial=np.inf), 0)) if scores.size else scores
+    lowest = max(scores.min(initial=np.inf), 0)
+    return scale_to_largest(scores - lowest) if scores.size else scores
 
 
-def relative(scores: Floats) -> Floats:
-    """Scores divided by the largest absolute one; zeros stay zeros."""
+def scale_to_largest(scores: Floats) -> Floats:
+    """Divide scores by the largest absolute one; zeros stay zeros."""
     largest = np.abs(scores).max(initial=0)
     return scores / largest if largest > 0 else np.zeros_like(scores)
 
@@ -105,34 +149,22 @@ def is_signed(scores: Floats) -> bool:
     return bool(scores.min(initial=0) < -_ROUNDING * np.abs(scores).max(initial=0))
 
 
-def as_scores(scores: Any) -> Floats:
-    """A tensor or an array as float64 numbers.
+def to_finite_array(scores: ArrayLike | torch.Tensor) -> Floats:
+    """Convert a tensor or an array to float64 numbers.
 
     Raises:
         WhenceError: They hold NaN or infinite values.
     """
     if isinstance(scores, torch.Tensor):
         scores = scores.detach().double().cpu().numpy()
-    found: Floats = np.asarray(scores, dtype=np.float64)
-    if not np.isfinite(found).all():
+    values: Floats = np.asarray(scores, dtype=np.float64)
+    if not np.isfinite(values).all():
         raise WhenceError("The scores hold NaN or infinite values, which have no colour.")
-    return found
+    return values
 
 
-def as_map(scores: Any) -> Floats:
-    """A tensor or an array as a map of finite numbers.
-
-    Raises:
-        WhenceError: It is not two-dimensional, is empty, or holds NaN or infinite values.
-    """
-    found = as_scores(scores)
-    if found.ndim != 2 or 0 in found.shape:
-        raise WhenceError(f"A heatmap has rows and columns, but this has shape {found.shape}.")
-    return found
-
-
-def as_rgb(image: Image.Image) -> Image.Image:
-    """Any picture as RGB: 16 bits are brought to 8, and white shows through what is transparent."""
+def to_rgb(image: Image.Image) -> Image.Image:
+    """Convert any picture to RGB: 16 bits become 8, and transparent parts white."""
     if not isinstance(image, Image.Image):
         raise WhenceError(f"A PIL image is needed, not {type(image).__name__}.")
     if 0 in image.size:
@@ -156,13 +188,6 @@ def check_opacity(opacity: float) -> float:
     return opacity
 
 
-def levels(scores: Floats, colors: Colormap) -> Bytes:
-    """Which of the 256 levels of a map's tables each relative score is shown at."""
-    diverging = colors.diverging
-    scores = 128 + 127 * np.clip(scores, -1, 1) if diverging else 255 * np.clip(scores, 0, 1)
-    return np.round(scores).astype(np.uint8)
-
-
-def _table_values(colors: Colormap) -> Floats:
-    every = np.arange(256)
-    return np.clip((every - 128) / 127, -1, 1) if colors.diverging else every / 255
+def _list_level_values(colors: Colormap) -> Floats:
+    levels = np.arange(256)
+    return np.clip((levels - 128) / 127, -1, 1) if colors.diverging else levels / 255

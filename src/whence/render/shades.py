@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from whence.render.colors import Bytes, as_bytes, hex_of, lab_to_srgb, lch_to_lab, srgb_to_lab
-from whence.render.themes import THEMES
+from whence.render.colors import (
+    THEMES,
+    Bytes,
+    lab_to_srgb,
+    lch_to_lab,
+    srgb_to_lab,
+    to_bytes,
+    to_hex,
+)
 
 # Shades on each side of 0. Finer ones cannot be told apart.
 LEVELS = 20
@@ -28,14 +35,14 @@ def shade_word(share: float, theme: str) -> Bytes:
     background = THEMES[theme].background.removeprefix("#")
     start = srgb_to_lab(np.frombuffer(bytes.fromhex(background), np.uint8) / 255)
     end = lch_to_lab((*_STRONGEST[theme], _ORANGE if share >= 0 else _BLUE))
-    return as_bytes(lab_to_srgb(start + min(abs(share), 1.0) * (end - start)))
+    return to_bytes(lab_to_srgb(start + min(abs(share), 1.0) * (end - start)))
 
 
 def shade_terminal_word(share: float) -> Bytes:
     """The background of a word on a terminal, from grey to orange (for) or blue (against)."""
     lightness, chroma = _TERMINAL
     hue = _ORANGE if share >= 0 else _BLUE
-    return as_bytes(lab_to_srgb(lch_to_lab((lightness, chroma * min(abs(share), 1.0), hue))))
+    return to_bytes(lab_to_srgb(lch_to_lab((lightness, chroma * min(abs(share), 1.0), hue))))
 
 
 def name_shade(level: int) -> str:
@@ -46,7 +53,7 @@ def name_shade(level: int) -> str:
 def list_css_colors(theme: str) -> dict[str, str]:
     """A theme's colours and its shades of words, by the names of their CSS variables."""
     shades = {
-        name_shade(level): hex_of(shade_word(level / LEVELS, theme))
+        name_shade(level): to_hex(shade_word(level / LEVELS, theme))
         for level in range(-LEVELS, LEVELS + 1)
     }
     return vars(THEMES[theme]) | shades

@@ -1,24 +1,32 @@
-"""Words with their scores, and the colours that keep them readable."""
+"""The words of an explained text with their scores, and the spaces between them."""
 
 from __future__ import annotations
 
+import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from whence._util.text import to_printable
 from whence.errors import WhenceError
-from whence.render.facts import explained_class
-from whence.render.overlay import as_scores, is_signed, relative
+from whence.render.overlay import is_signed, scale_to_largest, to_finite_array
 from whence.render.shades import LEVELS
-from whence.render.spacing import spaces_behind
 
 if TYPE_CHECKING:
-    from whence.explanation import Explanation
+    from whence.explanation import ExplainedClass, Explanation
+
+_NO_SPACE_BEFORE = set(".,!?;:)]}%…»”،؛؟")
+_NO_SPACE_AFTER = set("([{«“¿¡$€£#@")
+_APOSTROPHES = ("'", "\u2019")
+_ENDINGS = {"s", "t", "d", "m", "re", "ve", "ll"}
+# Beginnings of the Unicode names of scripts that write without spaces.
+_UNSPACED = tuple("CJK IDEOGRAPHIC HIRAGANA KATAKANA THAI LAO KHMER MYANMAR FULLWIDTH".split())
 
 
 @dataclass(frozen=True)
 class Word:
-    """A word to be shown.
+    """A word with its score.
 
     Attributes:
         text: Without control characters.
@@ -38,7 +46,7 @@ class Word:
         return round(self.share * LEVELS)
 
 
-def words_of(explanation: Explanation, sample: int = 0, target: int = 0) -> list[Word]:
+def list_words(explanation: Explanation, sample: int = 0, target: int = 0) -> list[Word]:
     """The words of a text, or its token positions where the tokens are not known.
 
     Raises:
@@ -47,21 +55,54 @@ def words_of(explanation: Explanation, sample: int = 0, target: int = 0) -> list
     """
     if explanation.grid is not None:
         raise WhenceError("This explanation is of images, which have no words; see .heatmap().")
-    scores = explained_class(explanation, sample, target).scores
+    scores = explanation.get_class(sample, target).scores
     if explanation.tokens is None:
         pairs = [(f"#{position}", float(score)) for position, score in enumerate(scores)]
+        spaces = [True] * len(pairs)
     else:
         pairs = [(to_printable(word), s) for word, s in explanation.words(sample, target)]
-    values = as_scores([score for _, score in pairs])
-    spaces = spaces_behind([text for text, _ in pairs])
-    if explanation.tokens is None:
-        spaces = [True] * len(pairs)
+        spaces = find_spaces([text for text, _ in pairs])
+    shares = scale_to_largest(to_finite_array([score for _, score in pairs]))
     return [
         Word(text, score, float(share), space)
-        for (text, score), share, space in zip(pairs, relative(values), spaces, strict=True)
+        for (text, score), share, space in zip(pairs, shares, spaces, strict=True)
     ]
 
 
-def any_signed(explanation: Explanation) -> bool:
+def list_class_words(
+    explanation: Explanation, sample: int
+) -> list[tuple[ExplainedClass, list[Word]]]:
+    """The explained classes of a text, each with the words and their scores."""
+    classes = explanation.classes(sample)
+    return [(one, list_words(explanation, sample, target)) for target, one in enumerate(classes)]
+
+
+def has_negative_scores(explanation: Explanation) -> bool:
     """Whether any sample has scores below 0."""
-    return is_signed(as_scores(explanation.scores))
+    return is_signed(to_finite_array(explanation.scores))
+
+
+def find_spaces(words: Sequence[str]) -> list[bool]:
+    """For each word that a tokenizer split off, whether a space follows it as people write."""
+    spaces = [_is_space_between(one, next_) for one, next_ in pairwise(words)]
+    for at in range(1, len(words) - 1):
+        # The apostrophe of "don't", not that of a quotation.
+        if (
+            words[at] in _APOSTROPHES
+            and words[at + 1].lower() in _ENDINGS
+            and words[at - 1].isalpha()
+        ):
+            spaces[at - 1] = spaces[at] = False
+    return [*spaces, False][: len(words)]
+
+
+def _is_space_between(one: str, other: str) -> bool:
+    if not one or not other or other[0] in _NO_SPACE_BEFORE or one[-1] in _NO_SPACE_AFTER:
+        return False
+    if other[0] in _APOSTROPHES and other[1:].lower() in _ENDINGS:
+        return False
+    return not (_is_unspaced(one[-1]) and _is_unspaced(other[0]))
+
+
+def _is_unspaced(character: str) -> bool:
+    return unicodedata.name(character, "").startswith(_UNSPACED)

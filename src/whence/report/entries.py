@@ -9,13 +9,12 @@ from typing import Any
 import torch
 
 from whence.errors import WhenceError
-from whence.explanation import Explanation
+from whence.explanation import ExplainedClass, Explanation
 from whence.faithfulness import Curves, Faithfulness, measure
 from whence.inputs.sources import Kind
 from whence.pipeline import Explained
-from whence.render.facts import ExplainedClass, explained_classes, unspecific
 from whence.render.templates import render_macro
-from whence.render.words import words_of
+from whence.render.words import list_words
 from whence.report.pictures import map_address, photo_address, proportion
 
 
@@ -94,7 +93,10 @@ def entry_of(name: str, kind: Kind, explained: Explained, judged: bool) -> Entry
         return Entry(name, kind, error=explained.error)
     explanations = explained.explanations
     first = next(iter(explanations.values()))
-    notes = [*explained.prepared.notes[0], *filter(None, map(unspecific, explanations.values()))]
+    notes = [
+        *explained.prepared.notes[0],
+        *filter(None, (one.class_note for one in explanations.values())),
+    ]
     found: Faithfulness | None = None
     if judged:
         try:
@@ -115,7 +117,7 @@ def entry_of(name: str, kind: Kind, explained: Explained, judged: bool) -> Entry
 
 def _cells(explanations: Mapping[str, Explanation], found: Faithfulness | None) -> tuple[Cell, ...]:
     """Methods within classes, so that the maps of a class stand side by side."""
-    by_method = {label: explained_classes(one) for label, one in explanations.items()}
+    by_method = {label: one.classes() for label, one in explanations.items()}
     cells = []
     for at in range(len(next(iter(by_method.values())))):
         for label, one in explanations.items():
@@ -133,7 +135,7 @@ def _judged(curves: Curves) -> Judged:
 def _shown(explanation: Explanation, at: int, of_class: ExplainedClass) -> str:
     if explanation.grid is None:
         return str(
-            render_macro("render/templates/words.html.j2", "spans", words_of(explanation, 0, at))
+            render_macro("render/templates/words.html.j2", "spans", list_words(explanation, 0, at))
         )
     return map_address(of_class.scores.reshape(explanation.grid))
 

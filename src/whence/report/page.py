@@ -15,8 +15,8 @@ import numpy as np
 from whence._util.text import to_printable
 from whence.faithfulness import STEPS
 from whence.metrics.statistics import interval_of_mean
-from whence.render.colors import get_colormap, hex_of
-from whence.render.overlay import color_table, is_signed
+from whence.render.colors import get_colormap, to_hex
+from whence.render.overlay import is_signed, tabulate_colors
 from whence.render.styles import page_style, words_style
 from whence.render.templates import render_macro
 from whence.report.entries import Cell, Entry, Judged, scores_by_method
@@ -129,8 +129,8 @@ def _legends(entries: Sequence[Entry]) -> str:
     cells = [cell for one in entries for cell in one.cells]
     legends = []
     if any(one.photo for one in entries):
-        colors = color_table(get_colormap("auto", signed=False))
-        stops = ", ".join(hex_of(colors[at]) for at in (0, 51, 102, 153, 204, 255))
+        colors = tabulate_colors(get_colormap("auto", signed=False))
+        stops = ", ".join(to_hex(colors[at]) for at in (0, 51, 102, 153, 204, 255))
         legends.append(
             f'<p class="legend"><span>low</span><span class="ramp heat" aria-hidden="true" '
             f'style="background: linear-gradient(to right, {stops})"></span><span>high</span>'

@@ -10,13 +10,13 @@ from PIL import Image
 
 from whence.render.colors import Floats, get_colormap
 from whence.render.overlay import (
-    alpha_table,
-    as_rgb,
-    color_table,
-    contrasted,
     is_signed,
-    levels,
-    upsampled,
+    quantize,
+    stretch_contrast,
+    tabulate_colors,
+    tabulate_opacities,
+    to_rgb,
+    upsample,
 )
 
 # Shown about 200 pixels wide, on screens that are up to twice as fine.
@@ -30,7 +30,7 @@ _MOST_PROPORTION = 3.0
 
 def photo_address(image: Image.Image) -> str:
     """A photo as an address that holds a small JPEG."""
-    small = as_rgb(image)
+    small = to_rgb(image)
     small.thumbnail((_SIDE, _SIDE), Image.Resampling.LANCZOS)
     file = io.BytesIO()
     small.save(file, "JPEG", quality=_QUALITY, optimize=True)
@@ -50,9 +50,9 @@ def map_address(scores: Floats) -> str:
     colors = get_colormap("auto", is_signed(scores))
     larger = max(1.0, _MAP_SIDE / max(scores.shape))
     rows, columns = (max(1, round(side * larger)) for side in scores.shape)
-    picture = Image.fromarray(levels(upsampled(contrasted(scores), (columns, rows)), colors))
-    picture.putpalette(color_table(colors).tobytes())
+    picture = Image.fromarray(quantize(upsample(stretch_contrast(scores), (columns, rows)), colors))
+    picture.putpalette(tabulate_colors(colors).tobytes())
     file = io.BytesIO()
-    alphas = np.asarray(alpha_table(colors, 1.0), dtype=np.uint8)
+    alphas = np.asarray(tabulate_opacities(colors, 1.0), dtype=np.uint8)
     picture.save(file, "PNG", optimize=True, transparency=alphas.tobytes())
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()

@@ -31,7 +31,6 @@ from PIL import Image
 from whence import methods, render
 from whence.errors import WhenceError
 from whence.explanation import Explanation
-from whence.render.facts import explained_classes
 from whence.version import __version__
 from whence.web.inputs import FORMATS, Input, Photo, photo_from, sentence_from
 from whence.web.limits import CLASSES, MEBIBYTE, METHODS, PHOTO_BYTES, UPLOAD_BYTES
@@ -207,7 +206,7 @@ def _named(one: Explanation) -> bool:
 
 def _settings(found: Bundle) -> dict[str, Any]:
     first: Explanation = next(iter(found.explanations.values()))
-    classes = zip(found.classes, explained_classes(first), strict=True)
+    classes = zip(found.classes, first.classes(), strict=True)
     return {
         "format": _FORMAT,
         "whence": __version__,
@@ -241,7 +240,7 @@ def _pictures(
     method: str, explanation: Explanation, shown: Image.Image | None
 ) -> Sequence[tuple[str, bytes]]:
     if shown is None:
-        return [(f"{method}.html", render.text_page(explanation, title=method).encode())]
+        return [(f"{method}.html", render.format_text_page(explanation, title=method).encode())]
     heatmaps = explanation.scores[0].reshape(-1, *(explanation.grid or (1, 1)))
     pictures = []
     for index, scores in zip(explanation.target[0].tolist(), heatmaps, strict=True):

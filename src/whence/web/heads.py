@@ -11,7 +11,7 @@ from whence.errors import WhenceError
 from whence.inputs.arguments import Call
 from whence.layout import Layout, find_layout, find_tokens
 from whence.models import LoadedModel, Prepared
-from whence.render.colors import Floats, as_bytes, hex_of, lab_to_srgb, lch_to_lab
+from whence.render.colors import Floats, lab_to_srgb, lch_to_lab, to_bytes, to_hex
 from whence.tracing.trace import trace
 
 
@@ -62,7 +62,7 @@ def head_colors(heads: int) -> list[str]:
     """As many colours, as far apart in hue as they can be, that show on light and on dark."""
     hues = np.arange(heads) * 360 / heads + 30
     lch = np.stack([np.full(heads, 0.64), np.full(heads, 0.15), hues], -1)
-    return [hex_of(color) for color in as_bytes(lab_to_srgb(lch_to_lab(lch)))]
+    return [to_hex(color) for color in to_bytes(lab_to_srgb(lch_to_lab(lch)))]
 
 
 def _names_of_words(loaded: LoadedModel, call: Call) -> list[str]:

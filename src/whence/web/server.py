@@ -17,10 +17,9 @@ import gradio as gr
 from starlette.middleware import Middleware
 
 from whence.errors import WhenceError
-from whence.render.colors import get_colormap
-from whence.render.overlay import alpha_table, color_table
+from whence.render.colors import THEMES, get_colormap
+from whence.render.overlay import tabulate_colors, tabulate_opacities
 from whence.render.styles import switched_style
-from whence.render.themes import THEMES
 from whence.web.desk import Desk
 from whence.web.guard import Guard
 from whence.web.limits import UPLOAD_BYTES
@@ -172,8 +171,8 @@ def _tables() -> dict[str, dict[str, object]]:
     maps = [get_colormap(name, False) for name in ("heat", "lagoon", "balance")]
     return {
         one.name: {
-            "colors": base64.b64encode(color_table(one).tobytes()).decode(),
-            "alphas": base64.b64encode(alpha_table(one, 1.0).tobytes()).decode(),
+            "colors": base64.b64encode(tabulate_colors(one).tobytes()).decode(),
+            "alphas": base64.b64encode(tabulate_opacities(one, 1.0).tobytes()).decode(),
             "diverging": one.diverging,
         }
         for one in maps

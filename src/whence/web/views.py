@@ -16,12 +16,10 @@ from whence import methods
 from whence._util.text import to_printable
 from whence.explanation import Explanation
 from whence.faithfulness import Curves, Faithfulness
-from whence.render import colormaps
-from whence.render.facts import explained_classes, unspecific
-from whence.render.overlay import as_scores, contrasted, is_signed, relative
+from whence.render import list_colormaps
+from whence.render.overlay import is_signed, scale_to_largest, stretch_contrast, to_finite_array
 from whence.render.shades import name_shade
-from whence.render.spacing import spaces_behind
-from whence.render.words import Word, words_of
+from whence.render.words import Word, find_spaces, list_words
 from whence.web.desk import Answer, Chance, Seen
 from whence.web.heads import Heads, head_colors
 
@@ -41,7 +39,7 @@ CONTROLS = {
         '<label>Opacity <input type="range" min="0" max="1" step="0.01" value="0.6" '
         'data-control="opacity"></label>'
         '<label>Colours <select data-control="colormap">'
-        + "".join(f"<option>{name}</option>" for name in colormaps())
+        + "".join(f"<option>{name}</option>" for name in list_colormaps())
         + f"</select></label>{_THRESHOLD}"
         '<span class="note">Point at a map, or move in it with the arrow keys, for the score of a '
         "patch. Where a method has both signs, orange is for the class and blue against it.</span>"
@@ -113,7 +111,7 @@ def texts(answers: Sequence[Answer]) -> str:
 
 def _method(answer: Answer, shown: Any) -> str:
     about = escape(methods.describe(answer.method).summary) if _is_known(answer.method) else ""
-    same = unspecific(answer.explanation) if answer.explanation is not None else ""
+    same = answer.explanation.class_note if answer.explanation is not None else ""
     note = f' <span class="note">{escape(same)}</span>' if same else ""
     if answer.explanation is None:
         inside = f'<p class="failed" role="alert">{_text(answer.error)}</p>'
@@ -132,9 +130,9 @@ def _is_known(method: str) -> bool:
 def _figures(method: str, explanation: Explanation) -> str:
     grid = explanation.grid or (1, 1)
     cells = []
-    for one in explained_classes(explanation):
+    for one in explanation.classes():
         scores = one.scores.reshape(grid)
-        shares = contrasted(scores)
+        shares = stretch_contrast(scores)
         row, column = np.unravel_index(np.abs(scores).argmax(), grid)
         about = f"{method} for {one.name}: strongest in row {row + 1}, column {column + 1}"
         cells.append(
@@ -151,8 +149,8 @@ def _figures(method: str, explanation: Explanation) -> str:
 
 def _paragraphs(_method: str, explanation: Explanation) -> str:
     cells = []
-    for at, one in enumerate(explained_classes(explanation)):
-        words = _words("words", words_of(explanation, 0, at))
+    for at, one in enumerate(explanation.classes()):
+        words = _words("words", list_words(explanation, 0, at))
         tokens = _words("words tokens", _tokens_of(explanation, one.scores))
         cells.append(
             f"<div><h4><span dir='auto'>{_text(one.name)}</span> "
@@ -165,8 +163,8 @@ def _tokens_of(explanation: Explanation, scores: Any) -> list[Word]:
     if explanation.tokens is None:
         return []
     strings = [to_printable(s) for s in explanation.tokens.strings[0]]
-    values = as_scores(scores)
-    triples = zip(strings, values, relative(values), strict=True)
+    values = to_finite_array(scores)
+    triples = zip(strings, values, scale_to_largest(values), strict=True)
     return [Word(text, float(score), float(share), True) for text, score, share in triples]
 
 
@@ -236,7 +234,7 @@ def _steps(found: Faithfulness, one: Curves) -> dict[str, Any]:
         facts["masks"] = {order: _png(turn.astype(np.uint8)) for order, turn in turns.items()}
     else:
         facts["words"] = [to_printable(word) for word in found.words]
-        facts["spaces"] = spaces_behind(facts["words"])
+        facts["spaces"] = find_spaces(facts["words"])
         facts["turns"] = {order: turn.tolist() for order, turn in turns.items()}
     return facts
 
@@ -270,7 +268,9 @@ def heads(found: Heads, photo: Image.Image | None) -> str:
 
 
 def _share_bytes(row: Any) -> str:
-    return base64.b64encode(np.round(255 * relative(row)).astype(np.uint8).tobytes()).decode()
+    return base64.b64encode(
+        np.round(255 * scale_to_largest(row)).astype(np.uint8).tobytes()
+    ).decode()
 
 
 def _photo_style(photo: Image.Image) -> str:
