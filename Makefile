@@ -48,7 +48,7 @@ peers: $(PEERS)/.installed
 	$(PEERS)/bin/python -W ignore benchmarks/peers.py --model vit_tiny_patch16_224 \
 		$(if $(AUTHORS),--authors '$(AUTHORS)')
 	for model in Llama Qwen2 Qwen3; do for attention in eager sdpa; do \
-		$(PEERS)/bin/python -W ignore benchmarks/attnlrp_beside_lxt.py $$model \
+		$(PEERS)/bin/python -W ignore benchmarks/compare_attnlrp_lxt.py $$model \
 			--attention $$attention || exit 1; \
 	done; done
 

@@ -3,9 +3,9 @@
     python benchmarks/engine.py --size tiny --batch 1 8 32
 
 The model is a ViT of transformers with random weights, which cost as much as trained ones. All
-variants take turns within each round, so that a busy machine slows all of them; what is reported is
-the fastest of all rounds. Memory is what a variant needs beyond model and inputs: on a GPU what the
-allocator handed out, on a CPU how far the resident set grew.
+variants take turns within each round, so that a busy machine slows all of them. The fastest round
+counts. Memory is the peak beyond model and inputs: on a GPU of allocated memory, on a CPU of the
+resident set.
 """
 
 import argparse
@@ -36,43 +36,44 @@ STATM = Path("/proc/self/statm")
 PAGE = 4096
 
 
-def variants(
+def list_variants(
     model: torch.nn.Module, pixels: torch.Tensor, options: argparse.Namespace
 ) -> dict[str, Callable[[], Any]]:
-    """What is measured."""
+    """List the functions to measure, by the names of their rows."""
     classes = torch.zeros(len(pixels), 1, dtype=torch.long, device=pixels.device)
-    coarse = options.precision == "bfloat16"
+    low_precision = options.precision == "bfloat16"
 
     def forward() -> Any:
-        with torch.no_grad(), torch.autocast(pixels.device.type, torch.bfloat16, enabled=coarse):
+        device = pixels.device.type
+        with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=low_precision):
             return model(pixel_values=pixels)
 
     def forward_and_gradient() -> Any:
         return trace(model, (), {"pixel_values": pixels}, "pixel_values").gradient(classes)
 
-    def by(method: str, **request: Any) -> Callable[[], Any]:
+    def explain_by(method: str, **request: Any) -> Callable[[], Any]:
         request = {"method": method, "memory": options.memory, **(request or {"target": 0})}
-        # Each has one of its own, which keeps what it compiled.
-        explainer = Explainer(model, fast=options.fast, precision=options.precision)
+        # One explainer a row: it keeps its compiled programs.
+        explainer = Explainer(model, fast=options.compile, precision=options.precision)
         return lambda: explainer.explain({"pixel_values": pixels}, **request)
 
-    found = {
+    every = {
         "forward": forward,
         "forward + gradient at the attention maps": forward_and_gradient,
-        "whence": by("whence"),
-        "rollout": by("rollout"),
-        "gae": by("gae"),
-        "attnlrp": by("attnlrp"),
-        "lrp": by("lrp"),
-        "tiba, stable": by("tiba"),
-        "tiba, reference": by("tiba", target=0, rules="reference"),
-        "tiba, stable, 10 classes": by("tiba", classes=list(range(10))),
+        "whence": explain_by("whence"),
+        "rollout": explain_by("rollout"),
+        "gae": explain_by("gae"),
+        "attnlrp": explain_by("attnlrp"),
+        "lrp": explain_by("lrp"),
+        "tiba, stable": explain_by("tiba"),
+        "tiba, reference": explain_by("tiba", target=0, rules="reference"),
+        "tiba, stable, 10 classes": explain_by("tiba", classes=list(range(10))),
     }
-    wanted = ["forward", *(options.only or list(found)[1:])]
-    return {name: found[name] for name in wanted}
+    names = ["forward", *(options.only or list(every)[1:])]
+    return {name: every[name] for name in names}
 
 
-def timed(run: Callable[[], Any], device: torch.device) -> float:
+def measure_seconds(run: Callable[[], Any], device: torch.device) -> float:
     synchronize(device)
     start = time.perf_counter()
     run()
@@ -85,15 +86,15 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize()
 
 
-def released() -> None:
-    """Give freed memory back to the system, so that the next peak is seen."""
+def release_memory() -> None:
+    """Give freed memory back to the system, so that the next peak shows."""
     gc.collect()
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def peak_memory(run: Callable[[], Any], device: torch.device) -> float | None:
-    """Bytes needed at the peak of a run, beyond what was in use before; None if unknown."""
+def measure_peak_memory(run: Callable[[], Any], device: torch.device) -> float | None:
+    """Measure the peak of memory in a run beyond the start, in bytes; None if unknown."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
         before = torch.cuda.memory_allocated()
@@ -102,12 +103,12 @@ def peak_memory(run: Callable[[], Any], device: torch.device) -> float | None:
         return torch.cuda.max_memory_allocated() - before
     if not STATM.exists():
         return None
-    released()
-    done, sizes = threading.Event(), [resident()]
+    release_memory()
+    done, sizes = threading.Event(), [read_resident_bytes()]
 
     def watch() -> None:
         while not done.wait(0.001):
-            sizes.append(resident())
+            sizes.append(read_resident_bytes())
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -117,25 +118,25 @@ def peak_memory(run: Callable[[], Any], device: torch.device) -> float | None:
     return max(sizes) - sizes[0]
 
 
-def resident() -> int:
+def read_resident_bytes() -> int:
     return int(STATM.read_text().split()[1]) * PAGE
 
 
-def measure(
+def measure_batch(
     model: torch.nn.Module, batch: int, device: torch.device, options: argparse.Namespace
 ) -> list[dict]:
     pixels = torch.randn(batch, 3, 224, 224, device=device)
-    runs = variants(model, pixels, options)
+    runs = list_variants(model, pixels, options)
 
     def warm(run: Callable[[], Any]) -> Callable[[], Any]:
-        # The second or third call compiles, the one after it is like all that will follow.
-        return lambda: [run() for _ in range(4 if options.fast else 1)]
+        # The first calls compile; the last is like all later ones.
+        return lambda: [run() for _ in range(4 if options.compile else 1)]
 
-    memory = {name: peak_memory(warm(run), device) for name, run in runs.items()}
+    memory = {name: measure_peak_memory(warm(run), device) for name, run in runs.items()}
     times: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(options.rounds):
         for name, run in runs.items():
-            times[name].append(timed(run, device))
+            times[name].append(measure_seconds(run, device))
     forward = min(times["forward"])
     return [
         {
@@ -150,7 +151,7 @@ def measure(
     ]
 
 
-def table(rows: list[dict]) -> str:
+def format_table(rows: list[dict]) -> str:
     lines = [
         "| batch | what | ms | ms an image | forwards | peak MB |",
         "| ---: | --- | ---: | ---: | ---: | ---: |",
@@ -171,8 +172,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--device", help="default: cpu, then cuda where there is one")
     parser.add_argument("--precision", choices=("tf32", "bfloat16"), help="of matrix products")
-    parser.add_argument("--fast", action="store_true", help="what is compiled and run again")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="these rows, by name")
+    parser.add_argument("--compile", action="store_true", help="compile the explanations")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="only these rows, by name")
     parser.add_argument("--memory", type=float, help="gibibytes that an explanation may keep")
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
     options = parser.parse_args()
@@ -188,12 +189,12 @@ def main() -> None:
         on = torch.cuda.get_device_name() if device.type == "cuda" else platform.machine()
         print(
             f"\nViT-{options.size}/16 at 224, products in {options.precision or 'float32'}, {name} "
-            f"({on}, {torch.get_num_threads()} threads){', fast' * options.fast}, whence "
-            f"{__version__}, "
-            f"torch {torch.__version__}\n"
+            f"({on}, {torch.get_num_threads()} threads){', compiled' * options.compile}, "
+            f"whence {__version__}, torch {torch.__version__}\n"
         )
-        rows = [row for batch in options.batch for row in measure(model, batch, device, options)]
-        print(table(rows), flush=True)
+        batches = (measure_batch(model, batch, device, options) for batch in options.batch)
+        rows = [row for batch in batches for row in batch]
+        print(format_table(rows), flush=True)
         everything += [{"device": name, "on": on, **row} for row in rows]
     if options.json:
         options.json.write_text(json.dumps(everything, indent=1))

@@ -15,13 +15,13 @@ from typing import NamedTuple
 import torch
 import transformers
 
-from engine import SIZES, peak_memory, timed
+from engine import SIZES, measure_peak_memory, measure_seconds
 from whence import Explainer
 from whence.version import __version__
 
 
 class Case(NamedTuple):
-    """What is explained."""
+    """One measured model and batch."""
 
     batch: int = 1
     image: int = 224
@@ -34,7 +34,7 @@ class Case(NamedTuple):
         return (self.image // 16) ** 2 + 1
 
 
-VARIED = {
+AXES = {
     "batch": [Case(batch=n) for n in (1, 2, 4, 8, 16)],
     "tokens": [Case(image=n) for n in (112, 224, 320, 448)],
     "layers": [Case(layers=n) for n in (6, 12, 24)],
@@ -42,8 +42,8 @@ VARIED = {
 }
 
 
-def measured(case: Case, options: argparse.Namespace) -> Iterator[str]:
-    """The cells of a row: milliseconds of a forward; of each method milliseconds and forwards."""
+def measure_row(case: Case, options: argparse.Namespace) -> Iterator[str]:
+    """Yield the cells of a row: ms of a forward; ms, forwards and peak MB of each method."""
     config = transformers.ViTConfig(
         num_hidden_layers=case.layers,
         image_size=case.image,
@@ -54,25 +54,25 @@ def measured(case: Case, options: argparse.Namespace) -> Iterator[str]:
     torch.manual_seed(0)
     model = transformers.ViTForImageClassification(config).to(device).eval()
     pixels = torch.randn(case.batch, 3, case.image, case.image, device=device)
-    explainer = Explainer(model, fast=options.fast)
+    explainer = Explainer(model, fast=options.compile)
     classes = {"classes": list(range(case.classes))} if case.classes > 1 else {"target": 0}
 
     def forward() -> None:
         with torch.no_grad():
             model(pixel_values=pixels)
 
-    def by(method: str) -> None:
+    def explain_by(method: str) -> None:
         explainer.explain({"pixel_values": pixels}, method=method, **classes)
 
-    runs = {"": forward} | {name: lambda name=name: by(name) for name in options.methods}
+    runs = {"": forward} | {name: lambda name=name: explain_by(name) for name in options.methods}
     for run in runs.values():
-        for _ in range(4 if options.fast else 1):
+        for _ in range(4 if options.compile else 1):
             run()
-    memory = {name: peak_memory(run, device) for name, run in runs.items()}
+    memory = {name: measure_peak_memory(run, device) for name, run in runs.items()}
     fastest = dict.fromkeys(runs, float("inf"))
     for _ in range(options.rounds):
         for name, run in runs.items():
-            fastest[name] = min(fastest[name], timed(run, device))
+            fastest[name] = min(fastest[name], measure_seconds(run, device))
     yield f"{fastest[''] * 1e3:.0f}"
     for name in options.methods:
         peak = memory[name]
@@ -85,23 +85,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--size", choices=SIZES, default="tiny")
     parser.add_argument("--methods", nargs="+", default=["tiba", "whence"])
-    parser.add_argument("--vary", nargs="+", choices=VARIED, default=list(VARIED))
+    parser.add_argument("--vary", nargs="+", choices=AXES, default=list(AXES))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--fast", action="store_true", help="what is compiled and run again")
+    parser.add_argument("--compile", action="store_true", help="compile the explanations")
     options = parser.parse_args()
     on = torch.cuda.get_device_name() if options.device == "cuda" else platform.machine()
     print(
         f"ViT-{options.size}/16, float32, {options.device} ({on}, {torch.get_num_threads()} "
-        f"threads){', fast' * options.fast}, whence {__version__}, torch {torch.__version__}"
+        f"threads){', compiled' * options.compile}, whence {__version__}, torch {torch.__version__}"
     )
     columns = "".join(f" {name}: ms | forwards | peak MB |" for name in options.methods)
     for axis in options.vary:
         print(
             f"\n| {axis} | forward: ms |{columns}\n| ---: | ---: |{' ---: |' * columns.count('|')}"
         )
-        for case in VARIED[axis]:
-            print(f"| {getattr(case, axis)} | {' | '.join(measured(case, options))} |", flush=True)
+        for case in AXES[axis]:
+            print(
+                f"| {getattr(case, axis)} | {' | '.join(measure_row(case, options))} |", flush=True
+            )
 
 
 if __name__ == "__main__":

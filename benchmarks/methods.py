@@ -3,8 +3,8 @@
     python benchmarks/methods.py --size tiny --batch 1
 
 The model is a ViT of transformers with random weights. All methods take turns within each round, so
-that a busy machine slows all of them; what is reported is the fastest of all rounds. Options are
-the defaults of each method.
+that a busy machine slows all of them. The fastest round counts. Options are the defaults of each
+method.
 """
 
 import argparse
@@ -17,35 +17,35 @@ from typing import Any
 import torch
 import transformers
 
-from engine import SIZES, timed
+from engine import SIZES, measure_seconds
 from whence import Explainer, methods
 from whence.version import __version__
 
 
-def variants(model: torch.nn.Module, pixels: torch.Tensor, names: list[str]) -> dict[str, Any]:
-    """A plain forward, and an explanation by each method."""
+def list_variants(model: torch.nn.Module, pixels: torch.Tensor, names: list[str]) -> dict[str, Any]:
+    """List a plain forward, and an explanation with each method."""
     explainer = Explainer(model)
 
     def forward() -> None:
         with torch.no_grad():
             model(pixel_values=pixels)
 
-    def by(name: str) -> Callable[[], Any]:
+    def explain_by(name: str) -> Callable[[], Any]:
         return lambda: explainer.explain({"pixel_values": pixels}, target=0, method=name)
 
-    return {"forward": forward, **{name: by(name) for name in names}}
+    return {"forward": forward, **{name: explain_by(name) for name in names}}
 
 
 def measure(
     runs: dict[str, Callable[[], Any]], rounds: int, device: torch.device, patience: float
 ) -> dict[str, float]:
-    """The fastest of some rounds, in seconds; what takes longer than the patience runs once."""
+    """Measure the fastest round, in seconds; runs slower than `patience` run once."""
     runs["forward"]()
-    fastest = {name: timed(run, device) for name, run in runs.items()}
+    fastest = {name: measure_seconds(run, device) for name, run in runs.items()}
     for _ in range(rounds - 1):
         for name, run in runs.items():
             if fastest[name] < patience:
-                fastest[name] = min(fastest[name], timed(run, device))
+                fastest[name] = min(fastest[name], measure_seconds(run, device))
     return fastest
 
 
@@ -68,13 +68,13 @@ def main() -> None:
         f"ViT-{options.size}/16 at 224, batch {options.batch}, float32, {device} ({on}, "
         f"{torch.get_num_threads()} threads), whence {__version__}, torch {torch.__version__}\n"
     )
-    runs = variants(model, pixels, options.methods)
+    runs = list_variants(model, pixels, options.methods)
     fastest = measure(runs, options.rounds, device, options.patience)
-    print("| method | ms | forwards | said to cost |\n| --- | ---: | ---: | --- |")
+    print("| method | ms | forwards | documented cost |\n| --- | ---: | ---: | --- |")
     for name, seconds in sorted(fastest.items(), key=lambda pair: pair[1]):
-        said = "1" if name == "forward" else methods.describe(name).cost
+        documented = "1" if name == "forward" else methods.describe(name).cost
         forwards = seconds / fastest["forward"]
-        print(f"| {name} | {seconds * 1e3:.1f} | {forwards:.1f} | {said} |")
+        print(f"| {name} | {seconds * 1e3:.1f} | {forwards:.1f} | {documented} |")
     if options.json:
         options.json.write_text(json.dumps(fastest, indent=1))
 

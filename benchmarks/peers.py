@@ -1,4 +1,4 @@
-"""Explanations by other libraries beside ours, in one run, on the same weights and inputs.
+"""Measure explanations by other libraries and by whence in one run, on the same weights.
 
     python benchmarks/peers.py --batch 1 8 --authors path/to/Transformer-Explainability
 
@@ -6,9 +6,9 @@ The model is a ViT of timm with random weights. The authors' code is read from a
 name; Captum, pytorch-grad-cam and lxt are used where they are installed, and left out, with a line
 that says how to get them, where not. All take turns within each round, and the fastest round
 counts. Where two rows compute the same quantity, their agreement is the correlation of the two
-maps, the lowest among samples, and their largest difference in terms of the largest score.
+maps, the lowest among samples, and their largest difference relative to the largest score.
 
-On text, lxt supports models of its own: attnlrp_beside_lxt.py compares the numbers there.
+On text, lxt supports models of its own: compare_attnlrp_lxt.py compares the numbers there.
 """
 
 import argparse
@@ -26,8 +26,9 @@ import timm
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from typing_extensions import override
 
-from engine import peak_memory, timed
+from engine import measure_peak_memory, measure_seconds
 from whence import Explainer
 from whence.version import __version__
 
@@ -42,12 +43,12 @@ INSTALL = {  # what pip is asked for
 
 
 class Variant(NamedTuple):
-    """Something that is measured.
+    """A row of the table.
 
     Attributes:
-        run: Does it.
-        like: What of ours computes the same quantity.
-        scaled: Whether it comes on a scale of its own, so that differences mean nothing.
+        run: Computes the explanation.
+        like: The row of whence that computes the same quantity.
+        scaled: Whether scores have a scale of their own, so that differences mean nothing.
     """
 
     run: Callable[[], Any]
@@ -56,49 +57,49 @@ class Variant(NamedTuple):
 
 
 class ToGrid(nn.Module):
-    """Tokens behind a class token as a picture of features, which Captum's Grad-CAM wants."""
+    """Turns tokens after a class token into a feature map, which Captum's Grad-CAM needs."""
 
     def __init__(self, rows: int) -> None:
         super().__init__()
         self.rows = rows
-        self.prefix: Tensor | None = None
+        self.prefix = torch.empty(0)
 
-    def forward(self, tokens: Tensor) -> Tensor:  # noqa: D102
+    @override
+    def forward(self, tokens: Tensor) -> Tensor:
         self.prefix = tokens[:, :1]
-        return grid_of(tokens, self.rows)
+        return to_patch_grid(tokens, self.rows)
 
 
 class FromGrid(nn.Module):
-    """The way back."""
+    """Turns the feature map back into tokens."""
 
     def __init__(self, to_grid: ToGrid) -> None:
         super().__init__()
         self.to_grid = [to_grid]  # in a list, so as not to be one of its modules
 
-    def forward(self, grid: Tensor) -> Tensor:  # noqa: D102
-        prefix = self.to_grid[0].prefix
-        assert prefix is not None
-        return torch.cat([prefix, grid.flatten(2).mT], 1)
+    @override
+    def forward(self, grid: Tensor) -> Tensor:
+        return torch.cat([self.to_grid[0].prefix, grid.flatten(2).mT], 1)
 
 
-def grid_of(tokens: Tensor, rows: int) -> Tensor:
+def to_patch_grid(tokens: Tensor, rows: int) -> Tensor:
     return tokens[:, 1:].mT.reshape(len(tokens), -1, rows, rows)
 
 
-def by_patch(pixels: Tensor, rows: int) -> Tensor:
-    """Values of pixels, (batch, height, width), summed over patches."""
+def sum_over_patches(pixels: Tensor, rows: int) -> Tensor:
+    """Sum values of pixels, (batch, height, width), over each patch."""
     area = pixels[0].numel() / rows**2
     return area * F.adaptive_avg_pool2d(pixels[:, None], rows)[:, 0].flatten(1)
 
 
-def gradient(model: nn.Module, pixels: Tensor) -> Tensor:
+def compute_gradient(model: nn.Module, pixels: Tensor) -> Tensor:
     leaf = pixels.clone().requires_grad_()
     return torch.autograd.grad(model(leaf)[:, TARGET].sum(), leaf)[0]
 
 
-def ours(model: nn.Module, pixels: Tensor, options: argparse.Namespace) -> dict[str, Variant]:
-    def by(method: str, fast: bool = False, like: str = "", **request: Any) -> Variant:
-        explainer = Explainer(model, fast=fast)  # of its own, so that it keeps what it compiled
+def list_ours(model: nn.Module, pixels: Tensor, options: argparse.Namespace) -> dict[str, Variant]:
+    def explain_by(method: str, compile: bool = False, like: str = "", **request: Any) -> Variant:
+        explainer = Explainer(model, fast=compile)  # one a row: it keeps its compiled programs
         request |= {"target": TARGET, "method": method, "memory": options.memory}
 
         def run() -> Tensor:
@@ -107,40 +108,36 @@ def ours(model: nn.Module, pixels: Tensor, options: argparse.Namespace) -> dict[
         return Variant(run, like)
 
     found = {
-        "whence": by("whence"),
-        "tiba, stable": by("tiba"),
-        "tiba, reference": by("tiba", rules="reference"),
-        "gae": by("gae"),
-        "rollout": by("rollout"),
-        "attnlrp": by("attnlrp"),
-        "gradcam": by("gradcam"),
-        "integrated_gradients": by("integrated_gradients", steps=options.steps),
+        "whence": explain_by("whence"),
+        "tiba, stable": explain_by("tiba"),
+        "tiba, reference": explain_by("tiba", rules="reference"),
+        "gae": explain_by("gae"),
+        "rollout": explain_by("rollout"),
+        "attnlrp": explain_by("attnlrp"),
+        "gradcam": explain_by("gradcam"),
+        "integrated_gradients": explain_by("integrated_gradients", steps=options.steps),
     }
-    if options.fast:
-        found |= {
-            "whence, fast": by("whence", fast=True, like="whence"),
-            "tiba, stable, fast": by("tiba", fast=True, like="tiba, stable"),
-            "tiba, reference, fast": by(
-                "tiba", fast=True, like="tiba, reference", rules="reference"
-            ),
-            "gae, fast": by("gae", fast=True, like="gae"),
-            "attnlrp, fast": by("attnlrp", fast=True, like="attnlrp"),
-        }
+    if options.compile:
+        names = ("whence", "tiba, stable", "tiba, reference", "gae", "attnlrp")
+        for name in names:
+            method, _, rules = name.partition(", ")
+            request = {"rules": rules} if rules else {}
+            found[f"{name}, compiled"] = explain_by(method, compile=True, like=name, **request)
     return found
 
 
-def plain(model: nn.Module, pixels: Tensor) -> dict[str, Variant]:
+def list_plain(model: nn.Module, pixels: Tensor) -> dict[str, Variant]:
     def forward() -> None:
         with torch.no_grad():
             model(pixels)
 
     return {
         "forward": Variant(forward),
-        "forward + backward": Variant(lambda: gradient(model, pixels)),
+        "forward + backward": Variant(lambda: compute_gradient(model, pixels)),
     }
 
 
-def captum(model: nn.Module, pixels: Tensor, steps: int) -> dict[str, Variant]:
+def list_captum(model: nn.Module, pixels: Tensor, steps: int) -> dict[str, Variant]:
     from captum.attr import IntegratedGradients, LayerGradCam
 
     rows = model.patch_embed.grid_size[0]
@@ -158,7 +155,7 @@ def captum(model: nn.Module, pixels: Tensor, steps: int) -> dict[str, Variant]:
         found = IntegratedGradients(model).attribute(
             pixels, target=TARGET, n_steps=steps, internal_batch_size=max(steps, len(pixels))
         )
-        return by_patch(found.sum(1), rows)
+        return sum_over_patches(found.sum(1), rows)
 
     return {
         "Captum, Grad-CAM": Variant(gradcam, "gradcam"),
@@ -166,22 +163,22 @@ def captum(model: nn.Module, pixels: Tensor, steps: int) -> dict[str, Variant]:
     }
 
 
-def grad_cam(model: nn.Module, pixels: Tensor) -> dict[str, Variant]:
+def list_grad_cam(model: nn.Module, pixels: Tensor) -> dict[str, Variant]:
     from pytorch_grad_cam import GradCAM
     from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
 
     rows = model.patch_embed.grid_size[0]
     own = copy.deepcopy(model)  # hooks stay on it
-    cam = GradCAM(own, [own.blocks[-1].norm1], reshape_transform=lambda t: grid_of(t, rows))
+    cam = GradCAM(own, [own.blocks[-1].norm1], reshape_transform=lambda t: to_patch_grid(t, rows))
     targets = [ClassifierOutputTarget(TARGET)] * len(pixels)
 
     def run() -> Tensor:
-        return by_patch(torch.from_numpy(cam(pixels, targets)), rows)
+        return sum_over_patches(torch.from_numpy(cam(pixels, targets)), rows)
 
     return {"pytorch-grad-cam, Grad-CAM": Variant(run, "gradcam", scaled=True)}
 
 
-def lxt(model: nn.Module, pixels: Tensor) -> dict[str, Variant]:
+def list_lxt(model: nn.Module, pixels: Tensor) -> dict[str, Variant]:
     # Its list of supported models, none of them a ViT by AttnLRP, wants transformers 4.
     sys.modules.setdefault("lxt.efficient.models", MagicMock())
     from lxt.efficient import patches
@@ -193,22 +190,22 @@ def lxt(model: nn.Module, pixels: Tensor) -> dict[str, Variant]:
     )
 
     def run() -> Tensor:
-        # The classes are patched, as lxt does it, but no longer than this takes.
+        # Classes are patched, as lxt does it, for this call only.
         with (
             patch.object(norm, "forward", patches.layer_norm_forward),
             patch.object(activation, "original_forward", activation.forward, create=True),
             patch.object(activation, "forward", patches.non_linear_forward),
             patch.object(F, "scaled_dot_product_attention", partial(attention, None)),
         ):
-            relevance = pixels * gradient(model, pixels)
-        return by_patch(relevance.sum(1), model.patch_embed.grid_size[0])
+            relevance = pixels * compute_gradient(model, pixels)
+        return sum_over_patches(relevance.sum(1), model.patch_embed.grid_size[0])
 
     return {"lxt, AttnLRP": Variant(run, "attnlrp")}
 
 
 @contextmanager
-def on_this_device(device: torch.device):
-    """The authors' code asks for CUDA by name; where there is none, tensors stay where they are."""
+def keep_on_device(device: torch.device):
+    """Keep tensors on the CPU where the authors' code asks for CUDA by name."""
     if device.type == "cuda":
         yield
     else:
@@ -216,7 +213,7 @@ def on_this_device(device: torch.device):
             yield
 
 
-def authors(model: nn.Module, pixels: Tensor, checkout: Path) -> dict[str, Variant]:
+def list_authors(model: nn.Module, pixels: Tensor, checkout: Path) -> dict[str, Variant]:
     sys.path.insert(0, str(checkout))
     from baselines.ViT.ViT_explanation_generator import LRP
     from baselines.ViT.ViT_LRP import VisionTransformer
@@ -236,7 +233,7 @@ def authors(model: nn.Module, pixels: Tensor, checkout: Path) -> dict[str, Varia
     generator = LRP(theirs)
 
     def run() -> Tensor:
-        with on_this_device(pixels.device):
+        with keep_on_device(pixels.device):
             maps = [  # it takes one image at a time
                 generator.generate_LRP(one[None], TARGET, method="transformer_attribution")
                 for one in pixels
@@ -246,15 +243,15 @@ def authors(model: nn.Module, pixels: Tensor, checkout: Path) -> dict[str, Varia
     return {AUTHORS: Variant(run, "tiba, reference")}
 
 
-def collected(options: argparse.Namespace, model: nn.Module, pixels: Tensor) -> dict[str, Variant]:
-    found = plain(model, pixels) | ours(model, pixels, options)
+def list_rows(options: argparse.Namespace, model: nn.Module, pixels: Tensor) -> dict[str, Variant]:
+    found = list_plain(model, pixels) | list_ours(model, pixels, options)
     peers: dict[str, Callable[[], dict[str, Variant]]] = {
-        "Captum": lambda: captum(model, pixels, options.steps),
-        "pytorch-grad-cam": lambda: grad_cam(model, pixels),
-        "lxt": lambda: lxt(model, pixels),
+        "Captum": lambda: list_captum(model, pixels, options.steps),
+        "pytorch-grad-cam": lambda: list_grad_cam(model, pixels),
+        "lxt": lambda: list_lxt(model, pixels),
     }
     if options.authors is not None:
-        peers[AUTHORS] = lambda: authors(model, pixels, options.authors)
+        peers[AUTHORS] = lambda: list_authors(model, pixels, options.authors)
     for name, peer in peers.items():
         try:
             found |= peer()
@@ -266,8 +263,8 @@ def collected(options: argparse.Namespace, model: nn.Module, pixels: Tensor) -> 
     return {name: variant for name, variant in found.items() if name in wanted}
 
 
-def agreement(theirs: Tensor, ours: Tensor, scaled: bool) -> str:
-    """The lowest correlation of two maps of a sample, and their largest difference."""
+def compare(theirs: Tensor, ours: Tensor, scaled: bool) -> str:
+    """Describe the agreement of two maps: lowest correlation of a sample, largest difference."""
     theirs, ours = (x.detach().double().cpu().flatten(1) for x in (theirs, ours))
     difference = (theirs - ours).abs().max() / ours.abs().max()
     theirs, ours = (x - x.mean(1, keepdim=True) for x in (theirs, ours))
@@ -281,15 +278,15 @@ def measure(
     results: dict[str, Any] = {}
 
     def warm_up(name: str) -> None:
-        # With `fast`, the second or third call compiles.
-        for _ in range(4 if name.endswith("fast") else 1):
+        # The first calls compile.
+        for _ in range(4 if name.endswith("compiled") else 1):
             results[name] = runs[name].run()
 
-    memory = {name: peak_memory(partial(warm_up, name), device) for name in runs}
+    memory = {name: measure_peak_memory(partial(warm_up, name), device) for name in runs}
     fastest = dict.fromkeys(runs, float("inf"))
     for _ in range(rounds):
         for name, variant in runs.items():
-            fastest[name] = min(fastest[name], timed(variant.run, device))
+            fastest[name] = min(fastest[name], measure_seconds(variant.run, device))
     return fastest, memory, results
 
 
@@ -310,7 +307,7 @@ def report(runs: dict[str, Variant], rounds: int, batch: int, device: torch.devi
             f"{seconds / fastest['forward']:.1f}",
             "?" if peak is None else f"{peak / 1e6:.0f}",
             *([f"{fastest[AUTHORS] / seconds:.1f}"] if beside else []),
-            f"{agreement(results[name], results[like], scaled)} with {like}"
+            f"{compare(results[name], results[like], scaled)} with {like}"
             if like in results
             else "",
         ]
@@ -325,7 +322,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20, help="of integrated gradients")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--tf32", action="store_true", help="let float32 products use TF32")
-    parser.add_argument("--fast", action="store_true", help="also what is compiled and run again")
+    parser.add_argument("--compile", action="store_true", help="also compiled explanations")
     parser.add_argument("--memory", type=float, help="gibibytes that an explanation may keep")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these rows, by name")
     parser.add_argument("--authors", type=Path, help="a checkout of Transformer-Explainability")
@@ -343,7 +340,7 @@ def main() -> None:
     )
     for batch in options.batch:
         pixels = torch.randn(batch, 3, *model.patch_embed.img_size, device=device)
-        report(collected(options, model, pixels), options.rounds, batch, device)
+        report(list_rows(options, model, pixels), options.rounds, batch, device)
 
 
 if __name__ == "__main__":

@@ -23,8 +23,8 @@ LABELS = ["NEG", "POS"]
 LENGTH = 512
 
 
-def reviews(folder: Path, split: str) -> tuple[list[list[str]], Tensor]:
-    """The words of each review, and its class."""
+def read_reviews(folder: Path, split: str) -> tuple[list[list[str]], Tensor]:
+    """Read the words of each review, and its class."""
     with (folder / f"{split}.jsonl").open(encoding="utf-8") as file:
         rows = [json.loads(line) for line in file]
     texts = [(folder / "docs" / row["annotation_id"]).read_text(encoding="utf-8") for row in rows]
@@ -32,7 +32,7 @@ def reviews(folder: Path, split: str) -> tuple[list[list[str]], Tensor]:
     return [text.split() for text in texts], torch.tensor(labels)
 
 
-def encoded(tokenizer, texts: list[list[str]]) -> Tensor:
+def encode(tokenizer, texts: list[list[str]]) -> Tensor:
     batch = tokenizer(
         texts,
         is_split_into_words=True,
@@ -44,15 +44,15 @@ def encoded(tokenizer, texts: list[list[str]]) -> Tensor:
     return batch["input_ids"]
 
 
-def logits_of(model: nn.Module, ids: Tensor) -> Tensor:
-    """Logits for ids, of which 0 is padding."""
+def compute_logits(model: nn.Module, ids: Tensor) -> Tensor:
+    """Compute logits for ids, of which 0 is padding."""
     return model(input_ids=ids, attention_mask=(ids != 0).long()).logits.float()
 
 
 @torch.no_grad()
-def accuracy(model: nn.Module, ids: Tensor, labels: Tensor) -> float:
+def measure_accuracy(model: nn.Module, ids: Tensor, labels: Tensor) -> float:
     model.eval()
-    logits = torch.cat([logits_of(model, part) for part in ids.split(32)])
+    logits = torch.cat([compute_logits(model, chunk) for chunk in ids.split(32)])
     return float((logits.argmax(1) == labels).float().mean())
 
 
@@ -66,7 +66,7 @@ def fit(model: nn.Module, ids: Tensor, labels: Tensor, options: argparse.Namespa
         model.train()
         total = 0.0
         for chosen in torch.randperm(len(ids)).to(ids.device).split(options.batch):
-            loss = F.cross_entropy(logits_of(model, ids[chosen]), labels[chosen])
+            loss = F.cross_entropy(compute_logits(model, ids[chosen]), labels[chosen])
             optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -99,14 +99,16 @@ def main() -> None:
     model = model.float().to(options.device)
     data = {}
     for split in ("train", "val", "test"):
-        texts, labels = reviews(folder, split)
-        data[split] = encoded(tokenizer, texts).to(options.device), labels.to(options.device)
+        texts, labels = read_reviews(folder, split)
+        data[split] = encode(tokenizer, texts).to(options.device), labels.to(options.device)
     fit(model, *data["train"], options)
-    reached = {split: round(accuracy(model, *data[split]), 4) for split in ("val", "test")}
-    print(f"accuracy {reached}")
+    accuracies = {
+        split: round(measure_accuracy(model, *data[split]), 4) for split in ("val", "test")
+    }
+    print(f"accuracy {accuracies}")
     model.cpu().save_pretrained(options.out)
     tokenizer.save_pretrained(options.out)
-    facts = {"accuracy": reached, "epochs": options.epochs, "seed": options.seed}
+    facts = {"accuracy": accuracies, "epochs": options.epochs, "seed": options.seed}
     (options.out / "training.json").write_text(json.dumps(facts, indent=1))
 
 

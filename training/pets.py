@@ -29,8 +29,8 @@ SIZE, PATCH, BLOCKS = 160, 10, 8
 SPECIES = ["cat", "dog"]
 
 
-def photos(folder: Path, split: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Photos as uint8 (n, 3, size, size), with species and breed."""
+def read_photos(folder: Path, split: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Read photos as uint8 (n, 3, size, size), with species and breed."""
     with (folder / "labels.csv").open() as file:
         everything = list(csv.DictReader(file))
     breeds = sorted({row["breed"] for row in everything})
@@ -43,8 +43,8 @@ def photos(folder: Path, split: str) -> tuple[Tensor, Tensor, Tensor]:
     return pixels, species, torch.tensor([breeds.index(row["breed"]) for row in rows])
 
 
-def initial_model(weights: dict[str, Tensor]) -> ViTForImageClassification:
-    """The first blocks of the ImageNet model, with smaller patches and more of them."""
+def build_initial_model(weights: dict[str, Tensor]) -> ViTForImageClassification:
+    """Build a model of the ImageNet model's first blocks, with smaller patches and more of them."""
     config = ViTConfig(
         hidden_size=192,
         num_hidden_layers=BLOCKS,
@@ -69,9 +69,9 @@ def initial_model(weights: dict[str, Tensor]) -> ViTForImageClassification:
             named[found[0]].copy_(value)
 
     assign("embeddings.cls_token", weights["cls_token"])
-    assign("patch_embeddings.projection.weight", shrunk_patches(weights["patch_embed.proj.weight"]))
+    assign("patch_embeddings.projection.weight", shrink_patches(weights["patch_embed.proj.weight"]))
     assign("patch_embeddings.projection.bias", weights["patch_embed.proj.bias"])
-    assign("embeddings.position_embeddings", stretched_positions(weights["pos_embed"]))
+    assign("embeddings.position_embeddings", stretch_positions(weights["pos_embed"]))
     blocks = next(m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == BLOCKS)
     for n, block in enumerate(blocks):
         load_block(
@@ -113,8 +113,8 @@ def load_block(block: nn.Module, weights: dict[str, Tensor]) -> None:
         norm.load_state_dict({k: weights[f"{prefix}.{k}"] for k in ("weight", "bias")})
 
 
-def shrunk_patches(weight: Tensor) -> Tensor:
-    """Filters for smaller patches that give what the old ones give on enlarged patches."""
+def shrink_patches(weight: Tensor) -> Tensor:
+    """Shrink filters so that they give on a patch what the old ones give on it enlarged."""
     old = weight.shape[-1]
     enlarge = F.interpolate(
         torch.eye(PATCH * PATCH).reshape(-1, 1, PATCH, PATCH), (old, old), mode="bilinear"
@@ -122,19 +122,19 @@ def shrunk_patches(weight: Tensor) -> Tensor:
     return (weight.flatten(2) @ enlarge.T).unflatten(-1, (PATCH, PATCH))
 
 
-def stretched_positions(positions: Tensor) -> Tensor:
+def stretch_positions(positions: Tensor) -> Tensor:
     side = math.isqrt(positions.shape[1] - 1)
     grid = positions[:, 1:].unflatten(1, (side, side)).permute(0, 3, 1, 2)
     grid = F.interpolate(grid, (SIZE // PATCH,) * 2, mode="bicubic", align_corners=False)
     return torch.cat([positions[:, :1], grid.permute(0, 2, 3, 1).flatten(1, 2)], 1)
 
 
-def normalised(pixels: Tensor) -> Tensor:
+def normalize(pixels: Tensor) -> Tensor:
     return (pixels.float() / 255 - 0.5) / 0.5
 
 
-def augmented(pixels: Tensor) -> Tensor:
-    """Random crops, flips, brightness and contrast, on the device of the photos."""
+def augment(pixels: Tensor) -> Tensor:
+    """Crop, flip, brighten and contrast at random, on the device of the photos."""
     n, device = len(pixels), pixels.device
     scale = torch.empty(n, device=device).uniform_(0.45, 1.0).sqrt()
     ratio = torch.empty(n, device=device).uniform_(-0.25, 0.25).exp()
@@ -154,8 +154,8 @@ def augmented(pixels: Tensor) -> Tensor:
     return ((images - mean) * contrast + mean + brightness).clamp(0, 255)
 
 
-def mosaics(images: Tensor, labels: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-    """Half of one photo beside, or above, half of another; labels in proportion."""
+def make_mosaics(images: Tensor, labels: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """Put a part of one photo beside or above a part of another; labels in proportion."""
     other = torch.randperm(len(images), device=images.device)
     cut = int(SIZE * float(torch.empty(1).uniform_(0.3, 0.7)))
     dim = -1 if torch.rand(1) < 0.5 else -2
@@ -166,7 +166,7 @@ def mosaics(images: Tensor, labels: list[Tensor]) -> tuple[Tensor, list[Tensor]]
     return torch.cat([first, second], dim), mixed
 
 
-def batches(count: int, size: int, device: torch.device) -> Iterator[Tensor]:
+def draw_batches(count: int, size: int, device: torch.device) -> Iterator[Tensor]:
     order = torch.randperm(count, device=device)
     yield from order[: count // size * size].split(size)
 
@@ -191,14 +191,14 @@ def train(
     )
     for epoch in range(options.epochs):
         total = 0.0
-        for chosen in batches(len(pixels), options.batch, device):
-            images = augmented(pixels[chosen])
+        for chosen in draw_batches(len(pixels), options.batch, device):
+            images = augment(pixels[chosen])
             labels = [species[chosen], breeds[chosen]]
             if torch.rand(1) < 0.5:
-                images, labels = mosaics(images, labels)
+                images, labels = make_mosaics(images, labels)
             pooled.clear()
             with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-                logits = model(pixel_values=normalised(images)).logits.float()
+                logits = model(pixel_values=normalize(images)).logits.float()
                 breed_logits = breed_head(pooled[0]).float()
             loss = F.cross_entropy(logits, labels[0], label_smoothing=0.05)
             loss = loss + F.cross_entropy(breed_logits, labels[1], label_smoothing=0.05)
@@ -215,11 +215,11 @@ def train(
 
 
 @torch.no_grad()
-def accuracy(model: nn.Module, pixels: Tensor, species: Tensor, device: str) -> float:
+def measure_accuracy(model: nn.Module, pixels: Tensor, species: Tensor, device: str) -> float:
     model.eval()
     right = 0
     for images, labels in zip(pixels.split(256), species.split(256), strict=True):
-        logits = model(pixel_values=normalised(images.to(device))).logits
+        logits = model(pixel_values=normalize(images.to(device))).logits
         right += int((logits.argmax(1).cpu() == labels).sum())
     return right / len(pixels)
 
@@ -236,11 +236,11 @@ def main() -> None:
     torch.manual_seed(options.seed)
     folder = Path(os.environ["WHENCE_DATA"])
     imagenet = load_file(folder / "vit_tiny_in1k" / "model.safetensors")
-    model = initial_model({name: weight.float() for name, weight in imagenet.items()})
-    train(model, photos(folder / "pets160", "trainval"), options)
-    pixels, species, _ = photos(folder / "pets160", "test")
+    model = build_initial_model({name: weight.float() for name, weight in imagenet.items()})
+    train(model, read_photos(folder / "pets160", "trainval"), options)
+    pixels, species, _ = read_photos(folder / "pets160", "test")
     model.half().float()
-    reached = accuracy(model, pixels, species, options.device)
+    reached = measure_accuracy(model, pixels, species, options.device)
     print(f"species accuracy on the test split: {reached:.4f}")
     model.half().cpu().save_pretrained(options.out)
     ViTImageProcessor(

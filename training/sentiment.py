@@ -36,14 +36,14 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LENGTH = 128
 
 
-def sentences(path: Path) -> tuple[list[str], Tensor]:
+def read_sentences(path: Path) -> tuple[list[str], Tensor]:
     with path.open(encoding="utf-8") as file:
         rows = list(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE))[1:]
     return [row[0].strip() for row in rows], torch.tensor([int(row[1]) for row in rows])
 
 
-def review_sentences(folder: Path) -> list[str]:
-    """Sentences of the train reviews, which come one a line, without their labels."""
+def read_review_sentences(folder: Path) -> list[str]:
+    """Read the sentences of the train reviews, one a line, without their labels."""
     with (folder / "train.jsonl").open(encoding="utf-8") as file:
         names = [json.loads(line)["annotation_id"] for line in file]
     lines = {
@@ -54,8 +54,8 @@ def review_sentences(folder: Path) -> list[str]:
     return sorted(line for line in lines if 4 <= len(line.split()) <= 40)
 
 
-def small_tokenizer(texts: list[str], teacher: PreTrainedTokenizerFast, size: int):
-    """WordPiece with the teacher's most used pieces, and every character to spell the rest."""
+def build_tokenizer(texts: list[str], teacher: PreTrainedTokenizerFast, size: int):
+    """Build a WordPiece of the teacher's most used pieces, and of every character for the rest."""
     counts: Counter[str] = Counter()
     for start in range(0, len(texts), 4096):
         for tokens in teacher(texts[start : start + 4096], add_special_tokens=False)["input_ids"]:
@@ -88,30 +88,30 @@ def small_tokenizer(texts: list[str], teacher: PreTrainedTokenizerFast, size: in
     )
 
 
-def encoded(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> Tensor:
-    """Ids of all texts, padded to one length."""
+def encode(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> Tensor:
+    """Encode all texts as ids, padded to one length."""
     ids = tokenizer(texts, padding=True, truncation=True, max_length=LENGTH, return_tensors="pt")
     return ids["input_ids"]
 
 
-def logits_of(model: nn.Module, ids: Tensor) -> Tensor:
-    """Logits for a batch of ids, of which 0 is padding, cut to the longest."""
+def compute_logits(model: nn.Module, ids: Tensor) -> Tensor:
+    """Compute logits for a batch of ids, of which 0 is padding, cut to the longest."""
     ids = ids[:, : int((ids != 0).sum(1).max())]
     return model(input_ids=ids, attention_mask=(ids != 0).long()).logits.float()
 
 
 @torch.no_grad()
-def all_logits(model: nn.Module, ids: Tensor) -> Tensor:
+def compute_all_logits(model: nn.Module, ids: Tensor) -> Tensor:
     model.eval()
-    return torch.cat([logits_of(model, part) for part in ids.split(1024)])
+    return torch.cat([compute_logits(model, chunk) for chunk in ids.split(1024)])
 
 
-def accuracy(model: nn.Module, ids: Tensor, labels: Tensor) -> float:
-    return float((all_logits(model, ids).argmax(1) == labels).float().mean())
+def measure_accuracy(model: nn.Module, ids: Tensor, labels: Tensor) -> float:
+    return float((compute_all_logits(model, ids).argmax(1) == labels).float().mean())
 
 
 def fit(model: nn.Module, ids: Tensor, loss_of, epochs: int, rate: float, batch: int) -> None:
-    """Minimise a loss of (logits, positions of the samples)."""
+    """Minimise a loss of (logits, indices of the samples)."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.01)
     steps = epochs * (len(ids) // batch)
     schedule = torch.optim.lr_scheduler.LambdaLR(
@@ -123,7 +123,7 @@ def fit(model: nn.Module, ids: Tensor, loss_of, epochs: int, rate: float, batch:
         total, count = 0.0, 0
         for chosen in torch.randperm(len(ids), device=ids.device).split(batch)[:-1]:
             with torch.autocast(ids.device.type, torch.bfloat16, enabled=ids.is_cuda):
-                logits = logits_of(model, ids[chosen])
+                logits = compute_logits(model, ids[chosen])
             loss = loss_of(logits, chosen)
             optimizer.zero_grad()
             loss.backward()
@@ -134,9 +134,9 @@ def fit(model: nn.Module, ids: Tensor, loss_of, epochs: int, rate: float, batch:
         print(f"epoch {epoch + 1}/{epochs} loss {float(total) / count:.4f}", flush=True)
 
 
-def pieces_of(texts: list[str], count: int) -> list[str]:
-    """Parts of sentences, and sentences with words left out, for the student to be asked about."""
-    made = []
+def make_fragments(texts: list[str], count: int) -> list[str]:
+    """Make parts of sentences, and sentences without some words, for the student to learn from."""
+    fragments = []
     for _ in range(count):
         words = random.choice(texts).split()
         if random.random() < 0.5 and len(words) > 3:
@@ -145,12 +145,12 @@ def pieces_of(texts: list[str], count: int) -> list[str]:
             words = words[start : start + length]
         else:
             words = [word for word in words if random.random() > 0.25] or words
-        made.append(" ".join(words))
-    return made
+        fragments.append(" ".join(words))
+    return fragments
 
 
-def student_of(teacher: nn.Module, old: PreTrainedTokenizerFast, new: PreTrainedTokenizerFast):
-    """A small BERT whose word embeddings are the principal components of the teacher's."""
+def build_student(teacher: nn.Module, old: PreTrainedTokenizerFast, new: PreTrainedTokenizerFast):
+    """Build a small BERT whose word embeddings are principal components of the teacher's."""
     config = BertConfig(
         vocab_size=len(new),
         hidden_size=256,
@@ -186,35 +186,35 @@ def main() -> None:
     torch.manual_seed(options.seed)
     random.seed(options.seed)
     folder = Path(os.environ["WHENCE_DATA"])
-    train, labels = sentences(folder / "sst2" / "train.tsv")
-    dev, dev_labels = sentences(folder / "sst2" / "dev.tsv")
+    train, labels = read_sentences(folder / "sst2" / "train.tsv")
+    dev, dev_labels = read_sentences(folder / "sst2" / "dev.tsv")
     labels, dev_labels = labels.to(options.device), dev_labels.to(options.device)
 
     large = AutoTokenizer.from_pretrained(options.teacher)
     teacher = BertForSequenceClassification.from_pretrained(options.teacher, num_labels=2)
     teacher = teacher.float().to(options.device)
-    ids = encoded(large, train).to(options.device)
+    ids = encode(large, train).to(options.device)
     fit(teacher, ids, lambda logits, n: F.cross_entropy(logits, labels[n]), 3, 5e-5, 64)
-    teacher_dev = accuracy(teacher, encoded(large, dev).to(options.device), dev_labels)
+    teacher_dev = measure_accuracy(teacher, encode(large, dev).to(options.device), dev_labels)
     print(f"teacher on dev: {teacher_dev:.4f}")
 
     held_out = {re.sub(r"\W+", "", text) for text in dev}
-    texts = [*train, *review_sentences(folder / "eraser" / "movies")]
-    texts += pieces_of(texts, options.pieces)
+    texts = [*train, *read_review_sentences(folder / "eraser" / "movies")]
+    texts += make_fragments(texts, options.pieces)
     texts = [text for text in texts if re.sub(r"\W+", "", text) not in held_out]
-    soft = all_logits(teacher, encoded(large, texts).to(options.device))
-    small = small_tokenizer(train, large, options.vocabulary)
-    student = student_of(teacher, large, small).to(options.device)
-    ids = encoded(small, texts).to(options.device)
+    soft = compute_all_logits(teacher, encode(large, texts).to(options.device))
+    small = build_tokenizer(train, large, options.vocabulary)
+    student = build_student(teacher, large, small).to(options.device)
+    ids = encode(small, texts).to(options.device)
 
-    def imitation(logits: Tensor, n: Tensor) -> Tensor:
+    def imitation_loss(logits: Tensor, n: Tensor) -> Tensor:
         return F.mse_loss(logits, soft[n]) + F.kl_div(
             F.log_softmax(logits, 1), F.softmax(soft[n], 1), reduction="batchmean"
         )
 
-    fit(student, ids, imitation, options.epochs, 6e-4, 256)
+    fit(student, ids, imitation_loss, options.epochs, 6e-4, 256)
     student.half().float()
-    reached = accuracy(student, encoded(small, dev).to(options.device), dev_labels)
+    reached = measure_accuracy(student, encode(small, dev).to(options.device), dev_labels)
     print(f"student on dev: {reached:.4f}, {len(texts)} texts, {len(small)} pieces")
     student.half().cpu().save_pretrained(options.out)
     small.save_pretrained(options.out)

@@ -1,11 +1,11 @@
-"""Make the figure of methods beside each other on photos that nobody picked.
+"""Draw the heatmaps of several methods for photos that are drawn at random by a seed.
 
-    python docs/beside.py --data $WHENCE_DATA/imagenet --model $WHENCE_DATA/vit_tiny_in1k_hf \
-        --seed 0 --out docs/images/beside.png
+    python docs/compare_methods.py --data $WHENCE_DATA/imagenet \
+        --model $WHENCE_DATA/vit_tiny_in1k_hf --seed 0 --out docs/images/compare-methods.png
 
-Ten photos are drawn at random by the seed, one in each row, and explained for the predicted class.
-Datasets may mostly not be redistributed, so there are maps alone; with --photos, the photo comes
-first and maps lie over it.
+Each row has one of ten photos, explained for the predicted class. Most datasets may not be
+redistributed, so the figure has heatmaps alone; with --photos, the photo comes first and heatmaps
+lie over it.
 """
 
 import argparse
@@ -26,17 +26,18 @@ INK, GREY = "#1a1a1a", "#6b6b6b"
 GROUND = "#17181c"  # as dark as the colour of the lowest scores, so that maps grow lighter
 
 
-def panel(photo: Image.Image | None, explanation: Explanation, row: int) -> Image.Image:
-    """The map of one photo, over the photo or alone."""
-    assert explanation.grid is not None
+def draw_panel(photo: Image.Image | None, explanation: Explanation, row: int) -> Image.Image:
+    """Draw the heatmap of one photo, over the photo or alone."""
     scores = explanation.scores[row].reshape(explanation.grid)
     if photo is None:
         return render.overlay(Image.new("RGB", (SIDE, SIDE), GROUND), scores, opacity=1.0)
     return render.overlay(photo, scores)
 
 
-def sheet(photos: list[Image.Image], model: models.LoadedModel, over_photos: bool) -> Image.Image:
-    """A row for each photo and a column for each method, under their names."""
+def draw_sheet(
+    photos: list[Image.Image], model: models.LoadedModel, over_photos: bool
+) -> Image.Image:
+    """Draw a row for each photo and a column for each method, under its name."""
     shown: list[Image.Image | None] = [None] * len(photos)
     if over_photos:
         seen = model.prepare(photos).shown
@@ -51,7 +52,9 @@ def sheet(photos: list[Image.Image], model: models.LoadedModel, over_photos: boo
         draw.text((left, 5), name, INK, large)
         for row, photo in enumerate(shown):
             top = HEADING + row * (SIDE + GAP)
-            whole.paste(panel(photo, found[name], row) if name in found else photo, (left, top))
+            whole.paste(
+                draw_panel(photo, found[name], row) if name in found else photo, (left, top)
+            )
     for row in range(len(photos)):
         told = found[METHODS[0]].get_class(row, 0)
         middle = HEADING + row * (SIDE + GAP) + SIDE // 2
@@ -72,9 +75,9 @@ def main() -> None:
     data = datasets.load(options.data)
     names = drawn(data.names(), ROWS, options.seed)
     model = models.load(options.model, "image", device="cpu")
-    whole = sheet([data.read(name).content for name in names], model, options.photos)
+    whole = draw_sheet([data.read(name).content for name in names], model, options.photos)
     if not options.photos:
-        # Maps alone have few colours, which make a small file.
+        # Heatmaps alone have few colours, which make a small file.
         few = Image.Quantize.MAXCOVERAGE
         whole = whole.quantize(192, few, dither=Image.Dither.NONE)
     png = io.BytesIO()

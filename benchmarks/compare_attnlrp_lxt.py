@@ -1,16 +1,15 @@
-"""AttnLRP of whence beside that of its authors' library, lxt, on models that lxt supports.
+"""Compare AttnLRP of whence with its authors' library, lxt, on models that lxt supports.
 
     make peers
 
 lxt patches the classes of transformers 4, so it has an environment of its own. For each model, with
-random weights in float64, the largest difference of the two explanations is printed in terms of the
+random weights in float64, the largest difference of the two explanations is printed relative to the
 largest score; the exit code is 1 if one is above the tolerance.
 """
 
 import argparse
 import copy
 import sys
-from collections.abc import Callable
 from unittest.mock import MagicMock
 
 import torch
@@ -45,32 +44,33 @@ MODELS = {
 }
 
 
-def logits_of(model: nn.Module, embeddings: Tensor) -> Tensor:
-    """What the classifier says at the last token."""
+def compute_logits(model: nn.Module, embeddings: Tensor) -> Tensor:
+    """Compute the classifier's logits at the last token."""
     hidden = model.model(inputs_embeds=embeddings).last_hidden_state
     return model.score(hidden)[:, -1]
 
 
-def by_lxt(model: nn.Module, ids: Tensor, target: int) -> Tensor:
+def explain_with_lxt(model: nn.Module, ids: Tensor, target: int) -> Tensor:
     embeddings = model.get_input_embeddings()(ids).detach().requires_grad_()
-    logits_of(model, embeddings)[:, target].sum().backward()
+    compute_logits(model, embeddings)[:, target].sum().backward()
     return (embeddings * embeddings.grad).sum(-1).detach()
 
 
-def by_whence(model: nn.Module, ids: Tensor, target: int) -> Tensor:
+def explain_with_whence(model: nn.Module, ids: Tensor, target: int) -> Tensor:
     return Explainer(model).explain({"input_ids": ids}, target=target, method="attnlrp").scores
 
 
-def difference(name: str, attention: str, explain: Callable[..., Tensor] = by_whence) -> float:
+def compare(name: str, attention: str) -> float:
+    """Compute the largest difference of the two explanations, relative to the largest score."""
     module, config = MODELS[name]
     torch.manual_seed(0)
     classifier = getattr(transformers, f"{name}ForSequenceClassification")
     model = classifier._from_config(config(**SIZES), attn_implementation=attention)
     model = model.double().eval()
     ids = torch.randint(5, 90, (2, 12))
-    ours = explain(copy.deepcopy(model), ids, 1)  # before lxt patches the classes
+    ours = explain_with_whence(copy.deepcopy(model), ids, 1)  # before lxt patches the classes
     lxt.efficient.monkey_patch(module)
-    theirs = by_lxt(model, ids, 1)
+    theirs = explain_with_lxt(model, ids, 1)
     return float((ours - theirs).abs().max() / theirs.abs().max())
 
 
@@ -80,9 +80,9 @@ def main() -> None:
     parser.add_argument("--attention", choices=("eager", "sdpa"), default="eager")
     parser.add_argument("--tolerance", type=float, default=1e-7)
     options = parser.parse_args()
-    found = difference(options.model, options.attention)
-    print(f"{options.model}, {options.attention}: {found:.1e} of the largest score")
-    sys.exit(found > options.tolerance)
+    relative_error = compare(options.model, options.attention)
+    print(f"{options.model}, {options.attention}: {relative_error:.1e} of the largest score")
+    sys.exit(relative_error > options.tolerance)
 
 
 if __name__ == "__main__":
