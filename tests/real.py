@@ -1,4 +1,4 @@
-"""The real ViT-Ti and real photos in the folder that WHENCE_DATA names."""
+"""Trained weights of a ViT-Ti and photos of ImageNet, in the folder that WHENCE_DATA names."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def real_vit(data: Path) -> nn.Module:
 
 
 def photo(data: Path, name: str) -> Tensor:
-    """A photo as the model takes it: shorter side 248, the middle 224 x 224; in float64."""
+    """Read a photo as the model takes it: shorter side 248, the middle 224 x 224; in float64."""
     image_library = pytest.importorskip("PIL.Image")
     (path,) = (data / "imagenet" / "val").glob(f"*/{name}")
     image = image_library.open(path).convert("RGB")

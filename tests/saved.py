@@ -1,4 +1,4 @@
-"""Small random models as users have them: saved to a folder, with processor or tokenizer."""
+"""Small random models saved to a folder with their processor or tokenizer, and a photo."""
 
 from pathlib import Path
 
@@ -10,8 +10,8 @@ from torch import nn
 WORDS = "a the film is was wonderful awful and very not good bad , . ! it".split()
 
 
-def _lively(model: nn.Module) -> nn.Module:
-    """Weights large enough that scores differ."""
+def _perturb(model: nn.Module) -> nn.Module:
+    """Enlarge the weights, so that scores differ."""
     generator = torch.Generator().manual_seed(4)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -32,7 +32,7 @@ def save_image_model(folder: Path, half: bool = True, **processor: object) -> Pa
         id2label={0: "cat", 1: "dog", 2: "crane"},
         label2id={"cat": 0, "dog": 1, "crane": 2},
     )
-    model = _lively(ViTForImageClassification(config))
+    model = _perturb(ViTForImageClassification(config))
     (model.half() if half else model).save_pretrained(folder)
     ViTImageProcessor(size={"height": 32, "width": 32}, **processor).save_pretrained(folder)
     return folder
@@ -54,11 +54,11 @@ def save_text_model(folder: Path) -> Path:
         id2label={0: "negative", 1: "positive"},
         label2id={"negative": 0, "positive": 1},
     )
-    _lively(BertForSequenceClassification(config)).half().save_pretrained(folder)
+    _perturb(BertForSequenceClassification(config)).half().save_pretrained(folder)
     return folder
 
 
 def photo(width: int = 60, height: int = 40, seed: int = 0) -> Image.Image:
-    """A smooth picture whose corners differ."""
+    """Make a smooth image whose corners differ."""
     noise = np.random.default_rng(seed).integers(0, 256, (4, 5, 3), dtype=np.uint8)
     return Image.fromarray(noise).resize((width, height), Image.Resampling.BICUBIC)

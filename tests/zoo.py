@@ -1,4 +1,4 @@
-"""Small random models of every family that whence promises to explain, with inputs for each."""
+"""Small random models of every family that whence explains, each with a batch of inputs."""
 
 import copy
 from collections.abc import Callable
@@ -33,13 +33,13 @@ TEXT = {
 
 @dataclass
 class Case:
-    """A model with a batch of inputs, and what is known about it.
+    """A model with a batch of inputs, its own attention maps and its expected layout.
 
     Attributes:
-        build: Makes the model.
+        build: Builds the model.
         inputs: Makes a batch.
-        attention: Logits and the library's own attention maps, with gradients enabled.
-        grid, prefix, pooled: What the layout should turn out to be.
+        attention: Computes logits and the library's own attention maps, with gradients enabled.
+        grid, prefix, pooled: The expected layout.
     """
 
     build: Callable[[], nn.Module]
@@ -51,7 +51,7 @@ class Case:
 
 
 def built(case: Case) -> nn.Module:
-    """The model, with weights large enough that nothing is nearly zero."""
+    """Build the model, with weights large enough that no activation is nearly zero."""
     torch.manual_seed(1)
     model = case.build().eval()
     with torch.no_grad():
@@ -61,7 +61,7 @@ def built(case: Case) -> nn.Module:
 
 
 def blocks(model: nn.Module) -> nn.Module:
-    """The modules whose first argument is the residual stream (ALBERT calls one many times)."""
+    """Find the modules that the residual stream enters (ALBERT calls one many times)."""
     for name, module in model.named_modules():
         if isinstance(module, nn.ModuleList | nn.Sequential) and (
             len(module) == DEPTH or name.endswith("albert_layer_groups")
@@ -85,7 +85,7 @@ def images(*size: int) -> Tensor:
 
 
 def texts(length: int = 10) -> dict[str, Tensor]:
-    """Three texts, of which the last two are padded."""
+    """Make three texts, of which the last two are padded."""
     ids = torch.randint(5, 90, (BATCH, length), generator=torch.Generator().manual_seed(3))
     mask = torch.ones_like(ids)
     mask[1, 6:] = 0
@@ -162,7 +162,7 @@ _PATCHES = tuple(range(1, 17))
 
 
 def _timm_attention(model: nn.Module, inputs: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """The maps that reach the attention dropout once attention is not fused."""
+    """Record the maps that enter the attention dropout where attention is not fused."""
     plain, maps = copy.deepcopy(model), []
     for block in plain.blocks:
         block.attn.fused_attn = False
@@ -186,10 +186,10 @@ def _timm(name: str, fused: bool, size: tuple[int, int] = (32, 32), **options: A
 
 
 def _torchvision_attention(model: nn.Module, inputs: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """Maps asked for a second time, so not those that led to the logits."""
+    """Compute the maps a second time, so they are not those that led to the logits."""
     maps: list[Tensor] = []
 
-    def ask(module: nn.MultiheadAttention, args: tuple[Tensor, ...], _: Any) -> None:
+    def record(module: nn.MultiheadAttention, args: tuple[Tensor, ...], _: Any) -> None:
         maps.append(
             nn.MultiheadAttention.forward(
                 module, *args, need_weights=True, average_attn_weights=False
@@ -199,7 +199,7 @@ def _torchvision_attention(model: nn.Module, inputs: Tensor) -> tuple[Tensor, li
     plain = copy.deepcopy(model)
     for module in plain.modules():
         if isinstance(module, nn.MultiheadAttention):
-            module.register_forward_hook(ask)
+            module.register_forward_hook(record)
     return run(plain, inputs), maps
 
 
@@ -208,7 +208,7 @@ def _torchvision_vit() -> nn.Module:
     return torchvision.models.VisionTransformer(32, 8, DEPTH, 4, 32, 48, num_classes=5)
 
 
-# a user's own ------------------------------------------------------------------------------------
+# hand-written ------------------------------------------------------------------------------------
 
 
 class HandWrittenBlock(nn.Module):
