@@ -5,8 +5,9 @@ import dataclasses
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from tests.methods.plain_models import to_double
 from tests.zoo import CASES, built, sample
 from whence import Explainer, WhenceError, methods
 
@@ -27,12 +28,6 @@ KINDS = {
 }
 
 
-def as_double(inputs):
-    if isinstance(inputs, Tensor):
-        return inputs.double()
-    return {k: v.double() if v.is_floating_point() else v for k, v in inputs.items()}
-
-
 @pytest.fixture(params=methods.available())
 def method(request) -> str:
     return request.param
@@ -43,7 +38,7 @@ def case(request):
     return CASES[KINDS[request.param]]
 
 
-def explains(method: str, case) -> bool:
+def is_supported(method: str, case) -> bool:
     return ("text" if case.grid is None else "image") in methods.describe(method).inputs
 
 
@@ -53,8 +48,8 @@ def explain(model: nn.Module, inputs, method: str, **options):
 
 def test_every_model_every_method(method, case):
     """Shape, finiteness, determinism, batch independence; model and random state untouched."""
-    model, inputs = built(case).double(), as_double(case.inputs())
-    if not explains(method, case):
+    model, inputs = built(case).double(), to_double(case.inputs())
+    if not is_supported(method, case):
         with pytest.raises(WhenceError, match=f"'{method}' explains .*s only"):
             explain(model, inputs, method)
         return
@@ -68,7 +63,7 @@ def test_every_model_every_method(method, case):
     assert not result.scores.requires_grad
     assert torch.equal(explain(model, inputs, method, classes=[0, 2]).scores, result.scores)
     assert torch.equal(torch.get_rng_state(), random_state)
-    unchanged(model, before)
+    assert_unchanged(model, before)
     for i in range(3):
         alone = sample(inputs, slice(i, i + 1))
         if case.grid is None:  # as long as it is, without padding
@@ -80,7 +75,7 @@ def test_every_model_every_method(method, case):
         assert torch.allclose(scores, expected, rtol=1e-6, atol=1e-9 * float(expected.abs().max()))
 
 
-def unchanged(model: nn.Module, before: nn.Module) -> None:
+def assert_unchanged(model: nn.Module, before: nn.Module) -> None:
     for (name, now), (_, then) in zip(model.named_modules(), before.named_modules(), strict=True):
         assert now.training == then.training
         assert not now._forward_hooks, name
@@ -106,7 +101,7 @@ def test_float32(method):
 @pytest.mark.parametrize("name", ["ViTForImageClassification-sdpa", "Bert-sdpa"])
 def test_defaults_for_new_tensors_do_not_matter(method, name):
     case = CASES[name]
-    if not explains(method, case):
+    if not is_supported(method, case):
         pytest.skip("for images")
     model, inputs = built(case), case.inputs()
     expected = explain(model, inputs, method, classes=[0, 1]).scores
@@ -129,7 +124,7 @@ def test_an_empty_image(method):
 
 def test_one_token(method):
     case = CASES["Bert-sdpa"]
-    if not explains(method, case):
+    if not is_supported(method, case):
         pytest.skip("for images")
     inputs = {"input_ids": torch.tensor([[7]]), "attention_mask": torch.tensor([[1]])}
     result = explain(built(case), inputs, method, classes=[0, 1])
@@ -140,7 +135,7 @@ def test_one_token(method):
 @pytest.mark.parametrize("name", ["ViTForImageClassification-sdpa", "Bert-sdpa"])
 def test_uniform_attention(method, name):
     case = CASES[name]
-    if not explains(method, case):
+    if not is_supported(method, case):
         pytest.skip("for images")
     model = built(case)
     with torch.no_grad():
@@ -153,18 +148,18 @@ def test_uniform_attention(method, name):
     assert torch.isfinite(result.scores).all()
 
 
-def test_what_is_the_same_for_every_class_is_the_same_whichever_is_asked_for(method):
+def test_methods_that_are_not_class_specific_ignore_the_class(method):
     if methods.describe(method).class_specific:
         pytest.skip("class-specific")
     # The class token and the patches' mean weigh differently for each class.
     case = CASES["Dinov2ForImageClassification-sdpa"]
-    model, inputs = built(case).double(), as_double(case.inputs())
+    model, inputs = built(case).double(), to_double(case.inputs())
     scores = explain(model, inputs, method, classes=[0, 1, 2]).scores
     assert torch.equal(scores[:, :1].expand_as(scores), scores)
     assert torch.equal(explain(model, inputs, method, target=3).scores, scores[:, 0])
 
 
-def test_a_logit_that_nothing_moves(method):
+def test_a_constant_logit(method):
     case = CASES["ViTForImageClassification-sdpa"]
     model = built(case)
     with torch.no_grad():
@@ -192,7 +187,7 @@ def test_the_description_is_complete(method):
     assert method in str(about)
 
 
-def test_gradients_can_be_balanced_wherever_they_are_used(method):
+def test_every_method_with_gradients_can_balance_them(method):
     about = methods.describe(method)
     uses = any("gradient" in kind for kind in about.needs)
     if method not in ("attnlrp", "search"):  # one reads its own, the other those of its candidates
@@ -200,7 +195,7 @@ def test_gradients_can_be_balanced_wherever_they_are_used(method):
     if "gradients" not in about.options:
         return
     case = CASES["ViTForImageClassification-sdpa"]
-    model, inputs = built(case).double(), as_double(case.inputs())
+    model, inputs = built(case).double(), to_double(case.inputs())
     plain, balanced = (
         explain(model, inputs, method, gradients=kind).scores for kind in ("plain", "balanced")
     )
@@ -221,7 +216,7 @@ def test_options_are_checked(method):
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 2**70, -(2**70)])
-def test_numbers_that_nothing_can_be_computed_with_are_refused(method, value):
+def test_numbers_that_are_not_finite_or_too_large_are_refused(method, value):
     for option, (kind, _) in methods.describe(method).options.items():
         if kind.startswith(type(value).__name__):
             with pytest.raises(WhenceError, match=f"^{option}="):

@@ -2,17 +2,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.methods.plain_models import to_double
 from tests.zoo import CASES, HandWrittenViT, built, images, run
 from whence import Explainer, WhenceError
 
 
-def double(inputs):
-    if isinstance(inputs, Tensor):
-        return inputs.double()
-    return {k: v.double() if v.is_floating_point() else v for k, v in inputs.items()}
-
-
-def by_the_formula(model, inputs, target: int) -> Tensor:
+def compute_by_formula(model, inputs, target: int) -> Tensor:
     """One sample at a time, of transformers' own hidden states and attention maps."""
     scores = []
     batch = len(next(iter(inputs.values())))
@@ -44,13 +39,13 @@ def by_the_formula(model, inputs, target: int) -> Tensor:
 def test_the_formula(name, implementation):
     """A class token, averages, and padded texts; two classes."""
     model = built(CASES[f"{name}-eager"]).double()
-    inputs = double(CASES[f"{name}-eager"].inputs())
+    inputs = to_double(CASES[f"{name}-eager"].inputs())
     explained = built(CASES[f"{name}-{implementation}"]).double()
     # Some families compute eager maps in float32, whatever the model is in.
     close = 1e-12 if implementation == "eager" else 1e-6
     result = Explainer(explained).explain(inputs, method="attcat", classes=[0, 2])
     for n, target in enumerate((0, 2)):
-        expected = by_the_formula(model, inputs, target)[:, -result.scores.shape[-1] :]
+        expected = compute_by_formula(model, inputs, target)[:, -result.scores.shape[-1] :]
         assert (result.scores[:, n] - expected).abs().max() < close * expected.abs().max()
         assert expected.min() < 0 < expected.max()
 
@@ -97,7 +92,7 @@ def test_balanced_gradients():
     assert (plain - result.scores).abs().max() > 1e-2 * plain.abs().max()
 
 
-def test_a_logit_that_nothing_moves_gives_zeros():
+def test_a_constant_logit_gives_zeros():
     model = HandWrittenViT()
     with torch.no_grad():
         model.head.weight.zero_()

@@ -14,7 +14,7 @@ pytest.importorskip("scipy")
 FOUR_PATCHES = Layout(grid=(2, 2))
 
 
-def by_networkx(maps, read) -> torch.Tensor:
+def compute_by_networkx(maps, read) -> torch.Tensor:
     """Flows to every token through the maps of one sample, (tokens, tokens) each."""
     network = networkx.DiGraph()
     tokens = range(len(maps[0]))
@@ -29,7 +29,7 @@ def by_networkx(maps, read) -> torch.Tensor:
     return torch.tensor(flows, dtype=torch.float64)
 
 
-def sharpened(model):
+def sharpen(model):
     """Attention so uneven that not every flow ends at the same cut."""
     with torch.no_grad():
         for block in model.blocks:
@@ -39,13 +39,13 @@ def sharpened(model):
 
 @pytest.mark.parametrize("start", [0, 1])
 def test_image_with_class_token(start):
-    model = sharpened(HandWrittenViT(patch=16)).double()
+    model = sharpen(HandWrittenViT(patch=16)).double()
     result = Explainer(model, layout=FOUR_PATCHES).explain(
         images(32, 32).double(), method="attention_flow", start_layer=start, keep_evidence=True
     )
     for i in range(3):
         maps = [layer[i].mean(0) for layer in result.evidence.attention[start:]]
-        expected = by_networkx(maps, torch.eye(5)[0])
+        expected = compute_by_networkx(maps, torch.eye(5)[0])
         assert torch.allclose(result.scores[i], expected[1:], rtol=1e-12)
     assert result.scores.std() > 0.01
 
@@ -60,7 +60,7 @@ def test_random_networks_with_cuts_in_the_middle():
         read = torch.rand(tokens, generator=generator, dtype=torch.float64).softmax(-1)
         capacities = [((m + torch.eye(tokens)) / 2).numpy() for m in reversed(maps)]
         flows = torch.from_numpy(_flows(read.numpy(), capacities, None, lambda _: None))
-        assert torch.allclose(flows, by_networkx(maps, read), rtol=1e-12)
+        assert torch.allclose(flows, compute_by_networkx(maps, read), rtol=1e-12)
         simple = torch.from_numpy(capacities[-1]).sum(0).clamp(max=1)
         between += int((flows < simple - 1e-6).sum())
     assert between > 5
@@ -72,7 +72,7 @@ def test_average_pooling_starts_with_equal_shares():
         case.inputs()[:1].double(), classes=2, method="attention_flow", keep_evidence=True
     )
     maps = [layer[0].mean(0) for layer in result.evidence.attention]
-    expected = by_networkx(maps, torch.full((16,), 1 / 16))
+    expected = compute_by_networkx(maps, torch.full((16,), 1 / 16))
     assert torch.allclose(result.scores, expected.expand(1, 2, 16), rtol=1e-12)
 
 
@@ -81,7 +81,7 @@ def test_padded_text():
     result = explainer.explain(inputs, method="attention_flow", keep_evidence=True)
     for i, length in enumerate(inputs["attention_mask"].sum(1).tolist()):
         maps = [layer[i, :, :length, :length].mean(0) for layer in result.evidence.attention]
-        expected = by_networkx(maps, torch.eye(length)[0])
+        expected = compute_by_networkx(maps, torch.eye(length)[0])
         assert torch.allclose(result.scores[i, 1:length], expected[1:], rtol=1e-12)
         assert result.scores[i, 0] == result.scores[i, 1:length].min()
         assert not result.scores[i, length:].any()

@@ -9,13 +9,13 @@ from tests.zoo import CASES, HandWrittenViT, built, images, texts
 from whence import Explainer, WhenceError
 
 
-def scaled(scores) -> np.ndarray:
+def scale(scores) -> np.ndarray:
     scores = np.asarray(scores)
     spread = scores.max() - scores.min()
     return (scores - scores.min()) / spread if spread else np.zeros_like(scores)
 
 
-def by_the_formula(attention, gradient, read, prefix) -> torch.Tensor:
+def compute_by_formula(attention, gradient, read, prefix) -> torch.Tensor:
     """Scores of one sample from its heads' maps, (heads, tokens, tokens), head by head."""
     total = torch.zeros_like(attention[0])
     for head, slope in zip(attention, gradient, strict=True):
@@ -40,15 +40,15 @@ def test_the_authors_results(name):
                 assert not ours.any()
                 undefined += 1
             elif is_text:  # scaled with other rows' scores, and the class token set to 0
-                assert np.allclose(scaled(ours[1:]), scaled(theirs[1:]), atol=1e-9)
+                assert np.allclose(scale(ours[1:]), scale(theirs[1:]), atol=1e-9)
             else:
-                assert np.allclose(scaled(ours), theirs, atol=1e-9)
+                assert np.allclose(scale(ours), theirs, atol=1e-9)
             compared += 1
     assert compared == {"vit_a": 6, "vit_b": 4, "bert_a": 2, "bert_b": 4}[name]
     assert undefined == (2 if name == "vit_a" else 0)
 
 
-def test_padding_has_no_say():
+def test_padding_does_not_count():
     """The authors' maps and gradients of padded texts, cut to the real tokens."""
     data = golden("bert_a")
     model, inputs = small_model("bert_a")
@@ -61,7 +61,7 @@ def test_padding_has_no_say():
                 torch.from_numpy(data[f"{i}/{tag}/block{last}/{kind}"])[:, :length, :length]
                 for kind in ("attention", "gradient")
             )
-            expected = by_the_formula(attention, gradient, [0], 0)
+            expected = compute_by_formula(attention, gradient, [0], 0)
             scores = result.scores[i, column]
             assert torch.allclose(scores[1:length], expected[1:], rtol=1e-8, atol=1e-16)
             assert scores[0] == scores[1:length].min()
@@ -84,7 +84,7 @@ def test_images(name, layer):
     evidence = result.evidence
     for i in range(3):
         for k in range(3):
-            expected = by_the_formula(
+            expected = compute_by_formula(
                 evidence.attention[layer][i],
                 evidence.gradient[layer][i, k],
                 list(case.pooled),
@@ -103,7 +103,7 @@ def test_balanced_gradients_give_other_scores():
     assert not torch.allclose(plain, balanced)
 
 
-def test_texts_in_a_batch_are_those_alone():
+def test_texts_in_a_batch_and_alone():
     explainer, inputs = Explainer(built(CASES["Roberta-sdpa"]).double()), texts()
     result = explainer.explain(inputs, classes=[0, 1, 2], method="attention_gradcam", layer=0)
     assert result.scores.any()
@@ -113,7 +113,7 @@ def test_texts_in_a_batch_are_those_alone():
         assert torch.allclose(result.scores[i, :, :length], expected.scores[0], rtol=1e-8)
 
 
-def test_a_logit_that_nothing_moves_gives_zeros():
+def test_a_constant_logit_gives_zeros():
     model = HandWrittenViT()
     with torch.no_grad():
         model.head.weight.zero_()

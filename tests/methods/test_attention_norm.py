@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.methods.plain_models import to_double
 from tests.zoo import CASES, HandWrittenViT, blocks, built, images, run, texts
 from whence import Explainer, WhenceError
 from whence.inputs.arguments import Call
@@ -12,25 +13,19 @@ from whence.tracing.trace import trace
 INCLUDES = ["weights", "residual", "layer_norm"]
 
 
-def double(inputs):
-    if isinstance(inputs, Tensor):
-        return inputs.double()
-    return {k: v.double() if v.is_floating_point() else v for k, v in inputs.items()}
-
-
-def part(layer: nn.Module, *ends: str) -> nn.Module:
+def find_module(layer: nn.Module, *ends: str) -> nn.Module:
     """The first module of a layer whose name ends so."""
     return next(module for name, module in layer.named_modules() if name.endswith(ends))
 
 
-def vectors(model: nn.Module, inputs, include: str, after: bool) -> tuple[list, list, list]:
+def compute_vectors(model: nn.Module, inputs, include: str, after: bool) -> tuple[list, list, list]:
     """For each layer, the vectors (batch, i, j, width) summed in loops.
 
     And what is left out: the bias of the projection, and what the sum with it should be.
     """
     outputs: list[Tensor] = []
     hooks = [
-        part(layer, "LayerNorm" if after else "layernorm_after").register_forward_hook(
+        find_module(layer, "LayerNorm" if after else "layernorm_after").register_forward_hook(
             lambda _m, args, result: outputs.append(result if include == "layer_norm" else args[0])
         )
         for layer in blocks(model)
@@ -40,10 +35,10 @@ def vectors(model: nn.Module, inputs, include: str, after: bool) -> tuple[list, 
         hook.remove()
     found, biases = [], []
     for layer, x, maps in zip(blocks(model), output.hidden_states, output.attentions, strict=False):
-        entering = x if after else part(layer, "layernorm_before")(x)
-        dense = part(layer, "o_proj", "attention.output.dense")
+        entering = x if after else find_module(layer, "layernorm_before")(x)
+        dense = find_module(layer, "o_proj", "attention.output.dense")
         batch, heads, tokens, _ = maps.shape
-        values = part(layer, "value", "v_proj")(entering).unflatten(-1, (heads, -1))
+        values = find_module(layer, "value", "v_proj")(entering).unflatten(-1, (heads, -1))
         weight = dense.weight.unflatten(1, (heads, -1))
         f = [
             [[weight[:, h] @ values[b, j, h] for j in range(tokens)] for h in range(heads)]
@@ -59,7 +54,7 @@ def vectors(model: nn.Module, inputs, include: str, after: bool) -> tuple[list, 
                     summed[b, i, i] += x[b, i]
         bias = dense.bias
         if include == "layer_norm" and after:
-            norm = part(layer, "LayerNorm")
+            norm = find_module(layer, "LayerNorm")
             total = summed.sum(2) + dense.bias
             spread = (total.var(-1, unbiased=False) + norm.eps).sqrt()[:, :, None, None]
             summed = (summed - summed.mean(-1, keepdim=True)) / spread * norm.weight
@@ -69,7 +64,7 @@ def vectors(model: nn.Module, inputs, include: str, after: bool) -> tuple[list, 
     return found, biases, outputs
 
 
-def rollout(matrices: list[Tensor], identity: bool) -> Tensor:
+def multiply_layers(matrices: list[Tensor], identity: bool) -> Tensor:
     eye = torch.eye(matrices[0].shape[-1], dtype=torch.float64)
     joint, alone = eye, eye
     for matrix in matrices:
@@ -81,7 +76,7 @@ def rollout(matrices: list[Tensor], identity: bool) -> Tensor:
     return joint - alone if identity else joint
 
 
-def tiny(name: str) -> nn.Module:
+def build_tiny(name: str) -> nn.Module:
     """Eager, so that it gives its attention maps; an epsilon that counts."""
     model = built(CASES[f"{name}-eager"]).double()
     for module in model.modules():
@@ -92,9 +87,9 @@ def tiny(name: str) -> nn.Module:
 
 @pytest.fixture(scope="module", params=["Bert", "ViTForImageClassification"])
 def example(request):
-    model, after = tiny(request.param), request.param == "Bert"
-    inputs = double(CASES[f"{request.param}-eager"].inputs())
-    return model, inputs, after, {i: vectors(model, inputs, i, after) for i in INCLUDES}
+    model, after = build_tiny(request.param), request.param == "Bert"
+    inputs = to_double(CASES[f"{request.param}-eager"].inputs())
+    return model, inputs, after, {i: compute_vectors(model, inputs, i, after) for i in INCLUDES}
 
 
 @pytest.mark.parametrize("include", INCLUDES)
@@ -108,7 +103,7 @@ def test_vectors_summed_in_a_loop(example, include):
         row = matrices[layer][:, 0] / matrices[layer][:, 0].sum(-1, keepdim=True)
         assert torch.allclose(ours.scores, row[:, first:], rtol=1e-9, atol=1e-14)
     ours = explainer.explain(inputs, method="attention_norm", include=include)
-    row = rollout(matrices, include == "weights")[:, 0, first:]
+    row = multiply_layers(matrices, include == "weights")[:, 0, first:]
     assert torch.allclose(ours.scores, row, rtol=1e-9, atol=1e-14)
 
 
@@ -135,7 +130,7 @@ def test_layer_norm_is_residual_in_models_that_normalise_before(example):
 @pytest.mark.parametrize("name", CASES)
 def test_parts_and_the_bias_are_all_of_the_attention(name):
     """In every family, LayerScale included; the norm behind is linear once it is held."""
-    model, inputs = built(CASES[name]).double(), double(CASES[name].inputs())
+    model, inputs = built(CASES[name]).double(), to_double(CASES[name].inputs())
     call = Call.of(inputs, model)
     recorded = trace(model, call.args, dict(call.kwargs), call.main_at)
     for block, attention in zip(find_blocks(recorded), recorded.attention(), strict=True):
@@ -206,7 +201,7 @@ def test_rms_norm_and_average_pooling():
         size = (y.square().mean(-1) + eps).sqrt()[:, :, None, None]
         matrices.append((parts / size * block.norm1.weight).norm(dim=-1))
     ours = Explainer(model).explain(pixels, method="attention_norm", include="layer_norm")
-    assert torch.allclose(ours.scores, rollout(matrices, False).mean(1), rtol=1e-9)
+    assert torch.allclose(ours.scores, multiply_layers(matrices, False).mean(1), rtol=1e-9)
 
 
 def test_a_norm_over_more_than_one_token():
@@ -232,7 +227,7 @@ def test_precision_batches_and_padding(name, include):
     assert torch.allclose(ours[1:2, :length], single, rtol=1e-4, atol=1e-7)
     if length is not None:
         assert ours[1, length:].abs().max() == 0
-    exact = Explainer(model.double()).explain(double(inputs), **options).scores
+    exact = Explainer(model.double()).explain(to_double(inputs), **options).scores
     assert torch.allclose(ours.double(), exact, rtol=1e-4, atol=1e-6)
 
 

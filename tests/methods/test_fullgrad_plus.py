@@ -18,7 +18,7 @@ def cast(inputs, dtype: torch.dtype):
     return {k: v.to(dtype) if v.is_floating_point() else v for k, v in inputs.items()}
 
 
-def scores_of(model: nn.Module, inputs, classes: Tensor | None = None, **options):
+def explain(model: nn.Module, inputs, classes: Tensor | None = None, **options):
     """Scores of all tokens, prefix tokens included, (classes, batch, tokens), and the logits."""
     call = Call.of(inputs, model)
     recorded = trace(model, call.args, dict(call.kwargs), call.main_at)
@@ -42,13 +42,13 @@ def scores_of(model: nn.Module, inputs, classes: Tensor | None = None, **options
 def test_completeness(name, dtype, close):
     """What enters the first block and all biases sum to the logit, in every family."""
     model, inputs = built(CASES[name]).to(dtype), cast(CASES[name].inputs(), dtype)
-    scores, logits = scores_of(model, inputs, layers="first", gradients="balanced")
+    scores, logits = explain(model, inputs, layers="first", gradients="balanced")
     assert (scores.sum(-1) - logits).abs().max() < close * logits.abs().max()
-    bare, _ = scores_of(model, inputs, layers="first", gradients="balanced", biases=False)
+    bare, _ = explain(model, inputs, layers="first", gradients="balanced", biases=False)
     assert (bare.sum(-1) - logits).abs().max() > 1e-2 * logits.abs().max()
 
 
-def decoder(name: str, **sizes) -> nn.Module:
+def build_decoder(name: str, **sizes) -> nn.Module:
     transformers = pytest.importorskip("transformers")
     config = getattr(transformers, f"{name}Config")(
         vocab_size=100, num_labels=3, pad_token_id=0, bos_token_id=1, eos_token_id=2, **sizes
@@ -81,7 +81,9 @@ def decoder(name: str, **sizes) -> nn.Module:
 def test_completeness_of_decoders(name, sizes, close):
     """Biases in addmm, rows of samples and tokens in one; RMSNorm, SwiGLU, rotary positions."""
     inputs = {"input_ids": torch.randint(5, 90, (3, 7)), "attention_mask": torch.ones(3, 7).long()}
-    scores, logits = scores_of(decoder(name, **sizes), inputs, layers="first", gradients="balanced")
+    scores, logits = explain(
+        build_decoder(name, **sizes), inputs, layers="first", gradients="balanced"
+    )
     assert (scores.sum(-1) - logits).abs().max() < close * logits.abs().max()
 
 
@@ -204,11 +206,11 @@ class Normed(HandWrittenViT):
 
 def test_biases_of_heads_and_of_patches_alone():
     model, pixels = Normed().double(), images(32, 32).double()
-    scores, logits = scores_of(model, pixels, layers="first", gradients="balanced")
+    scores, logits = explain(model, pixels, layers="first", gradients="balanced")
     assert (scores.sum(-1) - logits).abs().max() < 1e-10 * logits.abs().max()
     options = {"layers": "first", "gradients": "plain"}
-    together, _ = scores_of(model, pixels, torch.zeros(3, 1).long(), **options)
-    alone, _ = scores_of(model, pixels[2:], torch.zeros(1, 1).long(), **options)
+    together, _ = explain(model, pixels, torch.zeros(3, 1).long(), **options)
+    alone, _ = explain(model, pixels[2:], torch.zeros(1, 1).long(), **options)
     assert torch.allclose(together[:, 2:], alone, rtol=1e-8, atol=1e-12)
 
 

@@ -2,7 +2,14 @@ import pytest
 import torch
 from captum.attr import Saliency
 
-from tests.methods.plain import IMAGES, image_model, off, patches, text_model, unmoved
+from tests.methods.plain_models import (
+    IMAGES,
+    build_constant_model,
+    build_image_model,
+    build_text_model,
+    relative_error,
+    split_patches,
+)
 from tests.zoo import images
 from whence import Explainer, WhenceError
 
@@ -11,17 +18,17 @@ CLASSES = [0, 2]
 
 @pytest.mark.parametrize("name", IMAGES)
 def test_image(name):
-    plain = image_model(name)
+    plain = build_image_model(name)
     result = Explainer(plain.model).explain(plain.batch, classes=CLASSES, method="gradient")
     for i, target in enumerate(CLASSES):
         pixels = plain.inputs.clone().requires_grad_()
         of_pixels = Saliency(plain.forward).attribute(pixels, target=target)
-        expected = patches(of_pixels.amax(1)).mean(-1)
-        assert off(result.scores[:, i], expected) < 1e-9
+        expected = split_patches(of_pixels.amax(1)).mean(-1)
+        assert relative_error(result.scores[:, i], expected) < 1e-9
 
 
 def test_text():
-    plain = text_model()
+    plain = build_text_model()
     result = Explainer(plain.model).explain(plain.batch, classes=CLASSES, method="gradient")
     for i, target in enumerate(CLASSES):
         embeddings = plain.inputs.clone().requires_grad_()
@@ -29,31 +36,31 @@ def test_text():
             embeddings, target=target, additional_forward_args=plain.arguments, abs=False
         )
         expected = gradient.norm(dim=-1) * plain.batch["attention_mask"]
-        assert off(result.scores[:, i], expected) < 1e-9
+        assert relative_error(result.scores[:, i], expected) < 1e-9
     assert result.scores[1, :, 6:].eq(0).all()
 
 
-def test_balanced_gradients_are_another_reading():
-    plain = text_model()
+def test_balanced_gradients_give_other_scores():
+    plain = build_text_model()
     explainer = Explainer(plain.model)
     balanced = explainer.explain(plain.batch, 1, method="gradient", gradients="balanced")
     evidence = explainer.explain(
         plain.batch, 1, method="input_x_gradient", gradients="balanced", keep_evidence=True
     ).evidence
     expected = evidence.input_gradient.norm(dim=-1) * plain.batch["attention_mask"]
-    assert off(balanced.scores, expected) < 1e-12
+    assert relative_error(balanced.scores, expected) < 1e-12
     plain_scores = explainer.explain(plain.batch, 1, method="saliency").scores
-    assert off(balanced.scores, plain_scores) > 0.01
+    assert relative_error(balanced.scores, plain_scores) > 0.01
 
 
-def test_a_logit_that_nothing_moves_gives_zeros():
-    result = Explainer(unmoved()).explain(images(32, 32), method="gradient")
+def test_a_constant_logit_gives_zeros():
+    result = Explainer(build_constant_model()).explain(images(32, 32), method="gradient")
     assert torch.equal(result.scores, torch.zeros(3, 16))
 
 
 def test_a_wrong_kind_of_gradient():
     with pytest.raises(WhenceError, match=r"'gradients' .* must be 'plain' or 'balanced', not 'x'"):
-        Explainer(unmoved()).explain(images(32, 32), method="gradient", gradients="x")
+        Explainer(build_constant_model()).explain(images(32, 32), method="gradient", gradients="x")
 
 
 def test_inputs_that_are_not_one_row_for_each_token():

@@ -4,14 +4,14 @@ import pytest
 import torch
 from captum.attr import IntegratedGradients
 
-from tests.methods.plain import (
+from tests.methods.plain_models import (
     IMAGES,
-    image_model,
-    more_padding,
-    off,
-    patches,
-    text_model,
-    unmoved,
+    add_padding,
+    build_constant_model,
+    build_image_model,
+    build_text_model,
+    relative_error,
+    split_patches,
 )
 from tests.zoo import images, sample
 from whence import Explainer, WhenceError
@@ -23,7 +23,7 @@ RULES = ["gausslegendre", "riemann_middle", "riemann_left", "riemann_right"]
 
 @pytest.mark.parametrize("name", IMAGES)
 def test_image(name):
-    plain = image_model(name)
+    plain = build_image_model(name)
     result = Explainer(plain.model).explain(
         plain.batch, classes=CLASSES, steps=5, baseline=0.3, **METHOD
     )
@@ -31,13 +31,13 @@ def test_image(name):
         of_pixels = IntegratedGradients(plain.forward).attribute(
             plain.inputs, baselines=0.3, target=target, n_steps=5
         )
-        expected = patches(of_pixels.sum(1)).sum(-1)
-        assert off(result.scores[:, i], expected) < 1e-8
+        expected = split_patches(of_pixels.sum(1)).sum(-1)
+        assert relative_error(result.scores[:, i], expected) < 1e-8
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_text(rule):
-    plain = text_model()
+    plain = build_text_model()
     result = Explainer(plain.model).explain(
         plain.batch, classes=CLASSES, steps=4, rule=rule, **METHOD
     )
@@ -50,22 +50,22 @@ def test_text(rule):
             method=rule,
         )
         expected = attribution.sum(-1) * plain.batch["attention_mask"]
-        assert off(result.scores[:, i], expected) < 1e-8
+        assert relative_error(result.scores[:, i], expected) < 1e-8
 
 
 @pytest.mark.parametrize("baseline", [0.0, 0.2])
-def test_scores_add_up_to_what_the_logit_gains(baseline):
-    plain = text_model()
+def test_scores_sum_to_the_change_of_the_logit(baseline):
+    plain = build_text_model()
     result = Explainer(plain.model).explain(
         plain.batch, classes=CLASSES, steps=150, baseline=baseline, **METHOD
     )
     empty = torch.full_like(plain.inputs, baseline)
     gained = plain.forward(plain.inputs, *plain.arguments) - plain.forward(empty, *plain.arguments)
-    assert off(result.scores.sum(-1), gained[:, CLASSES]) < 1e-4
+    assert relative_error(result.scores.sum(-1), gained[:, CLASSES]) < 1e-4
 
 
-def test_trapezoids_have_weights_that_add_up_to_one():
-    plain = text_model()
+def test_weights_of_the_trapezoidal_rule_sum_to_one():
+    plain = build_text_model()
     result = Explainer(plain.model).explain(
         plain.batch, 1, steps=9, rule="riemann_trapezoid", **METHOD
     )
@@ -76,25 +76,25 @@ def test_trapezoids_have_weights_that_add_up_to_one():
         gradients.append(torch.autograd.grad(logits[:, 1].sum(), at)[0])
     integral = torch.trapezoid(torch.stack(gradients), dx=1 / 8, dim=0)
     expected = (plain.inputs * integral).sum(-1) * plain.batch["attention_mask"]
-    assert off(result.scores, expected) < 1e-6
+    assert relative_error(result.scores, expected) < 1e-6
 
 
 def test_padding_the_batch_and_the_memory_change_nothing():
-    plain = text_model()
+    plain = build_text_model()
     explainer = Explainer(plain.model)
     options = {**METHOD, "steps": 5, "target": 1}
     whole = explainer.explain(plain.batch, **options).scores
-    longer = explainer.explain(more_padding(plain.batch), **options).scores
-    assert off(longer[:, :10], whole) < 1e-9
+    longer = explainer.explain(add_padding(plain.batch), **options).scores
+    assert relative_error(longer[:, :10], whole) < 1e-9
     for index in range(3):
         alone = explainer.explain(sample(plain.batch, slice(index, index + 1)), **options)
-        assert off(alone.scores[0], whole[index]) < 1e-9
+        assert relative_error(alone.scores[0], whole[index]) < 1e-9
     narrow = explainer.explain(plain.batch, memory=1e-9, **options).scores
-    assert off(narrow, whole) < 1e-9
+    assert relative_error(narrow, whole) < 1e-9
 
 
 def test_balanced_gradients():
-    plain = text_model()
+    plain = build_text_model()
     explainer = Explainer(plain.model)
     result = explainer.explain(plain.batch, 1, steps=2, gradients="balanced", **METHOD)
     expected = torch.zeros(3, 10).double()
@@ -103,11 +103,11 @@ def test_balanced_gradients():
         at = {"inputs_embeds": plain.inputs * share, "attention_mask": plain.arguments[0]}
         one = explainer.explain(at, 1, method="input_x_gradient", gradients="balanced")
         expected += one.scores / share / 2
-    assert off(result.scores, expected) < 1e-6
+    assert relative_error(result.scores, expected) < 1e-6
 
 
 def test_the_random_state_stays_and_gradients_may_be_off():
-    plain = image_model(IMAGES[0])
+    plain = build_image_model(IMAGES[0])
     before = torch.get_rng_state()
     with torch.no_grad():
         inside = Explainer(plain.model).explain(plain.batch, 1, steps=2, **METHOD).scores
@@ -117,9 +117,11 @@ def test_the_random_state_stays_and_gradients_may_be_off():
 
 
 def test_degenerate_input_gives_zeros():
-    unmoving = Explainer(unmoved()).explain(images(32, 32), classes=[0, 1], steps=2, **METHOD)
+    unmoving = Explainer(build_constant_model()).explain(
+        images(32, 32), classes=[0, 1], steps=2, **METHOD
+    )
     assert torch.equal(unmoving.scores, torch.zeros(3, 2, 16))
-    plain = image_model(IMAGES[0])
+    plain = build_image_model(IMAGES[0])
     empty = Explainer(plain.model).explain(plain.inputs * 0, steps=2, **METHOD)
     assert torch.equal(empty.scores, torch.zeros(3, 16).double())
 
@@ -134,10 +136,10 @@ def test_degenerate_input_gives_zeros():
 )
 def test_wrong_options(options, message):
     with pytest.raises(WhenceError, match=message):
-        Explainer(unmoved()).explain(images(32, 32), **METHOD, **options)
+        Explainer(build_constant_model()).explain(images(32, 32), **METHOD, **options)
 
 
 def test_without_captum_it_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "captum.attr", None)
     with pytest.raises(WhenceError, match=r"needs captum, .* pip install 'whence\[methods\]'"):
-        Explainer(unmoved()).explain(images(32, 32), **METHOD)
+        Explainer(build_constant_model()).explain(images(32, 32), **METHOD)

@@ -10,7 +10,7 @@ from whence.layout import Layout
 from whence.methods.rollout import Rollout
 
 
-def by_the_formula(maps, start=0, normalize_rows=True) -> torch.Tensor:
+def compute_by_formula(maps, start=0, normalize_rows=True) -> torch.Tensor:
     """The matrix C of each sample, multiplied entry by entry's row and column."""
     found = []
     for sample in zip(*maps[start:], strict=True):
@@ -57,7 +57,7 @@ def test_image_with_class_token(start, normalize_rows, heads):
     )
     fuse = {"mean": torch.mean, "max": torch.amax, "min": torch.amin}[heads]
     maps = [fuse(layer, 1) for layer in result.evidence.attention]
-    joint = by_the_formula(maps, start, normalize_rows)
+    joint = compute_by_formula(maps, start, normalize_rows)
     assert torch.allclose(result.scores, joint[:, 0, 1:], rtol=1e-10)
 
 
@@ -66,7 +66,7 @@ def test_average_pooling_reads_whole_rows():
     result = Explainer(built(case).double()).explain(
         case.inputs().double(), method="rollout", keep_evidence=True
     )
-    joint = by_the_formula([layer.mean(1) for layer in result.evidence.attention])
+    joint = compute_by_formula([layer.mean(1) for layer in result.evidence.attention])
     assert torch.allclose(result.scores, joint.mean(1), rtol=1e-10)
     assert torch.allclose(result.scores.sum(-1), torch.ones(3, dtype=torch.float64))
 
@@ -86,11 +86,11 @@ def test_padded_text(discard_ratio):
         assert expected.scores[0, 0] == expected.scores[0, 1:].min()
         if not discard_ratio:
             maps = [layer.mean(1) for layer in expected.evidence.attention]
-            joint = by_the_formula(maps)
+            joint = compute_by_formula(maps)
             assert torch.allclose(expected.scores[0, 1:], joint[0, 0, 1:], rtol=1e-10)
 
 
-def discarded(fused: torch.Tensor, ratio: float) -> torch.Tensor:
+def discard_lowest(fused: torch.Tensor, ratio: float) -> torch.Tensor:
     """The lowest entries set to 0 one after the other, but for that of the class token."""
     fused = fused.clone()
     entries = sorted((float(v), i) for i, v in enumerate(fused.flatten()))
@@ -110,10 +110,10 @@ def test_discarding_the_lowest(ratio):
         keep_evidence=True,
     )
     maps = [
-        torch.stack([discarded(sample, ratio) for sample in layer.amax(1)])
+        torch.stack([discard_lowest(sample, ratio) for sample in layer.amax(1)])
         for layer in result.evidence.attention
     ]
-    joint = by_the_formula(maps)
+    joint = compute_by_formula(maps)
     assert torch.allclose(result.scores, joint[:, 0, 1:], rtol=1e-10)
 
 

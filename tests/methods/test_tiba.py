@@ -7,7 +7,7 @@ from tests.zoo import CASES, HandWrittenViT, built, images, texts
 from whence import Explainer, WhenceError
 
 
-def by_the_formula(result, start: int, normalize_rows: bool, rows: list[int]) -> torch.Tensor:
+def compute_by_formula(result, start: int, normalize_rows: bool, rows: list[int]) -> torch.Tensor:
     """The mean of some rows of C, the product of (I + mean_h max(gradient * relevance, 0))."""
     evidence = result.evidence
     identity = torch.eye(evidence.attention[0].shape[-1], dtype=torch.float64)
@@ -30,7 +30,7 @@ def test_image_with_class_token(start, normalize_rows):
         normalize_rows=normalize_rows,
         keep_evidence=True,
     )
-    joint = by_the_formula(result, start, normalize_rows, [0])
+    joint = compute_by_formula(result, start, normalize_rows, [0])
     assert torch.allclose(result.scores, joint[:, 1:], rtol=1e-10)
 
 
@@ -39,16 +39,16 @@ def test_image_with_average_pooling():
     result = Explainer(built(case).double()).explain(
         case.inputs().double(), method="tiba", keep_evidence=True
     )
-    joint = by_the_formula(result, 0, False, list(range(16)))
+    joint = compute_by_formula(result, 0, False, list(range(16)))
     assert torch.allclose(result.scores, joint - 1 / 16, rtol=1e-6)
 
 
-def test_text_gives_the_token_that_is_read_the_lowest_score():
+def test_the_pooled_token_of_a_text_gets_the_lowest_score():
     case = CASES["Bert-sdpa"]
     model = built(case).double()
     inputs = texts()
     result = Explainer(model).explain(inputs, method="tiba", keep_evidence=True)
-    joint = by_the_formula(result, 0, False, [0])
+    joint = compute_by_formula(result, 0, False, [0])
     real = inputs["attention_mask"].bool()
     assert torch.allclose(result.scores[:, 1:], joint[:, 1:] * real[:, 1:], rtol=1e-10)
     for i in range(3):
@@ -106,7 +106,7 @@ def test_a_start_layer_that_does_not_exist(start):
         Explainer(HandWrittenViT()).explain(images(32, 32), method="tiba", start_layer=start)
 
 
-def test_a_logit_that_nothing_moves_gives_zeros():
+def test_a_constant_logit_gives_zeros():
     model = HandWrittenViT()
     with torch.no_grad():
         model.head.weight.zero_()

@@ -2,18 +2,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.methods.plain_models import to_double
 from tests.zoo import CASES, HandWrittenViT, blocks, built, images, run
 from whence import Explainer, WhenceError
 from whence.methods.value_zeroing import _cosine_distance
 
 
-def double(inputs):
-    if isinstance(inputs, Tensor):
-        return inputs.double()
-    return {k: v.double() if v.is_floating_point() else v for k, v in inputs.items()}
-
-
-def mixing(model: nn.Module, inputs) -> list[Tensor]:
+def compute_mixing(model: nn.Module, inputs) -> list[Tensor]:
     """C of each layer, (batch, i, j): one value is zero at a time, by a hook on its projection.
 
     Only one layer has a hook, so what enters it is what always enters it.
@@ -50,9 +45,9 @@ def mixing(model: nn.Module, inputs) -> list[Tensor]:
 )
 def example(request):
     model = built(CASES[request.param]).double()
-    inputs = double(CASES[request.param].inputs())
+    inputs = to_double(CASES[request.param].inputs())
     with torch.no_grad():
-        return model, inputs, mixing(model, inputs)
+        return model, inputs, compute_mixing(model, inputs)
 
 
 @pytest.mark.parametrize("layer", [0, 1, -1, None])
@@ -85,7 +80,7 @@ def test_every_family(name):
 
 @pytest.mark.parametrize("name", ["Bert-sdpa", "torchvision-vit"])
 def test_parts_batches_and_padding(name):
-    model, inputs = built(CASES[name]).double(), double(CASES[name].inputs())
+    model, inputs = built(CASES[name]).double(), to_double(CASES[name].inputs())
     explainer = Explainer(model)
     whole = explainer.explain(inputs, method="value_zeroing").scores
     in_parts = explainer.explain(inputs, method="value_zeroing", memory=1e-3).scores

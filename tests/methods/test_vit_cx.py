@@ -18,26 +18,26 @@ hierarchy = pytest.importorskip("scipy.cluster.hierarchy")
 DEMO = Path(whence.__file__).parent / "demo"
 
 
-def scaled(one: np.ndarray) -> np.ndarray:
+def scale(one: np.ndarray) -> np.ndarray:
     return (one - one.min()) / (one.max() - one.min())
 
 
-def masks_of(features: Tensor, grid: tuple[int, int], size: tuple[int, int], distance: float):
+def make_masks(features: Tensor, grid: tuple[int, int], size: tuple[int, int], distance: float):
     """Masks from the features of an image's patches; clusters found by SciPy."""
     maps = []
     for channel in features.T:
         large = F.interpolate(channel.reshape(1, 1, *grid), size, mode="bilinear")[0, 0].numpy()
-        maps.append(scaled(large).reshape(-1))
+        maps.append(scale(large).reshape(-1))
     tree = hierarchy.linkage(np.stack(maps), "complete", "cosine")
     labels = hierarchy.fcluster(tree, distance, "distance")
     members = [
         [m for m, at in zip(maps, labels, strict=True) if at == one]
         for one in dict.fromkeys(labels)
     ]
-    return [scaled(sum(cluster)).reshape(size) for cluster in members]
+    return [scale(sum(cluster)).reshape(size) for cluster in members]
 
 
-def by_the_formula(model, pixels: Tensor, masks: list[np.ndarray], noise: float, seed: int):
+def compute_by_formula(model, pixels: Tensor, masks: list[np.ndarray], noise: float, seed: int):
     """Saliency of each class at each pixel of one image, (classes, height, width)."""
     source = torch.Generator().manual_seed(seed)
 
@@ -56,7 +56,7 @@ def by_the_formula(model, pixels: Tensor, masks: list[np.ndarray], noise: float,
     return torch.from_numpy(total)
 
 
-def patches_of(saliency: Tensor, grid: tuple[int, int]) -> Tensor:
+def sum_over_patches(saliency: Tensor, grid: tuple[int, int]) -> Tensor:
     """Sums over patches, less the lowest."""
     rows, columns = (n // g for n, g in zip(saliency.shape[1:], grid, strict=True))
     sums = torch.stack(
@@ -70,7 +70,7 @@ def patches_of(saliency: Tensor, grid: tuple[int, int]) -> Tensor:
     return sums - sums.min(1, keepdim=True).values
 
 
-def read_by_attention(model, pixels: Tensor, layer: int) -> Tensor:
+def record_attention_input(model, pixels: Tensor, layer: int) -> Tensor:
     """What the attention of a layer reads, (batch, tokens, width)."""
     kept = []
     plain = replicate(model)
@@ -93,15 +93,15 @@ def read_by_attention(model, pixels: Tensor, layer: int) -> Tensor:
 def test_it_follows_the_formula(name, layer, distance):
     case = CASES[name]
     model, pixels = built(case).double(), case.inputs().double()[:2]
-    features = read_by_attention(model, pixels, layer)[:, case.prefix :]
+    features = record_attention_input(model, pixels, layer)[:, case.prefix :]
     result = Explainer(model).explain(
         pixels, classes=[4, 1], method="vit_cx", layer=layer, distance=distance, noise=0.3, seed=5
     )
     for n, one in enumerate(pixels):
-        masks = masks_of(features[n], case.grid, tuple(pixels.shape[-2:]), distance)
+        masks = make_masks(features[n], case.grid, tuple(pixels.shape[-2:]), distance)
         assert 1 < len(masks) < features.shape[-1]
-        saliency = by_the_formula(model, one, masks, 0.3, 5)[[4, 1]]
-        expected = patches_of(saliency, case.grid)
+        saliency = compute_by_formula(model, one, masks, 0.3, 5)[[4, 1]]
+        expected = sum_over_patches(saliency, case.grid)
         assert expected.max() > 1e-5
         assert torch.allclose(result.scores[n], expected, rtol=0, atol=1e-8 * expected.max())
 
@@ -187,12 +187,12 @@ def pets():
     return transformers.ViTForImageClassification.from_pretrained(DEMO / "pets").float().eval()
 
 
-def as_pixels(image) -> Tensor:
+def to_pixels(image) -> Tensor:
     array = torch.from_numpy(np.array(image.convert("RGB").resize((160, 160))))
     return (array.permute(2, 0, 1).float() / 255 - 0.5) / 0.5
 
 
-def drop_without(pets, pixels: Tensor, before: Tensor, scores: Tensor) -> float:
+def measure_drop(pets, pixels: Tensor, before: Tensor, scores: Tensor) -> float:
     """How much a probability falls, on average, as the top 20, 50 and 70 % of patches go."""
     drops = []
     for share in (0.2, 0.5, 0.7):
@@ -205,7 +205,7 @@ def drop_without(pets, pixels: Tensor, before: Tensor, scores: Tensor) -> float:
     return float(torch.stack(drops).mean())
 
 
-def beats_random(pets, pixels: Tensor) -> tuple[float, float]:
+def compare_with_random(pets, pixels: Tensor) -> tuple[float, float]:
     """Drops of the probability without the patches that the method finds, and without others."""
     result = Explainer(pets).explain({"pixel_values": pixels}, method="vit_cx")
     before = result.logits.softmax(1)
@@ -213,24 +213,24 @@ def beats_random(pets, pixels: Tensor) -> tuple[float, float]:
         torch.rand(result.scores.shape, generator=torch.Generator().manual_seed(seed))
         for seed in range(10)
     ]
-    by_chance = [drop_without(pets, pixels, before, scores) for scores in chance]
-    return drop_without(pets, pixels, before, result.scores), sum(by_chance) / 10
+    by_chance = [measure_drop(pets, pixels, before, scores) for scores in chance]
+    return measure_drop(pets, pixels, before, result.scores), sum(by_chance) / 10
 
 
-def test_what_it_finds_matters_more_than_chance(pets):
+def test_top_patches_matter_more_than_random_ones(pets):
     photo = pytest.importorskip("PIL.Image").open(DEMO / "cat.jpg")
-    pixels = torch.stack([as_pixels(photo), as_pixels(photo.crop((75, 0, 375, 300)))])
-    found, by_chance = beats_random(pets, pixels)
+    pixels = torch.stack([to_pixels(photo), to_pixels(photo.crop((75, 0, 375, 300)))])
+    found, by_chance = compare_with_random(pets, pixels)
     assert found > 1.2 * by_chance
     assert found > 0.05
 
 
 @pytest.mark.slow
-def test_what_it_finds_in_many_photos_matters_more_than_chance(data, pets):
+def test_top_patches_of_many_photos_matter_more_than_random_ones(data, pets):
     pillow = pytest.importorskip("PIL.Image")
     names = sorted(os.listdir(data / "pets160" / "images"))[::400][:12]
-    photos = [as_pixels(pillow.open(data / "pets160" / "images" / name)) for name in names]
-    found, by_chance = beats_random(pets, torch.stack(photos))
+    photos = [to_pixels(pillow.open(data / "pets160" / "images" / name)) for name in names]
+    found, by_chance = compare_with_random(pets, torch.stack(photos))
     assert found > 2 * by_chance
 
 

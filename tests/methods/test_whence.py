@@ -3,18 +3,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from tests.methods.plain_models import to_double
 from tests.zoo import CASES, HandWrittenViT, built, images, run
 from whence import Explainer, WhenceError, methods
 from whence._util.defaults import METHOD
 
 
-def double(inputs):
-    if isinstance(inputs, Tensor):
-        return inputs.double()
-    return {k: v.double() if v.is_floating_point() else v for k, v in inputs.items()}
-
-
-def by_the_formula(hidden, gradients, maps, content, image: bool, sharing: float) -> Tensor:
+def compute_by_formula(hidden, gradients, maps, content, image: bool, sharing: float) -> Tensor:
     """The scores of one sample, token by token."""
     tokens = len(hidden[0])
     held = [
@@ -38,7 +33,7 @@ def by_the_formula(hidden, gradients, maps, content, image: bool, sharing: float
 def test_the_formula(name, options, sharing):
     """With plain gradients, which transformers' own hidden states have too."""
     model = built(CASES[f"{name}-eager"]).double()
-    inputs = double(CASES[f"{name}-eager"].inputs())
+    inputs = to_double(CASES[f"{name}-eager"].inputs())
     image = "pixel_values" in inputs
     result = Explainer(model).explain(
         inputs, method="whence", classes=[0, 2], gradients="plain", **options
@@ -53,7 +48,7 @@ def test_the_formula(name, options, sharing):
         content[0] = False  # the class token
         for n, target in enumerate((0, 2)):
             gradients = torch.autograd.grad(output.logits[0, target], entering, retain_graph=True)
-            expected = by_the_formula(
+            expected = compute_by_formula(
                 [x[0].detach() for x in entering],
                 [g[0] for g in gradients],
                 [a[0].detach() for a in output.attentions],
@@ -68,9 +63,9 @@ def test_the_formula(name, options, sharing):
             assert expected[real].max() > 0
 
 
-def test_without_sharing_it_is_what_tokens_hold():
+def test_without_sharing():
     case = CASES["ViTForImageClassification-sdpa"]
-    model, inputs = built(case).double(), double(case.inputs())
+    model, inputs = built(case).double(), to_double(case.inputs())
     explainer = Explainer(model)
     result = explainer.explain(inputs, method="whence", target=1, sharing=0, keep_evidence=True)
     found = result.evidence
@@ -88,9 +83,9 @@ def test_without_sharing_it_is_what_tokens_hold():
     assert not torch.allclose(later, result.scores)
 
 
-def test_attention_that_is_the_same_everywhere_shares_with_all():
+def test_uniform_attention_shares_with_all_tokens():
     case = CASES["ViTForImageClassification-eager"]
-    model, inputs = built(case).double(), double(case.inputs())
+    model, inputs = built(case).double(), to_double(case.inputs())
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "query" in name or "q_proj" in name:
@@ -137,7 +132,7 @@ def test_pooling_by_attention():
             explainer.explain(inputs, method=method)
 
 
-def test_what_is_shared_is_a_mean_over_real_tokens():
+def test_sharing_is_a_mean_over_tokens_without_padding():
     """However much is shared, scores stay between the lowest and the highest of the words."""
     case = CASES["Bert-sdpa"]
     model, inputs = built(case).double(), case.inputs()

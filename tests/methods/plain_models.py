@@ -1,4 +1,4 @@
-"""Plain models for tests of methods at the input, to be called without whence."""
+"""Small models in float64 that tests of methods also call directly, without whence."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ PATCH = 8
 
 @dataclass
 class Plain:
-    """A model in float64, its batch as whence gets it, and as a function of what is explained."""
+    """A model in float64, its batch for whence, and its forward as a function of the inputs."""
 
     model: nn.Module
     batch: Any
@@ -24,19 +24,19 @@ class Plain:
     forward: Callable[..., Tensor]
     arguments: tuple[Tensor, ...] = ()
 
-    def of(self, index: int) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """The input and the other arguments of one sample."""
+    def select(self, index: int) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Select the input and the other arguments of one sample."""
         return self.inputs[index : index + 1], tuple(a[index : index + 1] for a in self.arguments)
 
 
-def image_model(name: str) -> Plain:
+def build_image_model(name: str) -> Plain:
     model = built(CASES[name]).double().requires_grad_(False)
     pixels = CASES[name].inputs().double()
     return Plain(model, pixels, pixels, model)
 
 
-def text_model(name: str = "Bert-sdpa") -> Plain:
-    """A BERT on padded texts, as a function of embeddings and attention mask."""
+def build_text_model(name: str = "Bert-sdpa") -> Plain:
+    """Build a BERT on padded texts, as a function of embeddings and attention mask."""
     model = built(CASES[name]).double().requires_grad_(False)
     batch = texts()
 
@@ -47,8 +47,8 @@ def text_model(name: str = "Bert-sdpa") -> Plain:
     return Plain(model, batch, embeddings, forward, (batch["attention_mask"],))
 
 
-def patches(pixels: Tensor) -> Tensor:
-    """(..., height, width) as (..., patches, pixels of a patch), one by one."""
+def split_patches(pixels: Tensor) -> Tensor:
+    """Split (..., height, width) into (..., patches, pixels of a patch), one by one."""
     rows, columns = pixels.shape[-2] // PATCH, pixels.shape[-1] // PATCH
     found = [
         pixels[..., y * PATCH : (y + 1) * PATCH, x * PATCH : (x + 1) * PATCH].flatten(-2)
@@ -58,8 +58,8 @@ def patches(pixels: Tensor) -> Tensor:
     return torch.stack(found, -2)
 
 
-def more_padding(batch: dict[str, Tensor], more: int = 5) -> dict[str, Tensor]:
-    """The same texts with more padding behind them."""
+def add_padding(batch: dict[str, Tensor], more: int = 5) -> dict[str, Tensor]:
+    """Add padding to the end of texts."""
     ids, mask = batch["input_ids"], batch["attention_mask"]
     return {
         "input_ids": torch.cat([ids, torch.ones(len(ids), more, dtype=ids.dtype)], 1),
@@ -67,16 +67,23 @@ def more_padding(batch: dict[str, Tensor], more: int = 5) -> dict[str, Tensor]:
     }
 
 
-def unmoved() -> HandWrittenViT:
-    """A model whose logits nothing moves."""
+def to_double(inputs: Any) -> Any:
+    """Convert floating-point inputs to float64."""
+    if isinstance(inputs, Tensor):
+        return inputs.double()
+    return {k: v.double() if v.is_floating_point() else v for k, v in inputs.items()}
+
+
+def build_constant_model() -> HandWrittenViT:
+    """Build a model whose logits are constant."""
     model = HandWrittenViT()
     with torch.no_grad():
         model.head.weight.zero_()
     return model
 
 
-def off(found: Tensor, expected: Tensor) -> float:
-    """The largest difference, as a fraction of the largest of the expected numbers."""
+def relative_error(found: Tensor, expected: Tensor) -> float:
+    """Compute the largest difference, relative to the largest expected number."""
     assert found.shape == expected.shape
     assert expected.abs().max() > 0
     return ((found - expected).abs().max() / expected.abs().max()).item()
