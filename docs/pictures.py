@@ -21,10 +21,8 @@ SENTENCE = "The story is thin, but the acting is superb and the ending deeply mo
 SIZE = 22
 
 
-def shaded_words(
-    explanation: Explanation, x: float, y: float, size: int
-) -> tuple[list[str], float]:
-    """Words on the colours of their scores, from x on in the line at y, and where they end."""
+def draw_words(explanation: Explanation, x: float, y: float, size: int) -> tuple[list[str], float]:
+    """Draw words on the colours of their scores from (x, y); return the shapes and their end."""
     font, shapes = ImageFont.load_default(size), []
     for word in list_words(explanation):
         width = font.getlength(word.text)
@@ -39,8 +37,8 @@ def shaded_words(
     return shapes, x
 
 
-def svg(shapes: list[str], width: float, height: float, size: int) -> str:
-    """Shapes on white."""
+def wrap_svg(shapes: list[str], width: float, height: float, size: int) -> str:
+    """Wrap shapes into an SVG file with a white background."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
         f'font-family="sans-serif" font-size="{size}">'
@@ -48,17 +46,17 @@ def svg(shapes: list[str], width: float, height: float, size: int) -> str:
     )
 
 
-def sentence_svg(explanation: Explanation) -> str:
-    """The words of a sentence and the answer, in one line."""
-    shapes, x = shaded_words(explanation, 12.0, 33.0, SIZE)
-    told = explanation.get_class(0, 0)
-    answer = f"{told.name} {told.percent}"
+def draw_sentence(explanation: Explanation) -> str:
+    """Draw the words of a sentence and the predicted class, in one line."""
+    shapes, x = draw_words(explanation, 12.0, 33.0, SIZE)
+    predicted = explanation.get_class(0, 0)
+    answer = f"{predicted.name} {predicted.percent}"
     shapes.append(f'<text x="{x + 12:.1f}" y="33" fill="#555">{html.escape(answer)}</text>')
-    return svg(shapes, x + ImageFont.load_default(SIZE).getlength(answer) + 24, 52, SIZE)
+    return wrap_svg(shapes, x + ImageFont.load_default(SIZE).getlength(answer) + 24, 52, SIZE)
 
 
-def maximal_pictures() -> Image.Image:
-    """What two classes, a unit and a head of the embedded model answer to most, side by side."""
+def draw_maximal_pictures() -> Image.Image:
+    """Draw pictures that maximise two classes, a channel and a head of the embedded model."""
     model = models.load(None, "image", device="cpu")
     targets = {
         "logit of cat": "cat",
@@ -85,8 +83,8 @@ METHODS = Path(__file__).parent / "methods"
 MARKS = ("<!-- the table is made by docs/pictures.py -->", "<!-- end of the table -->")
 
 
-def contact_sheet(photo: Path) -> Image.Image:
-    """The sample photo, and the scores of every method for cat over it."""
+def draw_contact_sheet(photo: Path) -> Image.Image:
+    """Draw the sample photo, and the heatmap of every method for cat over it."""
     model = models.load(None, "image")
     shown = model.prepare([Image.open(photo).convert("RGB")]).shown[0]
     names = [name for name in methods.available() if "image" in methods.describe(name).inputs]
@@ -109,15 +107,15 @@ def contact_sheet(photo: Path) -> Image.Image:
     return sheet
 
 
-def sentence_sheet() -> str:
-    """The words of a sentence by every method that explains text, one line each."""
+def draw_sentence_sheet() -> str:
+    """Draw the words of a sentence by every method that explains text, one line each."""
     model, shapes, y, widest = models.load(None, "text"), [], 27.0, 0.0
     for name in methods.available():
         about = methods.describe(name)
         if "text" not in about.inputs:
             continue
         result = explain(SENTENCE, model=model, target="positive", method=name)
-        words, x = shaded_words(result, 176.0, y, 15)
+        words, x = draw_words(result, 176.0, y, 15)
         shapes += [f'<text x="10" y="{y:.0f}" fill="{INK}">{name}</text>', *words]
         if not about.class_specific:
             shapes.append(
@@ -125,11 +123,11 @@ def sentence_sheet() -> str:
                 f"the same for every class</text>"
             )
         widest, y = max(widest, x + 170), y + 30
-    return svg(shapes, widest, y, 15)
+    return wrap_svg(shapes, widest, y, 15)
 
 
-def methods_table() -> str:
-    """What the registry says of every method, as Markdown."""
+def format_methods_table() -> str:
+    """Format the registry's description of every method as a Markdown table."""
     lines = ["| method | by class | explains | forwards | what it is |", "| --- " * 5 + "|"]
     for name in methods.available():
         about = methods.describe(name)
@@ -141,11 +139,11 @@ def methods_table() -> str:
     return "\n".join(lines)
 
 
-def with_table(page: str) -> str:
-    """The page on methods with the table as it is now."""
+def insert_table(page: str) -> str:
+    """Insert the current table into the page on methods."""
     before, rest = page.split(MARKS[0])
     after = rest.split(MARKS[1])[1]
-    return f"{before}{MARKS[0]}\n{methods_table()}\n{MARKS[1]}{after}"
+    return f"{before}{MARKS[0]}\n{format_methods_table()}\n{MARKS[1]}{after}"
 
 
 def main() -> None:
@@ -153,13 +151,13 @@ def main() -> None:
     photo = Image.open(DEMO / "cat.jpg")
     figure = render.draw_figure(photo, explain(photo, classes=["cat", "dog"]))
     figure.to_image(1.0).save(IMAGES / "cat.png", optimize=True)
-    (IMAGES / "sentence.svg").write_text(sentence_svg(explain(SENTENCE)), encoding="utf-8")
-    maximal_pictures().save(IMAGES / "activation-maximization.png", optimize=True)
-    sheet = contact_sheet(DEMO / "cat.jpg")
+    (IMAGES / "sentence.svg").write_text(draw_sentence(explain(SENTENCE)), encoding="utf-8")
+    draw_maximal_pictures().save(IMAGES / "activation-maximization.png", optimize=True)
+    sheet = draw_contact_sheet(DEMO / "cat.jpg")
     sheet.quantize(256, dither=Image.Dither.NONE).save(IMAGES / "methods.png", optimize=True)
-    (IMAGES / "methods-sentence.svg").write_text(sentence_sheet(), encoding="utf-8")
+    (IMAGES / "methods-sentence.svg").write_text(draw_sentence_sheet(), encoding="utf-8")
     page = METHODS / "README.md"
-    page.write_text(with_table(page.read_text(encoding="utf-8")), encoding="utf-8")
+    page.write_text(insert_table(page.read_text(encoding="utf-8")), encoding="utf-8")
     print(*sorted(IMAGES.iterdir()), page, sep="\n")
 
 

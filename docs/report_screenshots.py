@@ -1,4 +1,4 @@
-"""Make the screenshots of the report, of what comes with the library and may be shown anywhere.
+"""Take the screenshots of the report, with photos and texts that come with the library.
 
 python docs/report_screenshots.py  # needs playwright and chromium
 """
@@ -30,12 +30,12 @@ REVIEWS = (
 )
 
 
-def photos(folder: Path) -> None:
-    """The sample photo in different guises, and a file that is damaged."""
+def save_photos(folder: Path) -> None:
+    """Save variants of the sample photo, and a damaged file."""
     folder.mkdir()
     cat = Image.open(Path(whence.__file__).parent / "demo" / "cat.jpg").convert("RGB")
     width, height = cat.size
-    guises = {
+    variants = {
         "cat": cat,
         "mirrored": ImageOps.mirror(cat),
         "upside down": ImageOps.flip(cat),
@@ -44,20 +44,22 @@ def photos(folder: Path) -> None:
         "blurred": cat.filter(ImageFilter.GaussianBlur(width / 60)),
         "grey": ImageOps.grayscale(cat),
     }
-    for name, image in guises.items():
+    for name, image in variants.items():
         image.save(folder / f"{name}.jpg", quality=90)
     (folder / "damaged.jpg").write_bytes((folder / "cat.jpg").read_bytes()[:3000])
 
 
-def report(source: Path, out: Path, methods: str, title: str) -> Path:
-    """A page of the inputs of a folder or a table."""
+def write_report(source: Path, out: Path, methods: str, title: str) -> Path:
+    """Write a report on the inputs of a folder or a table."""
     how = How(methods=tuple(choose(methods)))
     make(Request(how, out, title), expand([str(source)]))
     return out
 
 
-def shot(browser: Browser, page: Path, name: str, width: int, height: int, scheme: str) -> None:
-    """A screenshot of the top of a page."""
+def take_screenshot(
+    browser: Browser, page: Path, name: str, width: int, height: int, scheme: str
+) -> None:
+    """Take a screenshot of the top of a page."""
     tab = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
     tab.goto(page.as_uri())
     tab.wait_for_timeout(300)
@@ -67,19 +69,21 @@ def shot(browser: Browser, page: Path, name: str, width: int, height: int, schem
 
 
 def main() -> None:
-    """Make all of them."""
+    """Take all screenshots."""
     with tempfile.TemporaryDirectory() as place, sync_playwright() as playwright:
         folder = Path(place)
-        photos(folder / "photos")
+        save_photos(folder / "photos")
         (folder / "reviews.csv").write_text("\n".join(["text", *(f'"{r}"' for r in REVIEWS)]))
-        of_photos = report(folder / "photos", folder / "p.html", "gae,attnlrp", "A cat, in guises")
-        of_texts = report(folder / "reviews.csv", folder / "t.html", "attnlrp", "Reviews")
+        of_photos = write_report(
+            folder / "photos", folder / "p.html", "gae,attnlrp", "A cat, in guises"
+        )
+        of_texts = write_report(folder / "reviews.csv", folder / "t.html", "attnlrp", "Reviews")
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox"]
         )
-        shot(browser, of_photos, "report.jpg", 1280, 900, "light")
-        shot(browser, of_texts, "report-texts.jpg", 1280, 720, "dark")
-        shot(browser, of_photos, "report-phone.jpg", 390, 844, "dark")
+        take_screenshot(browser, of_photos, "report.jpg", 1280, 900, "light")
+        take_screenshot(browser, of_texts, "report-texts.jpg", 1280, 720, "dark")
+        take_screenshot(browser, of_photos, "report-phone.jpg", 390, 844, "dark")
         browser.close()
 
 

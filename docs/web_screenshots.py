@@ -1,4 +1,4 @@
-"""Takes the screenshots of docs/web.md, with the embedded models and a Chromium that is installed.
+"""Take the screenshots of docs/web.md, with the embedded models and an installed Chromium.
 
 python docs/web_screenshots.py
 """
@@ -32,7 +32,7 @@ def press(page: Any, name: str) -> None:
     page.get_by_role("button", name=name).locator("visible=true").click()
 
 
-def photo(page: Any) -> None:
+def explain_photo(page: Any) -> None:
     press(page, "Use the sample photo")
     page.wait_for_selector(".map[data-drawn]")
     choose_methods(page)
@@ -40,22 +40,22 @@ def photo(page: Any) -> None:
     page.wait_for_function("document.querySelectorAll('.map[data-drawn]').length === 6")
 
 
-def faithful(page: Any) -> None:
-    photo(page)
+def show_faithfulness(page: Any) -> None:
+    explain_photo(page)
     press(page, "Is it faithful")
     press(page, "Remove parts")
     page.wait_for_selector(".curves[data-drawn] .plot path")
     page.locator(".curves").first.scroll_into_view_if_needed()
 
 
-def heads(page: Any) -> None:
-    photo(page)
+def show_heads(page: Any) -> None:
+    explain_photo(page)
     press(page, "What do the heads attend to")
     press(page, "Show all heads")
     page.wait_for_selector(".heads[data-drawn] canvas")
 
 
-def text(page: Any) -> None:
+def explain_text(page: Any) -> None:
     page.get_by_role("tab", name="Text").click()
     press(page, "Sample 1")
     page.wait_for_selector(".texts .words span")
@@ -67,11 +67,11 @@ def text(page: Any) -> None:
 def main() -> None:
     chromium = os.environ.get("CHROMIUM") or shutil.which("chromium")
     shots = {
-        "web-light": (photo, 1100, "light", None),
-        "web-dark": (text, 1100, "dark", None),
-        "web-faithful": (faithful, 1100, "light", ".curves"),
-        "web-heads": (heads, 1100, "dark", ".heads"),
-        "web-phone": (photo, 390, "dark", None),
+        "web-light": (explain_photo, 1100, "light", None),
+        "web-dark": (explain_text, 1100, "dark", None),
+        "web-faithful": (show_faithfulness, 1100, "light", ".curves"),
+        "web-heads": (show_heads, 1100, "dark", ".heads"),
+        "web-phone": (explain_photo, 390, "dark", None),
     }
     with serving(Desk.with_models(), Place()) as address, sync_playwright() as drivers:
         browser = drivers.chromium.launch(executable_path=chromium, args=["--no-sandbox"])

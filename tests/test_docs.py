@@ -17,7 +17,7 @@ def test_the_table_of_methods_is_that_of_the_registry():
     pictures = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(pictures)
     page = (DOCS / "methods" / "README.md").read_text(encoding="utf-8")
-    assert pictures.with_table(page) == page, "run make pictures"
+    assert pictures.insert_table(page) == page, "run make pictures"
 
 
 @pytest.mark.parametrize("method", methods.available())
