@@ -15,7 +15,7 @@ import whence
 from whence.inputs import expand
 from whence.methods.specification import choose
 from whence.pipeline import How
-from whence.report.making import Request, make
+from whence.report.build import ReportRequest, build_report
 
 IMAGES = Path(__file__).parent / "images"
 REVIEWS = (
@@ -52,7 +52,7 @@ def save_photos(folder: Path) -> None:
 def write_report(source: Path, out: Path, methods: str, title: str) -> Path:
     """Write a report on the inputs of a folder or a table."""
     how = How(methods=tuple(choose(methods)))
-    make(Request(how, out, title), expand([str(source)]))
+    build_report(ReportRequest(how, out, title), expand([str(source)]))
     return out
 
 

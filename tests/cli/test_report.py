@@ -9,7 +9,7 @@ from tests.report.reading import items, read
 from tests.saved import photo
 from whence import explain
 from whence.inputs import expand
-from whence.report import making
+from whence.report import build
 
 
 def test_it_says_what_it_did(here, report):
@@ -69,15 +69,15 @@ def test_what_cannot_be_met_writes_nothing(here, report, text_model, arguments, 
 
 
 def test_an_interruption_leaves_nothing(here, report, monkeypatch):
-    whole, calls = making.entry_of, []
+    build_whole, calls = build.build_entry, []
 
     def interrupted(*arguments):
         calls.append(arguments)
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return whole(*arguments)
+        return build_whole(*arguments)
 
-    monkeypatch.setattr(making, "entry_of", interrupted)
+    monkeypatch.setattr(build, "build_entry", interrupted)
     report("photos", code=130)
     assert len(calls) == 2
     assert sorted(file.name for file in here.iterdir()) == ["photos"]
@@ -107,8 +107,8 @@ def test_names_leave_out_the_folder_that_all_share(here, tmp_path):
     (tmp_path / "photos" / "more").mkdir()
     photo().save(tmp_path / "photos" / "more" / "d.png")
     sources = expand(["photos/a.png", str(tmp_path / "photos" / "more"), "some text"])
-    assert making.short_names(sources) == ["a.png", "more/d.png", "some text"]
-    assert making.short_names(sources[:1]) == ["a.png"]
+    assert build.shorten_names(sources) == ["a.png", "more/d.png", "some text"]
+    assert build.shorten_names(sources[:1]) == ["a.png"]
 
 
 def test_help_answers_without_torch():

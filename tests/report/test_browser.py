@@ -11,9 +11,9 @@ from tests.fixtures import HOSTILE
 from tests.saved import photo
 from whence.explanation import ExplainedClass
 from whence.faithfulness import STEPS
-from whence.report.entries import Cell, Entry, Judged
-from whence.report.page import page
-from whence.report.pictures import map_address, photo_address
+from whence.report.entry import DeletionCurves, Entry, MethodResult
+from whence.report.images import encode_map, encode_photo
+from whence.report.page import render_page
 
 pytestmark = pytest.mark.slow
 CHROMIUM = shutil.which("chromium")
@@ -143,7 +143,7 @@ def test_the_photo_and_the_map_are_seen_and_can_be_faded(made, visit):
         "one => { one.value = 0; one.dispatchEvent(new Event('input', { bubbles: true })); }"
     )
     bare = np.asarray(_shot(box), dtype=float)
-    plain = np.asarray(_shot(tab.locator("#inputs > li .seen").first), dtype=float)
+    plain = np.asarray(_shot(tab.locator("#inputs > li .panel").first), dtype=float)
     assert np.abs(bare - over).mean() > 2
     assert np.abs(bare - plain).mean() < 1
 
@@ -199,15 +199,15 @@ def test_hostile_names_do_nothing(made, visit):
 def test_a_thousand_photos_stay_usable(tmp_path, visit):
     rng = np.random.default_rng(0)
     chance = tuple(np.linspace(0.9, 0.1, len(STEPS)))
-    judged = Judged(0.0, chance, chance[::-1])
+    curves = DeletionCurves(0.0, chance, chance[::-1])
     entries = []
     for number in range(1000):
         scores = rng.random((14, 14))
-        found = ExplainedClass("cat", number / 1000, scores.ravel())
-        cell = Cell("gae", found, map_address(scores), judged)
-        shown = photo_address(photo(400, 300, seed=number))
-        entries.append(Entry(f"{number}.jpg", "image", "cat", (cell,), shown, 4 / 3))
-    content = page("many", entries, {})
+        explained = ExplainedClass(0, "cat", number / 1000, scores.ravel())
+        result = MethodResult("gae", explained, encode_map(scores), curves)
+        shown = encode_photo(photo(400, 300, seed=number))
+        entries.append(Entry(f"{number}.jpg", "image", "cat", (result,), shown, 4 / 3))
+    content = render_page("many", entries, {})
     assert len(content) < 25e6
     (tmp_path / "many.html").write_text(content, encoding="utf-8")
     tab = visit(tmp_path / "many.html")

@@ -18,8 +18,8 @@ from whence.inputs import expand
 from whence.methods.specification import choose
 from whence.models import load
 from whence.pipeline import How
-from whence.report.making import Request, make
-from whence.report.pictures import map_address, photo_address, proportion
+from whence.report.build import ReportRequest, build_report
+from whence.report.images import bound_aspect_ratio, encode_map, encode_photo
 
 ALLOWED = {
     *"html head meta link title style body main h1 h2 h3 p section form label input select".split(),
@@ -194,8 +194,8 @@ def test_a_page_made_again_is_the_same(here, report):
 def test_an_entry_holds_no_more_than_it_shows(here):
     """A thousand are in memory together, so that none may keep pixels, ranks or evidence."""
     how = How(methods=tuple(choose("gae")))
-    (entry,) = make(Request(how, here / "page.html"), expand(["photos/a.png"]))
-    shown = len(entry.photo) + sum(len(cell.shown) for cell in entry.cells)
+    (entry,) = build_report(ReportRequest(how, here / "page.html"), expand(["photos/a.png"]))
+    shown = len(entry.photo) + sum(len(result.shown) for result in entry.results)
     assert len(pickle.dumps(entry)) < shown + 2000
 
 
@@ -203,9 +203,7 @@ def test_maps_lie_over_photos_as_the_library_draws_them():
     """The small map, enlarged and blended as the page does it, is the library's own overlay."""
     scores = np.random.default_rng(0).random((7, 7))
     image = photo(224, 224)
-    small = (
-        decoded(map_address(scores)).convert("RGBA").resize((224, 224), Image.Resampling.BICUBIC)
-    )
+    small = decoded(encode_map(scores)).convert("RGBA").resize((224, 224), Image.Resampling.BICUBIC)
     small.putalpha(small.getchannel("A").point([round(0.6 * a) for a in range(256)]))
     muted = Image.blend(image, image.convert("L").convert("RGB"), 0.6).convert("RGBA")
     shown = np.asarray(Image.alpha_composite(muted, small).convert("RGB"), dtype=float)
@@ -215,10 +213,10 @@ def test_maps_lie_over_photos_as_the_library_draws_them():
 
 def test_pictures_are_small():
     large = photo(3000, 2000)
-    address = photo_address(large)
+    address = encode_photo(large)
     assert decoded(address).size == (288, 192)
     assert large.size == (3000, 2000)
-    assert len(map_address(np.eye(14))) < 6000
-    assert decoded(map_address(np.random.default_rng(0).normal(size=(14, 28)))).size == (56, 28)
-    assert proportion(photo(600, 2)) == 3
-    assert proportion(photo(60, 40)) == 1.5
+    assert len(encode_map(np.eye(14))) < 6000
+    assert decoded(encode_map(np.random.default_rng(0).normal(size=(14, 28)))).size == (56, 28)
+    assert bound_aspect_ratio(photo(600, 2)) == 3
+    assert bound_aspect_ratio(photo(60, 40)) == 1.5

@@ -13,11 +13,12 @@ import torch
 
 from whence import datasets
 from whence._util.defaults import METHOD
+from whence._util.fingerprint import hash_weights, list_versions
 from whence._util.progress import bar
 from whence._util.text import to_printable
 from whence.benchmark import curves, formats, report
 from whence.benchmark.columns import Columns
-from whence.benchmark.hashes import drawn, slug, versions, weights_hash
+from whence.benchmark.hashes import drawn, slug
 from whence.benchmark.protocols import Protocol, build
 from whence.benchmark.protocols.base import Row
 from whence.benchmark.reading import Broken, batches
@@ -125,7 +126,7 @@ def run(
     settings = {
         "protocol": protocol,
         **judged.options(),
-        "model weights": weights_hash(loaded.model),
+        "model weights": hash_weights(loaded.model),
         "dataset": dataset.name,
         "dataset fingerprint": dataset.fingerprint(),
         "limit": limit,
@@ -204,7 +205,7 @@ class _Run:
         self.worked = {m.label for m in methods if store.worked(m.label)}
         protocol.begin(names, seed)
         self.versions = [*store.earlier.get("versions_before", ()), store.earlier.get("versions")]
-        self.versions = [v for v in self.versions if v is not None and v != versions()]
+        self.versions = [v for v in self.versions if v is not None and v != list_versions()]
         self._write_run("running", {})
 
     def _write_run(self, state: str, summary: Mapping[str, Any]) -> None:
@@ -229,7 +230,7 @@ class _Run:
             "batch": self.batch,
             "device": str(self.loaded.device),
             "fast": self.loaded.fast,
-            "versions": versions(),
+            "versions": list_versions(),
             "versions_before": self.versions,
         }
 

@@ -13,8 +13,9 @@ import numpy as np
 
 from whence._util.extras import needed
 from whence._util.files import exists, is_file, write_whole
+from whence._util.fingerprint import hash_texts
 from whence.benchmark.columns import Columns, as_columns, joined
-from whence.benchmark.hashes import short_hash, slug
+from whence.benchmark.hashes import slug
 from whence.errors import WhenceError
 
 _FORMAT = "whence benchmark 1"
@@ -76,14 +77,14 @@ class Store:
         """
         rows = [{k: _plain(v) if isinstance(v, str) else v for k, v in row.items()} for row in rows]
         names = [str(row["sample"]) for row in rows]
-        home = self.folder / "parts" / f"{slug(method)}-{short_hash(method)}"
+        home = self.folder / "parts" / f"{slug(method)}-{hash_texts(method)}"
         self._make(home)
         stream = io.BytesIO()
         keys = list(dict.fromkeys(key for row in rows for key in row))
         table = self._arrow.Table.from_pylist([{key: row.get(key) for key in keys} for row in rows])
         table = table.replace_schema_metadata({"method": method})
         self._parquet.write_table(table, stream, write_page_checksum=True)
-        path = home / f"{short_hash(*names)}.parquet"
+        path = home / f"{hash_texts(*names)}.parquet"
         try:
             write_whole(path, stream.getvalue())
         except WhenceError as error:

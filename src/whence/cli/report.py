@@ -14,7 +14,7 @@ from whence.cli.errors import sentences
 from whence.inputs.sources import Source, expand
 
 if TYPE_CHECKING:
-    from whence.report.entries import Entry
+    from whence.report.entry import Entry
 
 EPILOG = """[bold]Examples[/bold]
 
@@ -71,7 +71,7 @@ def report(
         # Imported only now: torch takes a second, and wrong names are told without it.
         from whence import pipeline as bulk
         from whence.methods.specification import choose
-        from whence.report import making
+        from whence.report.build import ReportRequest, build_report
 
         how = bulk.How(
             methods=tuple(choose(methods or METHOD, rules)),
@@ -86,9 +86,9 @@ def report(
             precision=precision and precision.value,
         )
         heading = title if title is not None else _title(inputs, sources)
-        request = making.Request(how, out, heading, not unjudged, force)
+        request = ReportRequest(how, out, heading, not unjudged, force)
         with bar("Explaining", len(sources)) as advance:
-            entries = making.make(request, sources, lambda _: advance(1))
+            entries = build_report(request, sources, lambda _: advance(1))
     failed = [one for one in entries if one.error is not None]
     _tell(failed, len(entries), out, quiet)
     if failed:

@@ -1,1 +1,1 @@
-"""Many inputs on one page that can be sent to someone: maps, classes, faithfulness, settings."""
+"""The report: many explained inputs on one page, with maps, classes, faithfulness and settings."""

@@ -5,11 +5,11 @@
   const count = document.getElementById("count");
   const fields = form.elements;
   const numbers = (text) => text.split(" ").map((one) => (one === "" ? null : Number(one)));
-  const found = ".name, .class, .words, .error, .notes";
+  const searched = ".name, .class, .words, .error, .notes";
 
-  const inputs = [...list.children].map((element, place) => ({
+  const inputs = [...list.children].map((element, index) => ({
     element,
-    given: place,
+    given: index,
     name: element.querySelector(".name").textContent,
     class: element.dataset.class || null,
     probability: numbers(element.dataset.probability)[0],
@@ -18,10 +18,10 @@
     text: null,
   }));
 
-  // A text is put together when it is first searched: a thousand take a while.
+  // Texts are joined when first searched, as a thousand take a while.
   const textOf = (one) => {
     if (one.text === null) {
-      const parts = [...one.element.querySelectorAll(found)].map((part) => part.textContent);
+      const parts = [...one.element.querySelectorAll(searched)].map((part) => part.textContent);
       one.text = parts.join(" ").toLowerCase();
     }
     return one.text;
@@ -44,7 +44,7 @@
     faithfulness: score,
   };
 
-  const chosen = () => {
+  const filter = () => {
     const terms = fields.find.value.toLowerCase().split(/\s+/).filter(Boolean);
     return inputs.filter((one) =>
       (fields.class.value === "" || one.class === fields.class.value) &&
@@ -57,14 +57,14 @@
   const compare = (one, other) => {
     const key = keys[fields.sort.value];
     const a = key(one), b = key(other);
-    // What has no value comes last, whichever way round.
+    // Inputs without a value come last in either order.
     if (a === null || b === null) return (a === null) - (b === null) || one.given - other.given;
     const order = typeof a === "string" ? a.localeCompare(b, undefined, { numeric: true }) : a - b;
     return (fields.order.value === "down" ? -order : order) || one.given - other.given;
   };
 
   const show = () => {
-    const shown = chosen().sort(compare);
+    const shown = filter().sort(compare);
     list.replaceChildren(...shown.map((one) => one.element));
     count.value = `${shown.length} of ${inputs.length} shown`;
   };

@@ -1,0 +1,168 @@
+"""The results of one input, in the form in which the report shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from markupsafe import Markup
+
+from whence._util.text import first_line
+from whence.errors import WhenceError
+from whence.explanation import ExplainedClass, Explanation
+from whence.faithfulness import STEPS, Curves, Faithfulness, measure
+from whence.inputs.sources import Kind
+from whence.pipeline import Explained
+from whence.render.templates import render_macro
+from whence.render.words import list_words
+from whence.report.images import bound_aspect_ratio, encode_map, encode_photo
+
+
+@dataclass(frozen=True)
+class DeletionCurves:
+    """How faithful a map is: `whence.faithfulness.Curves` without the tensors.
+
+    Attributes:
+        score: The faithfulness.
+        most: Probabilities as the most relevant units are deleted.
+        least: Probabilities as the least relevant units are deleted.
+    """
+
+    score: float
+    most: tuple[float, ...]
+    least: tuple[float, ...]
+
+    @classmethod
+    def from_curves(cls, curves: Curves) -> DeletionCurves:
+        """Keep the score and both curves."""
+        return cls(curves.score, curves.most, curves.least)
+
+    def format_points(self, curve: Sequence[float]) -> str:
+        """The points of a curve for an SVG that is 90 wide and 100 high."""
+        pairs = zip(STEPS, curve, strict=True)
+        return " ".join(f"{100 * step:.0f},{100 * (1 - value):.0f}" for step, value in pairs)
+
+
+@dataclass(frozen=True)
+class MethodResult:
+    """The scores of one method for one class.
+
+    Attributes:
+        method: The method's label.
+        explained: The class.
+        shown: The map as a data URI, or coloured words as HTML.
+        curves: How faithful it is; None if that was not measured.
+    """
+
+    method: str
+    explained: ExplainedClass
+    shown: str | Markup
+    curves: DeletionCurves | None
+
+    @property
+    def score(self) -> float | None:
+        """The faithfulness."""
+        return None if self.curves is None else self.curves.score
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One input of the report.
+
+    Attributes:
+        name: Of the input.
+        kind: A photo or a text.
+        predicted: The class that the model predicts; empty if the input failed.
+        results: For each class and method.
+        photo: The photo as a data URI; empty for a text.
+        aspect_ratio: The photo's width divided by its height.
+        notes: What the reader should know.
+        error: Why it could not be explained.
+    """
+
+    name: str
+    kind: Kind
+    predicted: str = ""
+    results: tuple[MethodResult, ...] = ()
+    photo: str = ""
+    aspect_ratio: float = 1.0
+    notes: tuple[str, ...] = ()
+    error: str | None = None
+
+    @property
+    def first_results(self) -> tuple[MethodResult, ...]:
+        """The results of all methods for the class shown first."""
+        return self.results[: len({result.method for result in self.results})]
+
+
+def build_entry(name: str, kind: Kind, explained: Explained, faithfulness: bool) -> Entry:
+    """Collect the results of an input.
+
+    Args:
+        name: Of the input.
+        kind: A photo or a text.
+        explained: Its explanations, or why there are none.
+        faithfulness: Whether to measure faithfulness.
+    """
+    if explained.prepared is None:
+        return Entry(name, kind, error=explained.error)
+    explanations = explained.explanations
+    notes = [*explained.prepared.notes[0]]
+    notes += [one.class_note for one in explanations.values() if one.class_note]
+    measured: Faithfulness | None = None
+    if faithfulness:
+        try:
+            measured = measure(explained.loaded, explained.prepared, explanations, draws=0)
+        except WhenceError as error:  # the explanation is there all the same
+            notes.append(f"faithfulness was not measured: {first_line(error)}")
+    shown = explained.prepared.shown[0]
+    first = next(iter(explanations.values()))
+    return Entry(
+        name,
+        kind,
+        predicted=_name_prediction(first, explained.loaded.class_names),
+        results=tuple(_list_results(explanations, measured)),
+        photo=encode_photo(shown) if kind == "image" else "",
+        aspect_ratio=bound_aspect_ratio(shown) if kind == "image" else 1.0,
+        notes=tuple(notes),
+    )
+
+
+def group_scores(entries: Sequence[Entry]) -> dict[str, list[float]]:
+    """For each method its faithfulness for the first class of every input that has all scores."""
+    groups: dict[str, list[float]] = {}
+    for entry in entries:
+        scores = {one.method: one.score for one in entry.first_results if one.score is not None}
+        if len(scores) == len(entry.first_results):
+            for method, score in scores.items():
+                groups.setdefault(method, []).append(score)
+    return groups
+
+
+def _list_results(
+    explanations: Mapping[str, Explanation], measured: Faithfulness | None
+) -> list[MethodResult]:
+    """Methods within classes, so that the maps of a class stand side by side."""
+    classes = {label: one.classes() for label, one in explanations.items()}
+    results = []
+    for at in range(len(next(iter(classes.values())))):
+        for label, explanation in explanations.items():
+            one = classes[label][at]
+            curves = None
+            if measured is not None:
+                curves = DeletionCurves.from_curves(measured.of(label, one.index))
+            results.append(MethodResult(label, one, _show_scores(explanation, at, one), curves))
+    return results
+
+
+def _show_scores(explanation: Explanation, at: int, explained: ExplainedClass) -> str | Markup:
+    if explanation.grid is None:
+        words = list_words(explanation, 0, at)
+        return render_macro("render/templates/words.html.j2", "spans", words)
+    return encode_map(explained.scores.reshape(explanation.grid))
+
+
+def _name_prediction(explanation: Explanation, names: Mapping[int, str]) -> str:
+    index = int(torch.argmax(explanation.logits[0]))
+    return names.get(index, f"class {index}")
