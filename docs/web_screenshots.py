@@ -8,18 +8,18 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Page, sync_playwright
 
-from whence.web.desk import Desk, default_method
-from whence.web.server import Place, serving
+from whence._util.defaults import METHOD
+from whence.web.server import ServerOptions, serve_page
+from whence.web.service import ExplanationService
 
 IMAGES = Path(__file__).parent / "images"
-METHODS = [default_method(), "gae", "input_x_gradient"]
+METHODS = [METHOD, "gae", "input_x_gradient"]
 
 
-def choose_methods(page: Any) -> None:
+def choose_methods(page: Page) -> None:
     box = page.get_by_label("Methods").locator("visible=true")
     for name in METHODS[1:]:
         box.click()
@@ -28,11 +28,11 @@ def choose_methods(page: Any) -> None:
     box.press("Escape")
 
 
-def press(page: Any, name: str) -> None:
+def press(page: Page, name: str) -> None:
     page.get_by_role("button", name=name).locator("visible=true").click()
 
 
-def explain_photo(page: Any) -> None:
+def explain_photo(page: Page) -> None:
     press(page, "Use the sample photo")
     page.wait_for_selector(".map[data-drawn]")
     choose_methods(page)
@@ -40,7 +40,7 @@ def explain_photo(page: Any) -> None:
     page.wait_for_function("document.querySelectorAll('.map[data-drawn]').length === 6")
 
 
-def show_faithfulness(page: Any) -> None:
+def show_faithfulness(page: Page) -> None:
     explain_photo(page)
     press(page, "Is it faithful")
     press(page, "Remove parts")
@@ -48,14 +48,14 @@ def show_faithfulness(page: Any) -> None:
     page.locator(".curves").first.scroll_into_view_if_needed()
 
 
-def show_heads(page: Any) -> None:
+def show_heads(page: Page) -> None:
     explain_photo(page)
     press(page, "What do the heads attend to")
     press(page, "Show all heads")
     page.wait_for_selector(".heads[data-drawn] canvas")
 
 
-def explain_text(page: Any) -> None:
+def explain_text(page: Page) -> None:
     page.get_by_role("tab", name="Text").click()
     press(page, "Sample 1")
     page.wait_for_selector(".texts .words span")
@@ -66,27 +66,28 @@ def explain_text(page: Any) -> None:
 
 def main() -> None:
     chromium = os.environ.get("CHROMIUM") or shutil.which("chromium")
-    shots = {
+    screenshots = {
         "web-light": (explain_photo, 1100, "light", None),
         "web-dark": (explain_text, 1100, "dark", None),
         "web-faithful": (show_faithfulness, 1100, "light", ".curves"),
         "web-heads": (show_heads, 1100, "dark", ".heads"),
         "web-phone": (explain_photo, 390, "dark", None),
     }
-    with serving(Desk.with_models(), Place()) as address, sync_playwright() as drivers:
+    service = ExplanationService.load()
+    with serve_page(service, ServerOptions()) as address, sync_playwright() as drivers:
         browser = drivers.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        for name, (make, width, scheme, part) in shots.items():
+        for name, (show, width, scheme, selector) in screenshots.items():
             size = {"width": width, "height": 900}
             page = browser.new_page(viewport=size, color_scheme=scheme)
             page.goto(address)
-            make(page)
+            show(page)
             page.mouse.move(0, 0)
             page.wait_for_timeout(800)
             path = IMAGES / f"{name}.png"
-            if part is None:
+            if selector is None:
                 page.screenshot(path=path, full_page=True)
             else:
-                page.locator(part).first.screenshot(path=path)
+                page.locator(selector).first.screenshot(path=path)
             page.close()
         browser.close()
 

@@ -37,10 +37,10 @@ def test_auth_and_no_auth_exclude_each_other():
     assert "not both" in said("--auth", "a:b", "--no-auth")
 
 
-def test_who():
-    assert command._who("127.0.0.1", None, False) is None
-    assert command._who("0.0.0.0", None, True) is None
-    assert command._who("0.0.0.0", "ada:a:b", False) == ("ada", "a:b")
+def test_login():
+    assert command._parse_login("127.0.0.1", None, False) is None
+    assert command._parse_login("0.0.0.0", None, True) is None
+    assert command._parse_login("0.0.0.0", "ada:a:b", False) == ("ada", "a:b")
 
 
 def test_models_are_checked_at_the_start():
@@ -64,7 +64,7 @@ def test_a_signal_ends_the_command_without_an_error_at_any_moment(number, monkey
         signal.raise_signal(number)
         raise AssertionError("the signal was ignored")
 
-    monkeypatch.setattr("whence.web.desk.Desk.with_models", load)
+    monkeypatch.setattr("whence.web.service.ExplanationService.load", load)
     assert CliRunner().invoke(app, ["serve"]).exit_code == 0
     assert signal.getsignal(signal.SIGTERM) == previous
 

@@ -1,21 +1,49 @@
+import os
+import shutil
+
 import pytest
 
 from tests.web.client import Client
 from whence.models import load
-from whence.web.desk import Desk
+from whence.web.service import ExplanationService
 
 
 @pytest.fixture(scope="session")
-def desk(image_model, text_model) -> Desk:
+def service(image_model, text_model) -> ExplanationService:
     """Two small models."""
-    return Desk({"photos": load(image_model), "texts": load(text_model)})
+    return ExplanationService({"photos": load(image_model), "texts": load(text_model)})
+
+
+def serve(service):
+    pytest.importorskip("gradio", reason="whence[web] is not installed")
+    from whence.web.server import ServerOptions, serve_page
+
+    return serve_page(service, ServerOptions())
 
 
 @pytest.fixture(scope="module")
-def client(desk):
-    """A server on loopback, to be asked as any program would."""
-    pytest.importorskip("gradio", reason="whence[web] is not installed")
-    from whence.web.server import Place, serving
-
-    with serving(desk, Place()) as address, Client(address) as client:
+def client(service):
+    """A client of a page on loopback with two small models."""
+    with serve(service) as address, Client(address) as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def address():
+    """The page with the embedded models."""
+    with serve(ExplanationService.load()) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+    path = (
+        os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    )
+    if path is None:
+        pytest.skip("no Chromium was found; CHROMIUM names one")
+    with playwright.sync_playwright() as drivers:
+        browser = drivers.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()

@@ -6,27 +6,27 @@ import zipfile
 
 import pytest
 import torch
-from safetensors.torch import load as tensors_of
+from safetensors.torch import load as load_tensors
 from safetensors.torch import save as to_bytes
 
 from tests.web.client import png
 from whence import WhenceError
-from whence.web.bundle import Bundle, pack, unpack
-from whence.web.inputs import photo_from, sentence_from
+from whence.web.bundle import Bundle, pack_bundle, unpack_bundle
+from whence.web.validation import check_text, decode_photo
 
 
 @pytest.fixture(scope="module")
-def of_photo(desk):
-    what = photo_from(png())
-    answers = desk.explain("photos", what, [2, 0], ["tiba", "random"])
-    shown = desk.look("photos", what).prepared.shown[0]
-    return Bundle("photos", what, shown, {a.method: a.explanation for a in answers})
+def of_photo(service):
+    what = decode_photo(png())
+    answers = service.explain("photos", what, [2, 0], ["tiba", "random"])
+    photo = service.predict("photos", what).photo
+    return Bundle("photos", what, photo, {a.method: a.explanation for a in answers})
 
 
 @pytest.fixture(scope="module")
-def of_text(desk):
-    what = sentence_from("the film is not very good")
-    answers = desk.explain("texts", what, [0], ["gae"])
+def of_text(service):
+    what = check_text("the film is not very good")
+    answers = service.explain("texts", what, [0], ["gae"])
     return Bundle("texts", what, None, {a.method: a.explanation for a in answers})
 
 
@@ -52,7 +52,7 @@ def tensors(**other):
     def change(data):
         length = int.from_bytes(data[:8], "little")
         facts = json.loads(data[8 : 8 + length])["__metadata__"]
-        return to_bytes({**tensors_of(data), **other}, facts)
+        return to_bytes({**load_tensors(data), **other}, facts)
 
     return change
 
@@ -62,30 +62,30 @@ def facts(**other):
         length = int.from_bytes(data[:8], "little")
         header = json.loads(data[8 : 8 + length])["__metadata__"]
         told = {**json.loads(header["explanation"]), **other}
-        return to_bytes(tensors_of(data), {**header, "explanation": json.dumps(told)})
+        return to_bytes(load_tensors(data), {**header, "explanation": json.dumps(told)})
 
     return change
 
 
 def test_a_photo_comes_back(of_photo):
-    found = unpack(pack(of_photo))
-    assert found.what.content == of_photo.what.content
-    assert found.shown.tobytes() == of_photo.shown.tobytes()
+    found = unpack_bundle(pack_bundle(of_photo))
+    assert found.page_input.content == of_photo.page_input.content
+    assert found.photo.tobytes() == of_photo.photo.tobytes()
     assert (found.model, found.classes) == ("photos", [2, 0])
     for name, explanation in of_photo.explanations.items():
         assert torch.equal(found.explanations[name].scores, explanation.scores)
 
 
 def test_a_text_comes_back(of_text):
-    found = unpack(pack(of_text))
-    assert found.what.text == of_text.what.text
+    found = unpack_bundle(pack_bundle(of_text))
+    assert found.page_input.text == of_text.page_input.text
     assert found.explanations["gae"].words() == of_text.explanations["gae"].words()
 
 
 def test_explanations_are_files_of_the_library(of_photo, tmp_path):
     from whence import Explanation
 
-    with zipfile.ZipFile(io.BytesIO(pack(of_photo))) as file:
+    with zipfile.ZipFile(io.BytesIO(pack_bundle(of_photo))) as file:
         file.extract("tiba.safetensors", tmp_path)
     loaded = Explanation.load(tmp_path / "tiba.safetensors")
     assert loaded.target_names == [["crane", "cat"]]
@@ -132,7 +132,7 @@ def test_explanations_are_files_of_the_library(of_photo, tmp_path):
 )
 def test_bundles_of_photos_that_were_made_up(of_photo, name, change):
     with pytest.raises(WhenceError):
-        unpack(changed(pack(of_photo), name, change))
+        unpack_bundle(changed(pack_bundle(of_photo), name, change))
 
 
 def strings(count):
@@ -154,7 +154,7 @@ def strings(count):
 )
 def test_bundles_of_texts_that_were_made_up(of_text, name, change):
     with pytest.raises(WhenceError):
-        unpack(changed(pack(of_text), name, change))
+        unpack_bundle(changed(pack_bundle(of_text), name, change))
 
 
 def test_files_that_are_no_bundles(of_photo):
@@ -162,9 +162,15 @@ def test_files_that_are_no_bundles(of_photo):
     with zipfile.ZipFile(many, "w") as file:
         for n in range(1000):
             file.writestr(str(n), b"")
-    for content in (b"", b"PK\x03\x04", pack(of_photo)[:-50], many.getvalue(), b"\0" * 30_000_000):
+    for content in (
+        b"",
+        b"PK\x03\x04",
+        pack_bundle(of_photo)[:-50],
+        many.getvalue(),
+        b"\0" * 30_000_000,
+    ):
         with pytest.raises(WhenceError):
-            unpack(content)
+            unpack_bundle(content)
 
 
 @pytest.mark.parametrize("packing", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
@@ -179,17 +185,17 @@ def test_nothing_is_unpacked_that_cannot_be_bounded(packing, monkeypatch):
 
     monkeypatch.setattr("zipfile.ZipExtFile.read", never)
     with pytest.raises(WhenceError, match="packed in a way"):
-        unpack(out.getvalue())
+        unpack_bundle(out.getvalue())
 
 
 def test_a_bundle_that_was_damaged_on_its_way(of_photo):
     """Whichever byte of it: a sentence, or nothing that matters to what is shown."""
-    content = pack(of_photo)
+    content = pack_bundle(of_photo)
     told = 0
     for at in range(0, len(content), len(content) // 200):
         damaged = content[:at] + bytes(255 - one for one in content[at : at + 16])
         try:
-            unpack(damaged + content[at + 16 :])
+            unpack_bundle(damaged + content[at + 16 :])
         except WhenceError:
             told += 1
     assert told > 20
@@ -197,9 +203,9 @@ def test_a_bundle_that_was_damaged_on_its_way(of_photo):
 
 def test_names_in_a_bundle_are_shown_as_text(of_photo):
     from whence.web import views
-    from whence.web.desk import Answer
+    from whence.web.service import MethodResult
 
     evil = facts(target_names=[["<script>alert(1)</script>", "cat"]])
-    found = unpack(changed(pack(of_photo), "tiba.safetensors", evil))
-    answers = [Answer(name, one) for name, one in found.explanations.items()]
-    assert "<script" not in views.maps(found.shown, answers)
+    found = unpack_bundle(changed(pack_bundle(of_photo), "tiba.safetensors", evil))
+    answers = [MethodResult(name, one) for name, one in found.explanations.items()]
+    assert "<script" not in views.render_results(answers, found.photo)

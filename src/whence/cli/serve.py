@@ -71,24 +71,24 @@ def serve(
     It listens on this machine only, unless told otherwise, and sends nothing anywhere.
     """
     with sentences():
-        who = _who(host, auth, no_auth)
+        login = _parse_login(host, auth, no_auth)
         needed("gradio", "gradio", "web")
         typer.echo("Loading…", err=True)
-        from whence.web.desk import Desk
-        from whence.web.server import Place, serving
+        from whence.web.server import ServerOptions, serve_page
+        from whence.web.service import ExplanationService
 
         with _end_on_signal():
-            desk = Desk.with_models(model or (), weights, device)
-            with serving(desk, Place(host, port, who, queue)) as address:
+            service = ExplanationService.load(model or (), weights, device)
+            with serve_page(service, ServerOptions(host, port, login, queue)) as address:
                 typer.echo(f"The page is at {address} (Ctrl+C ends it).")
                 threading.Event().wait()
 
 
-def _who(host: str, auth: str | None, no_auth: bool) -> tuple[str, str] | None:
-    """A name and a password, where they are needed.
+def _parse_login(host: str, auth: str | None, no_auth: bool) -> tuple[str, str] | None:
+    """Parse the name and the password that visitors need, or None if they need none.
 
     Raises:
-        WhenceError: The page would be open to others without anyone having said so.
+        WhenceError: Others could reach the page, and neither --auth nor --no-auth was given.
     """
     if auth is not None and no_auth:
         raise WhenceError("Give either --auth or --no-auth, not both.")

@@ -1,6 +1,7 @@
-"""The page: look at a photo or a text, compare methods, check whether they are faithful.
+"""The web page of `whence serve`: explain a photo or a text, compare methods, measure faithfulness.
 
-`desk` computes and `views` writes HTML, both without Gradio; `page` lays them out with it; `guard`
-stands before it all. The browser draws overlays itself (`static/page.js`), so that opacity, colours
-and thresholds change without a request.
+`service` computes and `views` renders HTML, both without Gradio. `page` lays out the components,
+and `handlers` handles their events. `request_filter` refuses requests before Gradio sees them. The
+browser draws overlays itself (`static/*.js`), so that opacity, colours and thresholds change
+without a request.
 """

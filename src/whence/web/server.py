@@ -1,16 +1,14 @@
-"""Starting the page."""
+"""Serves the page with Gradio: address, sign-in, queue, theme, styles and scripts."""
 
 from __future__ import annotations
 
 import base64
-import json
 import os
 import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 
 import gradio as gr
@@ -20,24 +18,25 @@ from whence.errors import WhenceError
 from whence.render.colors import THEMES, get_colormap
 from whence.render.overlay import tabulate_colors, tabulate_opacities
 from whence.render.styles import switched_style
-from whence.web.desk import Desk
-from whence.web.guard import Guard
-from whence.web.limits import UPLOAD_BYTES
-from whence.web.page import build
-from whence.web.uploads import Uploads
+from whence.render.templates import read_asset, render_template
+from whence.web.limits import MAX_UPLOAD_BYTES
+from whence.web.page import build_page
+from whence.web.request_filter import RequestFilter
+from whence.web.service import ExplanationService
+from whence.web.uploads import UploadFolder
 
-# Gradio keeps what each page last showed; nothing here is read back from that.
+# Gradio keeps the last values of so many visitors; nothing here reads them.
 _SESSIONS = 32
 LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where and to whom the page is served.
+class ServerOptions:
+    """The address of the page, and who may use it.
 
     Attributes:
         host: The address to listen at.
-        port: The port; None for the first free one from 7860.
+        port: None for the first free one from 7860.
         auth: A name and a password; None if anyone may use the page.
         queue: How many requests may wait.
     """
@@ -49,30 +48,30 @@ class Place:
 
 
 @contextmanager
-def serving(desk: Desk, place: Place) -> Iterator[str]:
-    """Serve the page until the block ends; yields its address.
+def serve_page(service: ExplanationService, options: ServerOptions) -> Iterator[str]:
+    """Serve the page until the block ends, and yield its address.
 
     Raises:
         WhenceError: The address or port cannot be used.
     """
-    _check_host(place.host)
-    with tempfile.TemporaryDirectory(prefix="whence-") as folder, _environment(folder):
-        uploads = Uploads(Path(folder))
-        page = build(desk, uploads)
-        page.queue(max_size=place.queue, api_open=False)
-        hosts = LOOPBACK if place.host in LOOPBACK else ()
-        guard = Middleware(Guard, hosts=hosts, uploads=uploads)
+    _check_host(options.host)
+    with tempfile.TemporaryDirectory(prefix="whence-") as folder, _set_environment(folder):
+        uploads = UploadFolder(Path(folder))
+        page = build_page(service, uploads)
+        page.queue(max_size=options.queue, api_open=False)
+        hosts = LOOPBACK if options.host in LOOPBACK else ()
+        request_filter = Middleware(RequestFilter, hosts=hosts, uploads=uploads)
         try:
             _, address, _ = page.launch(
-                server_name=f"[{place.host}]" if ":" in place.host else place.host,
-                server_port=place.port,
-                auth=place.auth,
+                server_name=f"[{options.host}]" if ":" in options.host else options.host,
+                server_port=options.port,
+                auth=options.auth,
                 share=False,
                 inbrowser=False,
                 prevent_thread_lock=True,
                 quiet=True,
                 show_error=False,
-                max_file_size=UPLOAD_BYTES,
+                max_file_size=MAX_UPLOAD_BYTES,
                 ssr_mode=False,
                 pwa=False,
                 mcp_server=False,
@@ -80,16 +79,16 @@ def serving(desk: Desk, place: Place) -> Iterator[str]:
                 run_history=False,
                 state_session_capacity=_SESSIONS,
                 footer_links=[],
-                app_kwargs={"middleware": [guard], "docs_url": None, "openapi_url": None},
-                theme=_theme(),
-                css=_css(),
-                head=_head(),
+                app_kwargs={"middleware": [request_filter], "docs_url": None, "openapi_url": None},
+                theme=_make_theme(),
+                css=switched_style(".dark") + str(read_asset("web/static/page.css")),
+                head=_make_script(),
             )
         except OSError as error:
-            where = "any port from 7860 on" if place.port is None else f"port {place.port}"
+            where = "any port from 7860 on" if options.port is None else f"port {options.port}"
             raise WhenceError(
-                f"The page cannot be served at {place.host}, {where}: it is taken, or needs rights "
-                f"that you do not have. Give another --port."
+                f"The page cannot be served at {options.host}, {where}: it is taken, or needs "
+                f"rights that you do not have. Give another --port."
             ) from error
         try:
             yield address
@@ -98,10 +97,10 @@ def serving(desk: Desk, place: Place) -> Iterator[str]:
 
 
 def _check_host(host: str) -> None:
-    """See that the machine has this address: Gradio would try a hundred ports of it, one by one.
+    """Check that the machine has this address. Gradio would try a hundred ports of it.
 
     Raises:
-        WhenceError: It has not.
+        WhenceError: It does not.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -113,27 +112,27 @@ def _check_host(host: str) -> None:
 
 
 @contextmanager
-def _environment(folder: str) -> Iterator[None]:
-    """What Gradio asks the environment for: where uploads go, and that nothing is told of us.
+def _set_environment(folder: str) -> Iterator[None]:
+    """Set the variables that Gradio reads: the folder of uploads, no analytics, no proxy.
 
-    Gradio asks the page whether it is there, which must not go through a proxy.
+    Gradio sends a request to the page to see that it runs, which must not go through a proxy.
     """
     own = {"GRADIO_TEMP_DIR": folder, "GRADIO_ANALYTICS_ENABLED": "False"}
     own |= {"NO_PROXY": "*", "no_proxy": "*"}
-    before = {name: os.environ.get(name) for name in own}
+    previous = {name: os.environ.get(name) for name in own}
     os.environ.update(own)
     try:
         yield
     finally:
-        for name, value in before.items():
+        for name, value in previous.items():
             if value is None:
                 del os.environ[name]
             else:
                 os.environ[name] = value
 
 
-def _theme() -> gr.themes.Base:
-    # Fonts by name are those of the reader's system: none is fetched.
+def _make_theme() -> gr.themes.Base:
+    # The fonts of the visitor's system: none is downloaded.
     sans = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-serif")
     mono = ("ui-monospace", "Consolas", "DejaVu Sans Mono", "monospace")
     theme = gr.themes.Base(primary_hue="slate", neutral_hue="zinc", font=sans, font_mono=mono)
@@ -158,18 +157,10 @@ def _theme() -> gr.themes.Base:
     )
 
 
-def _css() -> str:
-    return switched_style(".dark") + _static("page.css")
-
-
-def _head() -> str:
-    return f"<script>{_static('page.js').replace('/*TABLES*/ {}', json.dumps(_tables()))}</script>"
-
-
-def _tables() -> dict[str, dict[str, object]]:
-    """The library's colour maps, so that the browser paints as `render.overlay` does."""
+def _make_script() -> str:
+    """The scripts, with the library's colour maps, so that browsers draw as `render.overlay`."""
     maps = [get_colormap(name, False) for name in ("heat", "lagoon", "balance")]
-    return {
+    tables = {
         one.name: {
             "colors": base64.b64encode(tabulate_colors(one).tobytes()).decode(),
             "alphas": base64.b64encode(tabulate_opacities(one, 1.0).tobytes()).decode(),
@@ -177,7 +168,4 @@ def _tables() -> dict[str, dict[str, object]]:
         }
         for one in maps
     }
-
-
-def _static(name: str) -> str:
-    return (resources.files("whence.web") / "static" / name).read_text(encoding="utf-8")
+    return str(render_template("web/templates/script.html.j2", tables=tables))

@@ -1,63 +1,62 @@
-"""The folder of files that people sent to the page, the only ones that a request may name."""
+"""The folder of files that visitors uploaded: the only files that a request may name."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from whence.errors import WhenceError
-from whence.web.limits import FOLDER_BYTES, UPLOAD_BYTES
+from whence.web.limits import MAX_FOLDER_BYTES, MAX_UPLOAD_BYTES
 
 
-class Uploads:
-    """A folder of uploads.
+class UploadFolder:
+    """A folder of uploads, limited in size.
 
     Args:
-        folder: Where Gradio puts them.
+        folder: The folder where Gradio stores them.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
 
-    def find(self, path: Any) -> Path:
-        """A file by its path, if it was uploaded here.
+    def find(self, path: object) -> Path:
+        """Resolve the path of an uploaded file.
 
         Raises:
-            WhenceError: It was not.
+            WhenceError: It does not lie in this folder.
         """
         try:
-            found = Path(path).resolve()
-            inside = found.is_relative_to(self.folder) and found.is_file()
+            file = Path(path).resolve()  # type: ignore[arg-type]  # anything else is a TypeError
+            is_upload = file.is_relative_to(self.folder) and file.is_file()
         except (OSError, TypeError, ValueError):  # a name that no file can have
-            inside = False
-        if not inside:
+            is_upload = False
+        if not is_upload:
             raise WhenceError("That is no file that was uploaded to this page.")
-        return found
+        return file
 
-    def check(self, request: Any) -> None:
-        """See that a request, as JSON, names no other files.
+    def check_request(self, request: object) -> None:
+        """Check that a request, as JSON, names no files but uploads.
 
         Gradio itself would fetch an address that stands in the place of a path, for any component.
 
         Raises:
-            WhenceError: It does.
+            WhenceError: It names another file.
         """
-        for path in _paths(request):
+        for path in _list_paths(request):
             self.find(path)
 
-    def content(self, path: Any, most: int) -> bytes:
-        """The bytes of an upload; one more than `most`, if there are more.
+    def read(self, path: object, max_bytes: int) -> bytes:
+        """Read the bytes of an upload; one more than `max_bytes`, if there are more.
 
         Raises:
-            WhenceError: It was not uploaded here.
+            WhenceError: It is not an upload.
         """
         with self.find(path).open("rb") as file:
-            return file.read(most + 1)
+            return file.read(max_bytes + 1)
 
-    def keep(self, name: str, content: bytes) -> str:
-        """The path of a new file, to be downloaded from here."""
+    def store(self, name: str, content: bytes) -> str:
+        """Write a new file that visitors can download, and return its path."""
         self.make_room()
         folder = self.folder / uuid.uuid4().hex
         folder.mkdir()
@@ -65,22 +64,23 @@ class Uploads:
         return str(folder / name)
 
     def make_room(self) -> None:
-        """Delete the oldest files, until one more fits within `FOLDER_BYTES`."""
+        """Delete the oldest files, until one more fits within `MAX_FOLDER_BYTES`."""
         files = [(file, file.stat()) for file in self.folder.rglob("*") if file.is_file()]
-        size = sum(about.st_size for _, about in files)
-        for file, about in sorted(files, key=lambda one: one[1].st_mtime):
-            if size + UPLOAD_BYTES <= FOLDER_BYTES:
+        size = sum(stat.st_size for _, stat in files)
+        for file, stat in sorted(files, key=lambda pair: pair[1].st_mtime):
+            if size + MAX_UPLOAD_BYTES <= MAX_FOLDER_BYTES:
                 return
             file.unlink(missing_ok=True)
-            size -= about.st_size
+            size -= stat.st_size
 
 
-def _paths(request: Any) -> Iterator[Any]:
+def _list_paths(request: object) -> Iterator[object]:
+    """All values that stand under the key "path", at any depth."""
     if isinstance(request, dict):
         if "path" in request:
             yield request["path"]
         for value in request.values():
-            yield from _paths(value)
+            yield from _list_paths(value)
     elif isinstance(request, list):
         for value in request:
-            yield from _paths(value)
+            yield from _list_paths(value)

@@ -1,0 +1,77 @@
+"""Computes the attention of one token in every head of every layer, for the page to show."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from whence._util.text import to_printable
+from whence.errors import WhenceError
+from whence.models import LoadedModel, Prepared
+from whence.render.colors import Floats, lab_to_srgb, lch_to_lab, to_bytes, to_hex
+
+
+@dataclass(frozen=True)
+class HeadAttention:
+    """The attention of one token of one input.
+
+    Attributes:
+        names: A name for each token.
+        token: The token that attends.
+        weights: For each layer (heads, units): the attention of the token to each patch or token of
+            the input.
+        layers: The number of each of these layers, counted from 0.
+        grid: Rows and columns of patches; None for a text.
+    """
+
+    names: list[str]
+    token: int
+    weights: list[Floats]
+    layers: list[int]
+    grid: tuple[int, int] | None
+
+
+def compute_head_attention(loaded: LoadedModel, prepared: Prepared, token: int) -> HeadAttention:
+    """Compute the attention of one token in all heads.
+
+    Raises:
+        WhenceError: There is no such token, or the model has no attention that can be traced.
+    """
+    explanation = loaded.explain(prepared, method="raw_attention", keep_evidence=True)
+    maps = explanation.evidence.attention if explanation.evidence is not None else []
+    tokens, grid = maps[0].shape[-1], explanation.grid
+    if not 0 <= token < tokens:
+        raise WhenceError(f"There is no token {token}; they are 0 to {tokens - 1}.")
+    prefix = tokens - math.prod(grid) if grid else 0
+    # Cross-attention, of a decoder to its encoder, has no position on the one input.
+    weights = {
+        layer: _to_array(attention[0, :, token, prefix:])
+        for layer, attention in enumerate(maps)
+        if attention.shape[-2:] == (tokens, tokens)
+    }
+    if grid:
+        names = _name_patches(grid, prefix)
+    else:
+        strings = explanation.tokens.strings[0] if explanation.tokens else [""] * tokens
+        names = [to_printable(string) for string in strings]
+    return HeadAttention(names, token, list(weights.values()), list(weights), grid)
+
+
+def pick_distinct_colors(count: int) -> list[str]:
+    """Pick colours as far apart in hue as possible, readable on light and on dark pages."""
+    hues = np.arange(count) * 360 / count + 30
+    lch = np.stack([np.full(count, 0.64), np.full(count, 0.15), hues], -1)
+    return [to_hex(color) for color in to_bytes(lab_to_srgb(lch_to_lab(lch)))]
+
+
+def _to_array(values: Tensor) -> Floats:
+    array: Floats = values.detach().double().cpu().numpy()
+    return array
+
+
+def _name_patches(grid: tuple[int, int], prefix: int) -> list[str]:
+    extra = ["class token", *(f"extra token {n}" for n in range(1, prefix))][:prefix]
+    return extra + [f"row {row + 1}, column {column + 1}" for row, column in np.ndindex(*grid)]

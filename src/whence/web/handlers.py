@@ -1,0 +1,159 @@
+"""Handles the events of one tab: takes values from the browser, returns HTML and updates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gradio as gr
+
+from whence._util.defaults import METHOD
+from whence.errors import WhenceError
+from whence.inputs.sources import Kind
+from whence.web import views
+from whence.web.bundle import Bundle, pack_bundle, unpack_bundle
+from whence.web.limits import MAX_PHOTO_BYTES, MAX_UPLOAD_BYTES
+from whence.web.service import ExplanationService, MethodResult, get_explanations
+from whence.web.uploads import UploadFolder
+from whence.web.validation import PageInput, UploadedPhoto, check_text, decode_photo
+
+# This many of the most probable classes are explained if none are chosen.
+_DEFAULT_CLASSES = 2
+FIRST_TOKEN = [("0: first token", 0)]
+
+
+class TabHandlers:
+    """The handlers of the tab for one kind of input.
+
+    Arguments are the values of components: `model` is a name, `value` a text or an uploaded file,
+    `classes` and `names` are the chosen classes and methods. Any of them may be forged.
+
+    Args:
+        service: Computes predictions and explanations.
+        uploads: The files that visitors uploaded.
+        kind: The kind of input.
+    """
+
+    def __init__(self, service: ExplanationService, uploads: UploadFolder, kind: Kind) -> None:
+        self.service, self.uploads, self.kind = service, uploads, kind
+
+    def explain(
+        self, model: str, value: object, classes: object, names: object
+    ) -> tuple[object, ...]:
+        """Probabilities, the explained classes, and their explanations by each method."""
+        page_input = self._read_input(value)
+        prediction = self.service.predict(model, page_input)
+        indices = self.service.resolve_classes(model, page_input, classes, _DEFAULT_CLASSES)
+        results = self.service.explain(model, page_input, indices, names)
+        update = gr.update(choices=self.list_classes(model), value=indices)
+        html = views.render_results(results, prediction.photo)
+        return views.render_probabilities(prediction), update, html
+
+    def explain_new(self, model: str, value: object, names: object) -> tuple[object, ...]:
+        """The same for a new input or model, and empty values for what belonged to the old one."""
+        if not value:
+            update = gr.update(choices=self.list_classes(model), value=[])
+            return "", update, "", *_clear_details()
+        return *self.explain(model, value, [], names or [METHOD]), *_clear_details()
+
+    def explain_sample(self, sample: Path | str, model: str, names: object) -> tuple[object, ...]:
+        """The same for a sample photo or text, which comes first."""
+        if isinstance(sample, str):
+            return sample, *self.explain_new(model, sample, names)
+        path = self.uploads.store(sample.name, sample.read_bytes())
+        return path, *self.explain_new(model, {"path": path}, names)
+
+    def measure_faithfulness(
+        self,
+        model: str,
+        value: object,
+        classes: object,
+        names: object,
+        progress: gr.Progress = gr.Progress(),  # noqa: B008
+    ) -> str:
+        """Deletion curves of chosen methods and classes."""
+        page_input = self._read_input(value)
+        photo = self.service.predict(model, page_input).photo
+        indices = self.service.resolve_classes(model, page_input, classes)
+
+        def report(done: int, total: int) -> None:
+            progress((done, total), desc="Removing parts", unit="passes")
+
+        faithfulness = self.service.measure_faithfulness(model, page_input, indices, names, report)
+        results = self.service.explain(model, page_input, indices, names)
+        return views.render_faithfulness(faithfulness, photo, [r for r in results if r.error])
+
+    def show_heads(self, model: str, value: object, token: object) -> tuple[object, str]:
+        """The tokens that can be chosen, and the attention of one in all heads."""
+        page_input = self._read_input(value)
+        attention = self.service.attend(model, page_input, _parse_token(token))
+        photo = self.service.predict(model, page_input).photo
+        choices = [(f"{number}: {name}", number) for number, name in enumerate(attention.names)]
+        update = gr.update(choices=choices, value=attention.token)
+        return update, views.render_heads(attention, photo)
+
+    def save_bundle(self, model: str, value: object, classes: object, names: object) -> str:
+        """The path of a bundle with the input and its explanations."""
+        page_input = self._read_input(value)
+        prediction = self.service.predict(model, page_input)
+        indices = self.service.resolve_classes(model, page_input, classes, _DEFAULT_CLASSES)
+        results = self.service.explain(model, page_input, indices, names)
+        bundle = Bundle(model, page_input, prediction.photo, get_explanations(results))
+        return self.uploads.store("whence.zip", pack_bundle(bundle))
+
+    def open_bundle(self, value: object) -> tuple[object, ...]:
+        """The values of all components for a bundle: its scores as they were saved."""
+        if not value:
+            raise WhenceError("Choose a bundle first.")
+        bundle = unpack_bundle(self.uploads.read(_get_path(value), MAX_UPLOAD_BYTES))
+        page_input = bundle.page_input
+        is_photo = isinstance(page_input, UploadedPhoto)
+        if is_photo != (self.kind == "image"):
+            raise WhenceError("This bundle holds another kind of input: open it on the other tab.")
+        is_offered = bundle.model in self.service.list_models(self.kind)
+        choices = self.list_classes(bundle.model)
+        results = [MethodResult(name, one) for name, one in bundle.explanations.items()]
+        return (
+            self.uploads.store(f"photo.{page_input.extension}", page_input.content)
+            if isinstance(page_input, UploadedPhoto)
+            else page_input.text,
+            bundle.model if is_offered else gr.skip(),
+            gr.update(choices=choices, value=bundle.classes) if is_offered else gr.update(value=[]),
+            list(bundle.explanations),
+            ""
+            if is_offered
+            else views.render_note(f"Made with the model {bundle.model}, not offered here."),
+            views.render_results(results, bundle.photo),
+            *_clear_details(),
+        )
+
+    def list_classes(self, model: str) -> list[tuple[str, int]]:
+        """The names and indices of a model's classes; none if it is not offered."""
+        loaded = self.service.models.get(model)
+        if loaded is None:
+            return []
+        names = loaded.class_names
+        return [(names.get(i, f"class {i}"), i) for i in range(loaded.class_count)]
+
+    def _read_input(self, value: object) -> PageInput:
+        if self.kind == "text":
+            return check_text(value)
+        if not value:
+            raise WhenceError("Choose a photo first, or use the sample.")
+        return decode_photo(self.uploads.read(_get_path(value), MAX_PHOTO_BYTES))
+
+
+def _clear_details() -> tuple[object, ...]:
+    """Initial values of curves, heads and the choice of tokens."""
+    return "", "", gr.update(choices=FIRST_TOKEN, value=0)
+
+
+def _get_path(value: object) -> object:
+    """The path of a file, from the value that Gradio sends for it."""
+    return value.get("path") if isinstance(value, dict) else None
+
+
+def _parse_token(token: object) -> int:
+    try:
+        return int(token)  # type: ignore[call-overload, no-any-return]  # anything may be sent
+    except (TypeError, ValueError, OverflowError):
+        raise WhenceError(f"A token is chosen by its number, not by {str(token)[:40]!r}.") from None

@@ -1,0 +1,290 @@
+"""Predictions, explanations and faithfulness from the models that the page offers, with a cache."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from PIL import Image
+
+from whence import methods
+from whence._util.files import is_folder
+from whence._util.probabilities import to_probabilities
+from whence._util.text import format_probability
+from whence.errors import WhenceError
+from whence.explanation import Explanation
+from whence.faithfulness import Faithfulness, Progress, measure
+from whence.inputs.sources import Kind
+from whence.models import LoadedModel, Prepared, load
+from whence.models.forward import logits_of
+from whence.targets import resolve_classes
+from whence.web.attention_heads import HeadAttention, compute_head_attention
+from whence.web.limits import MAX_CLASSES, MAX_METHODS
+from whence.web.result_cache import ResultCache
+from whence.web.validation import PageInput, UploadedPhoto
+
+# Results that are kept: those of the few people who use one page at a time.
+_CACHE_SIZE = 64
+# The longer side, in pixels, of photos on the page.
+SHOWN_SIDE = 512
+_EMBEDDED: dict[Kind, str] = {"image": "pets (embedded)", "text": "sentiment (embedded)"}
+
+
+@dataclass(frozen=True)
+class ClassProbability:
+    """A class and its probability.
+
+    Attributes:
+        index: The index of the class.
+        name: Its name, or "class 281".
+        probability: None where a single logit gives none.
+    """
+
+    index: int
+    name: str
+    probability: float | None
+
+    @property
+    def percent(self) -> str:
+        """The probability as a percentage; empty where there is none."""
+        return format_probability(self.probability)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The prediction of a model for one input.
+
+    Attributes:
+        prepared: The input as the model takes it.
+        classes: All classes, the most probable first.
+        notes: What preprocessing changed that the visitor should know.
+    """
+
+    prepared: Prepared
+    classes: list[ClassProbability]
+    notes: list[str]
+
+    @property
+    def photo(self) -> Image.Image | None:
+        """The part of a photo that the model saw; None for a text."""
+        shown = self.prepared.shown[0]
+        return shown if isinstance(shown, Image.Image) else None
+
+
+@dataclass(frozen=True)
+class MethodResult:
+    """The explanation of all chosen classes by one method, or the reason why there is none.
+
+    Attributes:
+        method: The name of the method.
+        explanation: Of the one input, scores (1, classes, units).
+        error: A sentence.
+    """
+
+    method: str
+    explanation: Explanation | None = None
+    error: str = ""
+
+
+def list_methods(kind: Kind) -> list[str]:
+    """The names of methods that explain this kind of input."""
+    return [name for name in methods.available() if kind in methods.describe(name).inputs]
+
+
+def get_explanations(results: Sequence[MethodResult]) -> dict[str, Explanation]:
+    """The explanations of methods that did not fail, by method.
+
+    Raises:
+        WhenceError: All failed.
+    """
+    explanations = {r.method: r.explanation for r in results if r.explanation is not None}
+    if not explanations:
+        raise WhenceError(results[0].error)
+    return explanations
+
+
+@dataclass
+class ExplanationService:
+    """The models that the page offers, and a cache of what was computed with them.
+
+    Attributes:
+        models: By the name under which they are offered. No request ever adds one.
+    """
+
+    models: dict[str, LoadedModel]
+    _cache: ResultCache = field(default_factory=lambda: ResultCache(_CACHE_SIZE), repr=False)
+
+    @classmethod
+    def load(
+        cls, names: Sequence[str] = (), weights: Path | None = None, device: str | None = None
+    ) -> ExplanationService:
+        """Load models by name, and the embedded one of each kind that none of them explains.
+
+        Raises:
+            WhenceError: A model cannot be loaded.
+        """
+        if weights is not None and len(names) != 1:
+            raise WhenceError("A weights file goes with exactly one --model.")
+        models: dict[str, LoadedModel] = {}
+        for name in names:
+            loaded = load(name, None, weights, device)
+            loaded.name = _choose_name(name, models)
+            models[loaded.name] = loaded
+        kinds = {loaded.kind for loaded in models.values()}
+        for kind, name in _EMBEDDED.items():
+            if kind not in kinds:
+                models[name] = load(None, kind, None, device)
+        return cls(models)
+
+    def list_models(self, kind: Kind) -> list[str]:
+        """The names of models for this kind of input."""
+        return [name for name, loaded in self.models.items() if loaded.kind == kind]
+
+    def get_model(self, name: object, page_input: PageInput) -> LoadedModel:
+        """Get a model by name.
+
+        Raises:
+            WhenceError: It is not offered, or is not for such an input.
+        """
+        kind = "image" if isinstance(page_input, UploadedPhoto) else "text"
+        loaded = self.models.get(name) if isinstance(name, str) else None
+        if loaded is None:
+            raise WhenceError("This page does not offer that model.")
+        if loaded.kind != kind:
+            raise WhenceError(f"The model '{name}' explains {loaded.kind}s, not {kind}s.")
+        return loaded
+
+    def predict(self, model: str, page_input: PageInput) -> Prediction:
+        """Predict the classes of an input.
+
+        Raises:
+            WhenceError: The model is not offered, or cannot read the input.
+        """
+        loaded = self.get_model(model, page_input)
+        key = ("prediction", model, page_input.digest)
+        return self._cache.get_or_compute(key, lambda: _predict(loaded, page_input))
+
+    def resolve_classes(
+        self, model: str, page_input: PageInput, chosen: object, default_count: int = 1
+    ) -> list[int]:
+        """Turn chosen classes into indices; if none are chosen, take the most probable ones.
+
+        Args:
+            model: The name of the model.
+            page_input: The input.
+            chosen: Indices or names, as a request sent them.
+            default_count: How many classes to take if none are chosen.
+
+        Raises:
+            WhenceError: The model or a class does not exist, or too many were chosen.
+        """
+        loaded = self.get_model(model, page_input)
+        if not chosen:
+            classes = self.predict(model, page_input).classes
+            return [one.index for one in classes[:default_count]]
+        if not isinstance(chosen, list | tuple) or len(chosen) > MAX_CLASSES:
+            raise WhenceError(f"Choose up to {MAX_CLASSES} classes.")
+        if not all(isinstance(one, int | str) for one in chosen):
+            raise WhenceError("A class is chosen by its index or its name.")
+        logits = torch.zeros(1, loaded.class_count)
+        indices = resolve_classes(logits, loaded.class_names, classes=list(chosen))[0].tolist()
+        return list(dict.fromkeys(indices))
+
+    def explain(
+        self, model: str, page_input: PageInput, classes: object, names: object
+    ) -> list[MethodResult]:
+        """Explain chosen classes by chosen methods. The error of a method is part of its result.
+
+        Raises:
+            WhenceError: The model, a class or a method does not exist, or too many were chosen.
+        """
+        indices = self.resolve_classes(model, page_input, classes)
+        chosen = _check_methods(self.get_model(model, page_input), names)
+        return [self._explain_by(name, model, page_input, indices) for name in chosen]
+
+    def _explain_by(
+        self, method: str, model: str, page_input: PageInput, classes: list[int]
+    ) -> MethodResult:
+        def compute() -> Explanation:
+            prepared = self.predict(model, page_input).prepared
+            return self.models[model].explain(prepared, classes=classes, method=method)
+
+        key = ("explanation", model, page_input.digest, tuple(classes), method)
+        try:
+            return MethodResult(method, self._cache.get_or_compute(key, compute))
+        except WhenceError as error:
+            return MethodResult(method, error=str(error))
+
+    def measure_faithfulness(
+        self,
+        model: str,
+        page_input: PageInput,
+        classes: object,
+        names: object,
+        progress: Progress = lambda _done, _all: None,
+    ) -> Faithfulness:
+        """Measure how faithful chosen methods are on this input. Those that fail are left out.
+
+        Raises:
+            WhenceError: As for `explain`, or no method explains this input.
+        """
+        explanations = get_explanations(self.explain(model, page_input, classes, names))
+        prepared = self.predict(model, page_input).prepared
+        # Not cached: the order of all pixels, for each method and class, is large.
+        return measure(self.models[model], prepared, explanations, progress=progress)
+
+    def attend(self, model: str, page_input: PageInput, token: int) -> HeadAttention:
+        """Compute what a token attends to, in every head and layer.
+
+        Raises:
+            WhenceError: The model or the token does not exist.
+        """
+        prepared = self.predict(model, page_input).prepared
+        return compute_head_attention(self.get_model(model, page_input), prepared, token)
+
+
+def _choose_name(name: str, others: Collection[str]) -> str:
+    """The name of a model on the page: for a folder, without the path, which is private.
+
+    Raises:
+        WhenceError: Another model has the same name.
+    """
+    shown = Path(name).resolve().name if is_folder(Path(name)) else name
+    if shown in others:
+        raise WhenceError(f"Two models are called '{shown}'; rename the folder of one.")
+    return shown
+
+
+def _predict(loaded: LoadedModel, page_input: PageInput) -> Prediction:
+    if isinstance(page_input, UploadedPhoto):
+        prepared = loaded.prepare([page_input.image])
+        prepared.shown = [photo.copy() for photo in prepared.shown]
+        prepared.shown[0].thumbnail((SHOWN_SIDE, SHOWN_SIDE))
+    else:
+        prepared = loaded.prepare([page_input.text])
+    logits = logits_of(loaded, prepared.inputs)[0].double().cpu()
+    return Prediction(prepared, _rank_classes(loaded, logits), prepared.notes[0])
+
+
+def _rank_classes(loaded: LoadedModel, logits: torch.Tensor) -> list[ClassProbability]:
+    config = getattr(loaded.model, "config", None)
+    multi_label = getattr(config, "problem_type", None) == "multi_label_classification"
+    values = to_probabilities(logits, multi_label).tolist()
+    # A single logit that is no label is a quantity, not a probability.
+    probabilities = values if multi_label or len(values) > 1 else [None]
+    order = logits.argsort(descending=True, stable=True).tolist()
+    names = loaded.class_names
+    return [ClassProbability(i, names.get(i, f"class {i}"), probabilities[i]) for i in order]
+
+
+def _check_methods(loaded: LoadedModel, names: object) -> list[str]:
+    """Check chosen methods, and drop those that are named twice."""
+    if not isinstance(names, list | tuple) or not 1 <= len(names) <= MAX_METHODS:
+        raise WhenceError(f"Choose between one and {MAX_METHODS} methods.")
+    for name in names:
+        methods.get(name)
+        if name not in list_methods(loaded.kind):
+            raise WhenceError(f"Method '{name}' does not explain {loaded.kind}s.")
+    return list(dict.fromkeys(names))

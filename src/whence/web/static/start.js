@@ -1,0 +1,16 @@
+// Draws every new element that the server sent, as soon as it arrives.
+const drawers = { ".map": prepareMap, ".curves": prepareCurves, ".heads": prepareHeads };
+const drawNew = () => {
+  for (const [selector, prepare] of Object.entries(drawers))
+    for (const element of document.querySelectorAll(`.whence${selector}:not([data-drawn]), .whence ${selector}:not([data-drawn])`)) {
+      element.dataset.drawn = "";
+      prepare(element);
+    }
+  document.querySelectorAll(".whence .words").forEach(paintWords);
+};
+let waiting = false;
+new MutationObserver(() => {
+  if (waiting) return;
+  waiting = true;
+  requestAnimationFrame(() => { waiting = false; drawNew(); });
+}).observe(document, { childList: true, subtree: true });

@@ -1,0 +1,152 @@
+"""Controls, keys and messages of the page, in a headless Chromium."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.web.browser import decode_pixels, press, wait_for_maps
+from whence import demo, explain
+from whence.render.colors import get_colormap
+from whence.render.overlay import (
+    is_signed,
+    stretch_contrast,
+    tabulate_colors,
+    tabulate_opacities,
+    upsample,
+)
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def desktop(browser, address):
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    page.set_default_timeout(20_000)
+    page.goto(address)
+    yield page
+    context.close()
+
+
+def test_the_browser_paints_what_the_library_paints(desktop):
+    press(desktop, "Use the sample photo")
+    painted = decode_pixels(wait_for_maps(desktop, 2)[0])
+    explanation = explain(demo.PHOTO, classes=2)
+    scores = explanation.scores[0, 0].double().numpy().reshape(explanation.grid)
+    colors = get_colormap("auto", is_signed(scores))
+    shares = upsample(stretch_contrast(scores), (256, 256))
+    levels = 128 + 127 * shares if colors.diverging else 255 * np.clip(shares, 0, 1)
+    levels = np.round(levels).astype(int)
+    opaque = tabulate_opacities(colors, 0.6)[levels]
+    assert np.abs(painted[..., 3] - opaque.astype(int)).max() <= 3
+    strong = opaque > 60  # where browsers do not round colours that are see-through
+    difference = np.abs(painted[..., :3] - tabulate_colors(colors)[levels].astype(int))[strong]
+    assert difference.max() <= 6
+
+
+def test_controls_repaint_without_a_request(desktop):
+    press(desktop, "Use the sample photo")
+    (before, _) = wait_for_maps(desktop, 2)
+    desktop.wait_for_timeout(500)
+    asked = []
+    desktop.on("request", lambda request: asked.append(request.url))
+    pictures = [before]
+    for control, value in {"opacity": "1", "colormap": "lagoon", "threshold": "0.5"}.items():
+        box = desktop.locator(f"[data-control={control}]").first
+        box.select_option(value) if control == "colormap" else box.fill(value)
+        desktop.wait_for_timeout(200)
+        pictures.append(wait_for_maps(desktop, 2)[0])
+    assert len(set(pictures)) == 4
+    # Half of the largest and less is not shown.
+    seen = [(decode_pixels(picture)[..., 3] > 0).sum() for picture in pictures]
+    assert seen[3] < 0.5 * seen[2]
+    assert asked == []
+
+
+def test_hover_and_arrow_keys_tell_the_score_of_a_patch(desktop):
+    press(desktop, "Use the sample photo")
+    wait_for_maps(desktop, 2)
+    explanation = explain(demo.PHOTO, classes=2)
+    rows, columns = explanation.grid
+    first = desktop.locator(".map").first
+    box = first.bounding_box()
+    at = {"x": box["width"] * 2.5 / columns, "y": box["height"] * 1.5 / rows}
+    first.hover(position=at)
+    score = float(explanation.scores[0, 0, columns + 2])
+    assert read_score(first) == ("row 2, column 3", pytest.approx(score, rel=1e-2))
+    desktop.mouse.move(0, 0)
+    first.focus()
+    for key in ("ArrowDown", "ArrowDown", "ArrowRight", "ArrowRight", "ArrowLeft"):
+        desktop.keyboard.press(key)
+    score = float(explanation.scores[0, 0, columns + 1])
+    assert read_score(first) == ("row 2, column 2", pytest.approx(score, rel=1e-2))
+
+
+def read_score(figure):
+    place, _, rest = figure.locator(".readout").inner_text().partition(": ")
+    return place, float(rest.split()[0])
+
+
+def test_with_the_keyboard_alone(desktop):
+    desktop.get_by_role("tab", name="Photo").focus()
+    for _ in range(30):
+        desktop.keyboard.press("Tab")
+        if desktop.evaluate("document.activeElement.innerText") == "Use the sample photo":
+            break
+    desktop.keyboard.press("Enter")
+    wait_for_maps(desktop, 2)
+    seen = set()
+    for _ in range(40):
+        desktop.keyboard.press("Tab")
+        seen.add(
+            desktop.evaluate(
+                "document.activeElement.dataset.control || document.activeElement.className || "
+                "document.activeElement.innerText"
+            )
+        )
+    assert {"opacity", "colormap", "threshold", "map"} <= seen
+    assert any("Is it faithful" in one for one in seen) or "label-wrap" in " ".join(seen)
+
+
+def test_a_bundle_is_saved_and_opened(desktop, tmp_path):
+    press(desktop, "Use the sample photo")
+    before = wait_for_maps(desktop, 2)
+    press(desktop, "Save and open")
+    press(desktop, "Make a bundle")
+    with desktop.expect_download() as download:
+        desktop.locator("a[download]").click()
+    saved = Path(tmp_path) / "whence.zip"
+    download.value.save_as(saved)
+    desktop.reload()
+    press(desktop, "Save and open")
+    # The first is for the photo.
+    desktop.locator("input[type=file]").nth(1).set_input_files(saved)
+    assert wait_for_maps(desktop, 2) == before
+
+
+def test_a_new_input_takes_away_what_was_said_of_the_old_one(desktop):
+    press(desktop, "Use the sample photo")
+    wait_for_maps(desktop, 2)
+    press(desktop, "What do the heads attend to")
+    press(desktop, "Show all heads")
+    desktop.wait_for_selector(".heads[data-drawn]")
+    press(desktop, "Use the sample photo")
+    desktop.wait_for_selector(".heads", state="detached")
+
+
+def test_a_full_queue_is_told(desktop):
+    full = {"status": 503, "json": {"detail": "Queue is full."}}
+    desktop.route("**/queue/join*", lambda route: route.fulfill(**full))
+    press(desktop, "Use the sample photo")
+    desktop.wait_for_selector("text=currently busy")
+
+
+def test_mistakes_are_told(desktop):
+    desktop.get_by_role("tab", name="Text").click()
+    press(desktop, "Explain")
+    desktop.wait_for_selector("text=Type a text first")
+    desktop.get_by_role("textbox", name="Text").fill("a film")
+    desktop.get_by_label("Methods").locator("visible=true").press("Backspace")
+    press(desktop, "Explain")
+    desktop.wait_for_selector("text=between one and 6 methods")

@@ -1,0 +1,68 @@
+"""How events run: one after the other, with progress, and errors as sentences."""
+
+import json
+import threading
+
+import pytest
+
+from tests.web.client import Client, RefusedError, png
+
+pytest.importorskip("gradio", reason="whence[web] is not installed")
+
+from whence.web import handlers
+from whence.web.server import ServerOptions, serve_page
+
+
+def test_what_nobody_thought_of_is_not_told_to_strangers(client, monkeypatch):
+    def broken(*_):
+        raise RuntimeError("a secret of the machine")
+
+    monkeypatch.setattr("whence.web.handlers.decode_photo", broken)
+    with pytest.raises(RefusedError) as refused:
+        client.call("explain_image", "photos", client.upload(png()), [], ["tiba"])
+    assert "secret" not in str(refused.value)
+    assert "log" in str(refused.value)
+
+
+def test_a_full_queue_says_that_it_is_busy(service, monkeypatch):
+    begun, go = threading.Event(), threading.Event()
+
+    def slow(text):
+        begun.set()
+        assert go.wait(30)
+        return check_text(text)
+
+    check_text = handlers.check_text
+    monkeypatch.setattr("whence.web.handlers.check_text", slow)
+    request = {"data": ["texts", "a film", [1], ["random"]]}
+    with serve_page(service, ServerOptions(queue=2)) as address, Client(address) as client:
+
+        def join():
+            return client.http.post("/gradio_api/call/explain_text", json=request)
+
+        answers = [join()]
+        assert begun.wait(30)
+        answers += [join() for _ in range(4)]
+        go.set()
+        assert [answer.status_code for answer in answers] == [200, 200, 200, 503, 503]
+        assert "full" in answers[-1].text
+        for answer in answers[:3]:
+            assert "film" in client.wait("explain_text", answer.json()["event_id"])[2]
+        assert "film" in client.call("explain_text", *request["data"])[2]
+
+
+def test_progress_is_told(client):
+    data = ["photos", client.upload(png()), [0, 1], ["gae", "random"]]
+    ids = {one["api_name"]: one["id"] for one in client.http.get("/config").json()["dependencies"]}
+    request = {"data": data, "fn_index": ids["faithful_image"], "session_hash": "one"}
+    client.http.post("/gradio_api/queue/join", json=request).raise_for_status()
+    told = []
+    with client.http.stream("GET", "/gradio_api/queue/data?session_hash=one") as lines:
+        for line in lines.iter_lines():
+            if line.startswith("data:"):
+                told.append(json.loads(line.removeprefix("data:")))
+                if told[-1]["msg"] == "process_completed":
+                    break
+    steps = [one["progress_data"][0] for one in told if one["msg"] == "progress"]
+    assert steps
+    assert steps[-1]["desc"] == "Removing parts"

@@ -1,0 +1,61 @@
+"""Predictions and explanations of the page, without the page."""
+
+import inspect
+
+import pytest
+from PIL import Image
+
+from tests.web.client import png
+from whence import Explainer, WhenceError, methods
+from whence._util.defaults import METHOD
+from whence.models import load
+from whence.web.service import SHOWN_SIDE, ExplanationService, list_methods
+from whence.web.validation import check_text, decode_photo
+
+
+def test_the_default_is_that_of_the_library():
+    expected = inspect.signature(Explainer.explain).parameters["method"].default
+    assert expected == METHOD
+    assert METHOD in methods.available()
+
+
+def test_methods_suit_the_input():
+    assert set(list_methods("image")) | set(list_methods("text")) == set(methods.available())
+    assert "vit_cx" not in list_methods("text")
+
+
+def test_folders_are_offered_by_name_and_other_kinds_are_embedded(image_model, embedded):
+    service = ExplanationService.load([str(image_model)])
+    assert service.list_models("image") == [image_model.name]
+    assert service.list_models("text") == ["sentiment (embedded)"]
+
+
+def test_two_models_of_one_name(image_model):
+    with pytest.raises(WhenceError, match="Two models"):
+        ExplanationService.load([str(image_model), f"{image_model}/../{image_model.name}"])
+
+
+def test_probabilities_are_those_of_a_plain_forward(service, image_model):
+    prediction = service.predict("photos", decode_photo(png()))
+    loaded = load(image_model)
+    pixels = loaded.prepare([Image.new("RGB", (48, 32), "teal")]).inputs
+    expected = loaded.model(pixels).logits[0].detach().double().softmax(0)
+    assert [c.index for c in prediction.classes] == expected.argsort(descending=True).tolist()
+    for one in prediction.classes:
+        assert one.probability == pytest.approx(float(expected[one.index]), rel=1e-5)
+        assert one.name == loaded.class_names[one.index]
+
+
+def test_a_cached_explanation_is_not_computed_again(service, monkeypatch):
+    what = check_text("a film , not very good")
+    first = service.explain("texts", what, [0], ["gae"])[0].explanation
+    monkeypatch.setattr(Explainer, "explain", None)
+    again = service.explain("texts", check_text("a film , not very good"), [0], ["gae"])
+    assert again[0].explanation is first
+
+
+def test_cached_photos_are_small_and_uploads_unchanged(service):
+    what = decode_photo(png(1600, 800))
+    prediction = service.predict("photos", what)
+    assert max(prediction.prepared.shown[0].size) == SHOWN_SIDE
+    assert what.image.size == (1600, 800)
