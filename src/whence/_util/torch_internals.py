@@ -38,6 +38,15 @@ class TensorMetadata(Protocol):
         """Its device."""
 
 
+class _FunctionNode(Protocol):
+    """A node of an ``autograd.Function`` that is written in Python."""
+
+    needs_input_grad: tuple[bool, ...]
+
+    def apply(self, *gradients: Tensor) -> Tensor | tuple[Tensor | None, ...] | None:
+        """Run its backward."""
+
+
 # Names of nodes, as `node.name()` tells them.
 ADD = "AddBackward0"
 CLONE = "CloneBackward0"
@@ -55,37 +64,43 @@ output_metadata: Callable[[Node], Sequence[TensorMetadata]] = attrgetter("_input
 saved_alpha: Callable[[Node], float] = attrgetter("_saved_alpha")
 # The step of a slice.
 saved_step: Callable[[Node], int] = attrgetter("_saved_step")
+_saved_sizes: Callable[[Node], Sequence[int]] = attrgetter("_saved_self_sym_sizes")
+_saved_dim: Callable[[Node], int] = attrgetter("_saved_dim")
+_saved_dims: Callable[[Node], Sequence[int]] = attrgetter("_saved_dims")
+_saved_index: Callable[[Node], int] = attrgetter("_saved_index")
+_saved_start: Callable[[Node], int] = attrgetter("_saved_start")
+_saved_two_dims: Callable[[Node], tuple[int, int]] = attrgetter("_saved_dim0", "_saved_dim1")
 
 
 def saved_sizes(node: Node) -> torch.Size:
     """Return the shape of the tensor that a view, a selection or a slice was taken of."""
-    return torch.Size(cast("Any", node)._saved_self_sym_sizes)
+    return torch.Size(_saved_sizes(node))
 
 
 def saved_dim(node: Node) -> int:
     """Return the dimension of a selection or a slice, negative if counted from the end."""
-    return _to_signed(cast("Any", node)._saved_dim)
+    return _to_signed(_saved_dim(node))
 
 
 def saved_index(node: Node) -> int:
     """Return the index of a selection, negative if counted from the end."""
-    return _to_signed(cast("Any", node)._saved_index)
+    return _to_signed(_saved_index(node))
 
 
 def saved_start(node: Node) -> int:
     """Return where a slice starts, negative if counted from the end."""
-    return _to_signed(cast("Any", node)._saved_start)
+    return _to_signed(_saved_start(node))
 
 
 def saved_transposed_dims(node: Node) -> tuple[int, int]:
     """Return the two dimensions that a transposition swapped."""
-    saved = cast("Any", node)
-    return _to_signed(saved._saved_dim0), _to_signed(saved._saved_dim1)
+    first, second = _saved_two_dims(node)
+    return _to_signed(first), _to_signed(second)
 
 
 def saved_permutation(node: Node) -> list[int]:
     """Return the order of dimensions of a permutation."""
-    return [_to_signed(dim) for dim in cast("Any", node)._saved_dims]
+    return [_to_signed(dim) for dim in _saved_dims(node)]
 
 
 def _to_signed(number: int) -> int:
@@ -112,10 +127,10 @@ def run_node(node: Node, gradients: Sequence[Tensor | None]) -> Sequence[Tensor 
         torch.zeros(like.shape, dtype=like.dtype, device=like.device) if grad is None else grad
         for grad, like in zip(gradients, output_metadata(node), strict=True)
     ]
-    function = cast("Any", node)
-    found = function.apply(*given)
-    found = found if isinstance(found, tuple) else (found,)
-    needed = (grad for grad, need in zip(found, function.needs_input_grad, strict=False) if need)
+    function = cast("_FunctionNode", node)
+    results = function.apply(*given)
+    results = results if isinstance(results, tuple) else (results,)
+    needed = (grad for grad, need in zip(results, function.needs_input_grad, strict=False) if need)
     return [None if source is None else next(needed) for source, _ in node.next_functions]
 
 
@@ -166,17 +181,13 @@ def batched_map(
 SET_GRAD_ENABLED = "_set_grad_enabled"
 # Switches all torch function modes off while it is entered.
 without_torch_function = torch._C.DisableTorchFunction
+# The name of the attribute that a getter reads.
+attribute_name: Callable[[types.MethodWrapperType], str] = attrgetter("__self__.__name__")
 
 
 def is_attribute_getter(function: object) -> TypeGuard[types.MethodWrapperType]:
     """Tell whether a call reads an attribute of a tensor, such as ``shape`` or ``T``."""
     return isinstance(function, types.MethodWrapperType)
-
-
-def attribute_name(getter: types.MethodWrapperType) -> str:
-    """Return the name of the attribute that a getter reads."""
-    name: str = cast("Any", getter).__self__.__name__
-    return name
 
 
 def skip_override_check(function: types.FunctionType) -> types.FunctionType:
