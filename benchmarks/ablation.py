@@ -27,19 +27,21 @@ from torch.nn import functional as F
 from whence import datasets, models, rules
 from whence._util.files import write_whole
 from whence._util.progress import bar
-from whence.benchmark.hashes import drawn
-from whence.benchmark.labels import Labels
-from whence.benchmark.pixels import Seen, View, see
+from whence.benchmark.labels import LabelMapping
+from whence.benchmark.names import draw_names
+from whence.benchmark.photos import PreparedPhoto, View, prepare_photo
 from whence.evidence import Evidence, gather
+from whence.faithfulness.photos import PhotoRunner
 from whence.layout import Layout, find_layout
 from whence.methods.gae import Gae
 from whence.methods.tiba import Tiba
 from whence.methods.whence import Whence
-from whence.metrics.perturbation import FRACTIONS, Order, area, count, ranks, to_pixels
-from whence.metrics.segmentation import pooled, segmentation
+from whence.metrics.curves import area_under_curve, class_curves
+from whence.metrics.deletion import FRACTIONS, Order, count_units, delete_in_order, rank_units
+from whence.metrics.pixels import upsample_maps
+from whence.metrics.segmentation import compare_with_masks, pool_figures
 from whence.models import LoadedModel
-from whence.models.forward import logits_of, on_device
-from whence.models.scale import Scale
+from whence.models.forward import logits_of, on_device, rows_at_once
 from whence.rules.balanced import BALANCED
 from whence.tracing.trace import Trace, trace
 
@@ -238,23 +240,27 @@ def maps_of(loaded: LoadedModel, pixels: Tensor, classes: Tensor) -> dict[str, T
     assert grid is not None
     found = candidates(here, mirrored, grid)
     shaped = {name: maps.reshape(-1, *grid) for name, maps in found.items()}
-    return {name: to_pixels(maps, (height, width)) for name, maps in shaped.items()}
+    return {name: upsample_maps(maps, (height, width)) for name, maps in shaped.items()}
 
 
-def perturbation(loaded: LoadedModel, photos: Sequence[Seen]) -> Figures:
+def perturbation(loaded: LoadedModel, photos: Sequence[PreparedPhoto]) -> Figures:
     """Areas under the accuracy, for the predicted class and for the label."""
     pixels = on_device([photo.pixels for photo in photos], loaded.device)
-    truth = [Labels().index(loaded, photo.sample) for photo in photos]
+    truth = [LabelMapping().find_index(loaded, photo.sample) for photo in photos]
     labels = torch.tensor(truth, device=pixels.device)
-    black = Scale.of(loaded).to_model(pixels.new_zeros(3, 1, 1))
     predicted = logits_of(loaded, pixels).argmax(1)
 
+    steps = (0.0, *FRACTIONS)
+
     def found(maps: Tensor, order: Order) -> Tensor:
-        turns = ranks(maps.flatten(1), order).view_as(maps)[:, None]
-        numbers = [count(maps[0].numel(), fraction) for fraction in (0.0, *FRACTIONS)]
-        answers = [logits_of(loaded, torch.where(turns < n, black, pixels)) for n in numbers]
-        right = [answer.argmax(1) == labels for answer in answers]
-        return area(torch.stack(right, 1), (0.0, *FRACTIONS)).cpu()
+        logits = delete_in_order(
+            rank_units(maps.flatten(1), order),
+            count_units(maps[0].numel(), steps),
+            PhotoRunner(loaded, pixels),
+            torch.arange(len(maps)),
+            chunk_size=rows_at_once(loaded),
+        )
+        return area_under_curve(class_curves(logits, labels)["accuracy"], steps).cpu()
 
     figures: Figures = {}
     for which, classes in (("predicted", predicted), ("target", labels)):
@@ -264,12 +270,12 @@ def perturbation(loaded: LoadedModel, photos: Sequence[Seen]) -> Figures:
     return figures
 
 
-def segmented(loaded: LoadedModel, photos: Sequence[Seen]) -> Figures:
-    """What `segmentation` counts for the predicted class."""
+def segmented(loaded: LoadedModel, photos: Sequence[PreparedPhoto]) -> Figures:
+    """What `compare_with_masks` counts for the predicted class."""
     pixels = on_device([photo.pixels for photo in photos], loaded.device)
     masks = torch.stack([photo.mask for photo in photos if photo.mask is not None])
     maps = maps_of(loaded, pixels, logits_of(loaded, pixels).argmax(1))
-    return {name: segmentation(one.cpu(), masks) for name, one in maps.items()}
+    return {name: compare_with_masks(one.cpu(), masks) for name, one in maps.items()}
 
 
 def over_all(
@@ -277,14 +283,17 @@ def over_all(
     folder: str,
     view: View,
     limit: int | None,
-    judged: Callable[[LoadedModel, Sequence[Seen]], Figures],
+    judged: Callable[[LoadedModel, Sequence[PreparedPhoto]], Figures],
 ) -> Figures:
     """The figures of all photos of a folder, or of some drawn at random."""
     data, parts = datasets.load(folder), []
-    names = drawn(data.names(), limit, seed=0)
+    names = draw_names(data.names(), limit, seed=0)
     with bar(f"Photos of {folder}", len(names)) as done:
         for start in range(0, len(names), BATCH):
-            batch = [see(loaded, data.read(name), view) for name in names[start : start + BATCH]]
+            batch = [
+                prepare_photo(loaded, data.read(name), view)
+                for name in names[start : start + BATCH]
+            ]
             parts.append(judged(loaded, batch))
             done(len(batch))
     return {
@@ -300,7 +309,7 @@ def table(areas: Figures, counts: Figures) -> str:
     for name in areas:
         halves = []
         for half in (slice(0, None, 2), slice(1, None, 2)):
-            whole = pooled({key: row[half] for key, row in counts[name].items()})
+            whole = pool_figures({key: row[half] for key, row in counts[name].items()})
             means = [float(row[half].mean()) for row in areas[name].values()]
             halves.append([*means, *(100 * whole[key] for key in SEGMENTATION)])
         cells = [f"{even:.2f} / {odd:.2f}" for even, odd in zip(*halves, strict=True)]

@@ -17,8 +17,9 @@ import torch
 import transformers
 
 from whence import Explainer, benchmark, datasets, models
-from whence.benchmark.pixels import see
-from whence.metrics.perturbation import FRACTIONS, area
+from whence.benchmark.photos import prepare_photo
+from whence.metrics.curves import area_under_curve
+from whence.metrics.deletion import FRACTIONS
 from whence.models.scale import Scale
 
 
@@ -55,17 +56,17 @@ def naively(loaded, seen, name: str) -> list[tuple[float, float]]:
                 hidden[order[: int(fraction * len(scores) + 1e-9)]] = True
                 changed = torch.where(hidden.view(pixels.shape[-2:]), black, pixels)
                 curve.append(float(loaded.model(changed).logits.softmax(1)[0, target]))
-            found.append(float(area(torch.tensor(curve), (0.0, *FRACTIONS))))
+            found.append(float(area_under_curve(torch.tensor(curve), (0.0, *FRACTIONS))))
         areas.append(tuple(found))
     return areas
 
 
 def together(loaded, seen, name: str, batch: int) -> list[tuple[float, float]]:
-    protocol, (method,) = benchmark.build("perturbation", {}), benchmark.choose(name)
+    protocol, (method,) = benchmark.build_protocol("perturbation", {}), benchmark.choose(name)
     rows = [
         row
         for start in range(0, len(seen), batch)
-        for row in protocol.rows(loaded, seen[start : start + batch], method)
+        for row in protocol.compute_rows(loaded, seen[start : start + batch], method)
     ]
     kinds = ("positive_predicted_probability_auc", "negative_predicted_probability_auc")
     return [tuple(row[kind] for kind in kinds) for row in rows]
@@ -95,7 +96,7 @@ def main() -> None:
         place = options.model or str(random_vit(Path(folder)))
         loaded = models.load(place, "image", device=options.device)
     data = datasets.load(options.data)
-    seen = [see(loaded, data.read(name)) for name in data.names()[: options.photos]]
+    seen = [prepare_photo(loaded, data.read(name)) for name in data.names()[: options.photos]]
     # Only the predicted class, which the loop explains.
     seen = [type(one)(**{**vars(one), "sample": unlabelled(one.sample)}) for one in seen]
     ours, quick = timed(

@@ -16,7 +16,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from whence import Explanation, datasets, explain, models, render
 from whence._util.files import write_whole
-from whence.benchmark.hashes import drawn
+from whence.benchmark.names import draw_names
 from whence.render.drawing import shorten
 
 METHODS = ("whence", "tiba", "gae", "rollout")
@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="the PNG file to write")
     options = parser.parse_args()
     data = datasets.load(options.data)
-    names = drawn(data.names(), ROWS, options.seed)
+    names = draw_names(data.names(), ROWS, options.seed)
     model = models.load(options.model, "image", device="cpu")
     whole = draw_sheet([data.read(name).content for name in names], model, options.photos)
     if not options.photos:

@@ -11,3 +11,7 @@ class NoRuleError(WhenceError):
 
 class TooLargeError(Exception):
     """A batch takes more memory than it may: it is to go in smaller parts."""
+
+
+class MemoryShortError(WhenceError):
+    """The device's memory is too small: no fault of a sample."""

@@ -56,7 +56,7 @@ def text(number: int) -> tuple[list[float], list[tuple[int, int]]]:
 def test_figures_are_the_plain_ones(number):
     scores, evidence = text(number)
     ks = (1, 2, 5, *r.KS)
-    found = r.token_scores(scores, evidence, ks)
+    found = r.compare_with_evidence(scores, evidence, ks)
     for place, k in enumerate(ks):
         for key, value in plainly(scores, evidence, k).items():
             assert found[key][place] == pytest.approx(value, abs=1e-15), (key, k)
@@ -72,49 +72,40 @@ def test_figures_are_the_plain_ones(number):
 
 def test_by_hand():
     scores = [0.0, 5.0, 4.0, 3.0, 0.0, 9.0]
-    found = r.token_scores(scores, [(1, 4), (4, 5)], [2, 4])
+    found = r.compare_with_evidence(scores, [(1, 4), (4, 5)], [2, 4])
     assert found["precision"] == [1 / 2, 3 / 4]  # words 5, 1; then 5, 1, 2, 3
     assert found["recall"] == [1 / 4, 3 / 4]
     assert found["f1"] == pytest.approx([1 / 3, 3 / 4])
     assert found["iou_precision"] == [0, 1 / 2]  # spans [1,2) [5,6); then [1,4) [5,6)
     assert found["iou_recall"] == [0, 1 / 2]
     assert found["iou_f1"] == [0, 1 / 2]
-    assert r.token_scores(scores, [(5, 6)], [1])["auprc"] == 1
+    assert r.compare_with_evidence(scores, [(5, 6)], [1])["auprc"] == 1
 
 
 def test_ks_are_those_of_the_protocol():
     assert tuple(range(10, 81, 10)) == r.KS
-    assert len(r.token_scores([1.0] * 100, [(0, 3)])["f1"]) == 8
+    assert len(r.compare_with_evidence([1.0] * 100, [(0, 3)])["f1"]) == 8
 
 
 def test_without_evidence_all_is_zero_and_says_so():
-    found = r.token_scores([1.0, 2.0], [], [1])
+    found = r.compare_with_evidence([1.0, 2.0], [], [1])
     assert found["evidence_words"] == 0
     assert found["auprc"] == found["average_precision"] == 0
     assert all(found[key] == [0.0] for key in KEYS)
-    assert r.token_scores([], [], [1])["f1"] == [0.0]
-    assert r.token_scores([-math.inf] * 3, [(0, 1)], [1])["f1"] == [0.0]
+    assert r.compare_with_evidence([], [], [1])["f1"] == [0.0]
+    assert r.compare_with_evidence([-math.inf] * 3, [(0, 1)], [1])["f1"] == [0.0]
 
 
 def test_a_span_is_never_right_twice():
     for taken in itertools.product([0.0, 1.0], repeat=7):
         if any(taken):
-            found = r.token_scores(taken, [(2, 6)], [int(sum(taken))])
+            found = r.compare_with_evidence(taken, [(2, 6)], [int(sum(taken))])
             assert found["iou_recall"][0] <= 1
 
 
-def test_joined_words():
-    assert r.joined([True, True, False, True]) == [(0, 2), (3, 4)]
-    assert r.joined([False]) == r.joined([]) == []
-
-
-def test_top_rounds_up_and_takes_the_first_of_those_that_tie():
-    scores = torch.tensor([[0.0, 2.0, 2.0, 1.0], [1.0, 1.0, 1.0, 1.0]])
-    assert r.top(scores, 0.01).int().tolist() == [[0, 1, 0, 0], [1, 0, 0, 0]]
-    assert r.top(scores, 0.5).int().tolist() == [[0, 1, 1, 0], [1, 1, 0, 0]]
-    assert r.top(torch.rand(1, 100), 0.29).sum() == 29
-    assert not r.top(scores, 0).any()
-    assert r.top(scores, 1).all()
+def test_neighbours_are_one_span():
+    assert r.join_words([True, True, False, True]) == [(0, 2), (3, 4)]
+    assert r.join_words([False]) == r.join_words([]) == []
 
 
 def test_comprehensiveness_and_sufficiency_are_mean_losses():
@@ -128,12 +119,11 @@ def test_comprehensiveness_and_sufficiency_are_mean_losses():
 
 def test_bad_requests_are_refused():
     for call in (
-        lambda: r.token_scores([1.0], [(0, 2)]),
-        lambda: r.token_scores([1.0, 2.0], [(1, 0)]),
-        lambda: r.token_scores([math.nan], []),
-        lambda: r.token_scores([math.inf], []),
-        lambda: r.token_scores([1.0], [(0, 1)], [0]),
-        lambda: r.top(torch.rand(1, 2), 2),
+        lambda: r.compare_with_evidence([1.0], [(0, 2)]),
+        lambda: r.compare_with_evidence([1.0, 2.0], [(1, 0)]),
+        lambda: r.compare_with_evidence([math.nan], []),
+        lambda: r.compare_with_evidence([math.inf], []),
+        lambda: r.compare_with_evidence([1.0], [(0, 1)], [0]),
         lambda: r.sufficiency(torch.rand(3), torch.rand(2, 5)),
     ):
         with pytest.raises(WhenceError):

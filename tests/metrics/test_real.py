@@ -28,8 +28,8 @@ def test_raw_attention_segments_pets_as_well_as_it_did(data):
         inputs = torch.stack(pixels).permute(0, 3, 1, 2) / 127.5 - 1
         masks = torch.tensor([255, 1, 0, 255])[torch.stack(trimaps).long()]
         maps = Explainer(model).explain(inputs, method="raw_attention").heatmap(size)
-        parts.append(s.segmentation(maps, masks))
-    found = s.pooled({name: torch.cat([part[name] for part in parts]) for name in parts[0]})
+        parts.append(s.compare_with_masks(maps, masks))
+    found = s.pool_figures({name: torch.cat([part[name] for part in parts]) for name in parts[0]})
     assert 100 * found["pixel_accuracy"] == pytest.approx(76.34, abs=0.02)
     assert 100 * found["mIoU"] == pytest.approx(56.49, abs=0.02)
     assert 100 * found["mAP"] == pytest.approx(83.10, abs=0.02)

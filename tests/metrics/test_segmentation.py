@@ -68,7 +68,7 @@ def plainly(one: np.ndarray, mask: np.ndarray, threshold: str) -> dict[str, floa
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_figure_is_the_plain_one(kind, threshold):
     maps, masks = case(kind)
-    found = s.segmentation(maps, masks, threshold)
+    found = s.compare_with_masks(maps, masks, threshold)
     rows = [plainly(m.numpy(), t.numpy(), threshold) for m, t in zip(maps, masks, strict=True)]
     for name in rows[0]:
         expected = [float(row[name]) for row in rows]
@@ -79,7 +79,7 @@ def test_every_figure_is_the_plain_one(kind, threshold):
 def test_pooled_figures_are_sums_over_the_set():
     parts = [case(kind) for kind in KINDS]
     maps, masks = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
-    found = s.pooled(s.segmentation(maps, masks))
+    found = s.pool_figures(s.compare_with_masks(maps, masks))
     rows = [plainly(m.numpy(), t.numpy(), "mean") for m, t in zip(maps, masks, strict=True)]
 
     def total(name: str) -> float:
@@ -103,20 +103,20 @@ def test_pooled_figures_are_sums_over_the_set():
 
 
 def test_nothing_labelled_gives_zeros_not_nan():
-    found = s.pooled(s.segmentation(*case("all ignored")))
+    found = s.pool_figures(s.compare_with_masks(*case("all ignored")))
     assert found == {"pixel_accuracy": 0.0, "mIoU": 0.0, "mAP": 0.0, "F1": 0.0}
-    empty = s.segmentation(torch.zeros(0, 4, 4), torch.zeros(0, 4, 4, dtype=torch.uint8))
+    empty = s.compare_with_masks(torch.zeros(0, 4, 4), torch.zeros(0, 4, 4, dtype=torch.uint8))
     assert all(row.shape == (0,) for row in empty.values())
 
 
 def test_a_class_that_is_nowhere_has_no_overlap():
     maps, _ = case("constant")
-    found = s.pooled(s.segmentation(maps, torch.zeros(4, 13, 17, dtype=torch.uint8)))
+    found = s.pool_figures(s.compare_with_masks(maps, torch.zeros(4, 13, 17, dtype=torch.uint8)))
     assert found == {"pixel_accuracy": 1.0, "mIoU": 0.5, "mAP": 0.5, "F1": 0.0}
 
 
 def test_a_constant_map_says_nothing():
-    found = s.segmentation(*case("constant"))
+    found = s.compare_with_masks(*case("constant"))
     assert found["average_precision"].tolist() == [0.5] * 4
     assert not found["intersection_foreground"].any()
 
@@ -125,15 +125,15 @@ def test_a_map_that_is_the_mask_is_perfect_whatever_its_range():
     _, masks = case("random")
     for maps in (masks.double(), masks * 1e-6 - 5.0, masks.half() * 100):
         for threshold in ("mean", "otsu"):
-            found = s.pooled(s.segmentation(maps, masks, threshold))
+            found = s.pool_figures(s.compare_with_masks(maps, masks, threshold))
             assert found == {"pixel_accuracy": 1.0, "mIoU": 1.0, "mAP": 1.0, "F1": 1.0}
 
 
 def test_a_sample_does_not_depend_on_the_others(monkeypatch):
     maps, masks = case("ignored border", n=7)
-    together = s.segmentation(maps, masks)
+    together = s.compare_with_masks(maps, masks)
     monkeypatch.setattr(s, "_PIXELS", 1)
-    for name, row in s.segmentation(maps, masks).items():
+    for name, row in s.compare_with_masks(maps, masks).items():
         assert torch.equal(row, together[name])
 
 
@@ -192,7 +192,7 @@ def test_energy_of_a_map_without_any_is_zero():
 
 def test_boxes_are_masks():
     boxes = [[(1.0, 0.0, 3.0, 2.0)], [(0.4, 0.6, 1.6, 9.0), (3.0, 1.0, 4.0, 2.0)], []]
-    masks = s.boxes_to_masks(boxes, (3, 4))
+    masks = s.draw_boxes(boxes, (3, 4))
     assert masks.tolist() == [
         [[0, 1, 1, 0], [0, 1, 1, 0], [0, 0, 0, 0]],
         [[0, 0, 0, 0], [1, 1, 0, 1], [1, 1, 0, 0]],
@@ -209,11 +209,11 @@ def test_bad_requests_are_refused():
     broken = maps.clone()
     broken[2, 0, 0] = math.nan
     with pytest.raises(WhenceError, match="sample 2"):
-        s.segmentation(broken, masks)
+        s.compare_with_masks(broken, masks)
     for call in (
-        lambda: s.segmentation(maps, masks, "median"),
-        lambda: s.segmentation(maps[:, 1:], masks),
-        lambda: s.segmentation(maps, masks * 3),
+        lambda: s.compare_with_masks(maps, masks, "median"),
+        lambda: s.compare_with_masks(maps[:, 1:], masks),
+        lambda: s.compare_with_masks(maps, masks * 3),
         lambda: s.pointing_game(maps, masks, -1),
     ):
         with pytest.raises(WhenceError):
@@ -224,5 +224,5 @@ def test_two_hundred_maps_take_seconds():
     maps = torch.rand(200, 224, 224)
     masks = (torch.rand(200, 224, 224) > 0.5).to(torch.uint8)
     started = time.perf_counter()
-    s.segmentation(maps, masks)
+    s.compare_with_masks(maps, masks)
     assert time.perf_counter() - started < 20

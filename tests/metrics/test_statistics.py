@@ -12,7 +12,7 @@ from whence.metrics import statistics as st
 @pytest.mark.parametrize("n", [1, 2, 9, 200])
 def test_interval_of_a_mean_is_scipys(n):
     values = np.random.default_rng(5).exponential(size=n)
-    found = st.interval_of_mean(torch.tensor(values), seed=3)
+    found = st.bootstrap_mean(torch.tensor(values), seed=3)
     assert found.estimate == pytest.approx(values.mean(), abs=1e-14)
     if n == 1:
         assert (found.low, found.high) == pytest.approx((values[0], values[0]))
@@ -27,7 +27,7 @@ def test_interval_of_a_ratio_is_scipys():
     generator = np.random.default_rng(1)
     below = generator.integers(1, 100, (30, 2))
     above = generator.integers(0, 100, (30, 2)) * below // 100
-    found = st.interval_of_ratio(above, below, seed=4)
+    found = st.bootstrap_ratio(above, below, seed=4)
 
     def mean_of_ratios(a, b, c, d, axis=-1):
         return (a.sum(axis) / c.sum(axis) + b.sum(axis) / d.sum(axis)) / 2
@@ -47,18 +47,18 @@ def test_interval_of_a_ratio_is_scipys():
 
 def test_a_ratio_of_ones_is_a_mean():
     values = torch.rand(20)
-    mean = st.interval_of_mean(values)
-    ratio = st.interval_of_ratio(values, torch.ones(20))
+    mean = st.bootstrap_mean(values)
+    ratio = st.bootstrap_ratio(values, torch.ones(20))
     assert (ratio.low, ratio.high) == pytest.approx((mean.low, mean.high), abs=1e-14)
-    assert st.interval_of_ratio(torch.zeros(3), torch.zeros(3)) == st.Interval(0, 0, 0)
+    assert st.bootstrap_ratio(torch.zeros(3), torch.zeros(3)) == st.ConfidenceInterval(0, 0, 0)
 
 
 def test_parts_do_not_change_the_answer(monkeypatch):
     values = torch.rand(31)
-    before = st.interval_of_mean(values)
+    before = st.bootstrap_mean(values)
     monkeypatch.setattr(st, "_AT_ONCE", 100)
-    assert st.interval_of_mean(values).low == pytest.approx(before.low, abs=1e-14)
-    assert st.interval_of_mean(values, seed=1) != before
+    assert st.bootstrap_mean(values).low == pytest.approx(before.low, abs=1e-14)
+    assert st.bootstrap_mean(values, seed=1) != before
 
 
 @pytest.mark.parametrize("pooled", [False, True])
@@ -69,9 +69,9 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say(pooled):
         below = generator.uniform(0.5, 1.5, 60)
         above = below * generator.uniform(0, 1, 60)
         found = (
-            st.interval_of_ratio(above, below, resamples=500, seed=run)
+            st.bootstrap_ratio(above, below, resamples=500, seed=run)
             if pooled
-            else st.interval_of_mean(above, resamples=500, seed=run)
+            else st.bootstrap_mean(above, resamples=500, seed=run)
         )
         held += found.low <= 0.5 <= found.high
     assert 0.90 <= held / runs <= 0.98
@@ -139,24 +139,25 @@ def plain_holm(p: list[float]) -> list[float]:
 
 
 def test_holm():
-    assert st.holm([0.01, 0.04, 0.03, 0.005]).tolist() == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert st.holm([]).tolist() == []
-    assert st.holm([0.9]).tolist() == [0.9]
+    adjusted = st.adjust_p_values([0.01, 0.04, 0.03, 0.005]).tolist()
+    assert adjusted == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert st.adjust_p_values([]).tolist() == []
+    assert st.adjust_p_values([0.9]).tolist() == [0.9]
     for seed in range(20):
         p = [*np.random.default_rng(seed).uniform(size=7).tolist(), 0.5, 0.5, 0.0, 1.0]
-        assert st.holm(p).tolist() == pytest.approx(plain_holm(p), abs=1e-15)
+        assert st.adjust_p_values(p).tolist() == pytest.approx(plain_holm(p), abs=1e-15)
 
 
 def test_bad_requests_are_refused():
     for call in (
-        lambda: st.interval_of_mean([]),
-        lambda: st.interval_of_mean([1.0, np.nan]),
-        lambda: st.interval_of_mean([[1.0]]),
-        lambda: st.interval_of_mean([1.0], level=1),
-        lambda: st.interval_of_ratio([1.0], [1.0, 2.0]),
-        lambda: st.interval_of_ratio([1.0], [-1.0]),
+        lambda: st.bootstrap_mean([]),
+        lambda: st.bootstrap_mean([1.0, np.nan]),
+        lambda: st.bootstrap_mean([[1.0]]),
+        lambda: st.bootstrap_mean([1.0], level=1),
+        lambda: st.bootstrap_ratio([1.0], [1.0, 2.0]),
+        lambda: st.bootstrap_ratio([1.0], [-1.0]),
         lambda: st.paired_test([1.0], [1.0, 2.0]),
-        lambda: st.holm([1.2]),
+        lambda: st.adjust_p_values([1.2]),
     ):
         with pytest.raises(WhenceError):
             call()

@@ -65,12 +65,12 @@ def test_the_numbers_are_those_of_the_library(here, report):
     assert float(data["data-probability"]) == pytest.approx(float(chances[first]), abs=1e-6)
     assert data["data-class"] == loaded.class_names[first]
     scores = [float(score) for score in data["data-faithfulness"].split()]
-    wanted = [measured.of(method).score for method in methods.split(",")]
+    wanted = [measured.get(method).score for method in methods.split(",")]
     assert scores == pytest.approx(wanted, abs=2e-3)
     maps = one.all("figure")[1:]
     order = [(target, method) for target in measured.targets for method in methods.split(",")]
     for figure, (target, method) in zip(maps, order, strict=True):
-        curves = measured.of(method, target)
+        curves = measured.get(method, target)
         text = figure.all("figcaption")[0].text
         assert text.startswith(loaded.class_names[target])
         assert f"by {method}" in text

@@ -82,15 +82,15 @@ def test_curves_and_masks_are_those_of_the_library(client, service):
     prepared = loaded.prepare([image])
     explanations = {m: loaded.explain(prepared, classes=[2], method=m) for m in ("tiba", "gae")}
     found = measure(loaded, prepared, explanations)
-    assert [one["method"] for one in curves] == [one.method for one in found.ranked(2)]
+    assert [one["method"] for one in curves] == [one.method for one in found.rank_methods(2)]
     for one in curves:
-        expected = found.of(one["method"], 2)
+        expected = found.get(one["method"], 2)
         for order in ("most", "least", "random"):
-            assert np.allclose(one["curves"][order], expected.curve(order), atol=1e-4)
+            assert np.allclose(one["curves"][order], expected.get_curve(order), atol=1e-4)
             content = base64.b64decode(one["masks"][order].partition(",")[2])
             turns = np.asarray(Image.open(io.BytesIO(content)))
             for step in range(len(expected.steps)):
-                assert np.array_equal(turns <= step, expected.removed(step, order).numpy())
+                assert np.array_equal(turns <= step, expected.get_mask(step, order).numpy())
 
 
 def test_a_method_has_one_colour_whatever_its_rank(client):

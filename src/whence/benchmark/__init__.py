@@ -1,30 +1,40 @@
-"""Methods beside each other on a dataset: `run` judges them and writes tables, curves, a page."""
+"""Benchmarks: `run` judges methods on a dataset, and writes a table, a chart and a page."""
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from whence.benchmark.protocols import PROTOCOLS, Protocol, build
-    from whence.benchmark.runner import Outcome, run
-    from whence.benchmark.table import Table
+    from whence.benchmark.output import BenchmarkResult
+    from whence.benchmark.protocols import PROTOCOLS, BenchmarkProtocol, build_protocol
+    from whence.benchmark.runner import run
+    from whence.benchmark.table import BenchmarkTable
     from whence.methods.specification import Chosen, choose
 
-# Imported when first asked for: the command line names protocols without torch.
-_HOMES = {
+# Imported at first use: the command line lists protocols without torch.
+_MODULES = {
+    "BenchmarkProtocol": "whence.benchmark.protocols",
+    "BenchmarkResult": "whence.benchmark.output",
+    "BenchmarkTable": "whence.benchmark.table",
     "Chosen": "whence.methods.specification",
-    "Outcome": "whence.benchmark.runner",
     "PROTOCOLS": "whence.benchmark.protocols",
-    "Protocol": "whence.benchmark.protocols",
-    "Table": "whence.benchmark.table",
-    "build": "whence.benchmark.protocols",
+    "build_protocol": "whence.benchmark.protocols",
     "choose": "whence.methods.specification",
     "run": "whence.benchmark.runner",
 }
 
-__all__ = ["PROTOCOLS", "Chosen", "Outcome", "Protocol", "Table", "build", "choose", "run"]
+__all__ = [
+    "PROTOCOLS",
+    "BenchmarkProtocol",
+    "BenchmarkResult",
+    "BenchmarkTable",
+    "Chosen",
+    "build_protocol",
+    "choose",
+    "run",
+]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
         raise AttributeError(f"module 'whence.benchmark' has no attribute '{name}'")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return getattr(importlib.import_module(_MODULES[name]), name)

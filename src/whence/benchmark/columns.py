@@ -1,4 +1,4 @@
-"""Rows as columns: one array for each name, numbers with NaN where a row has none."""
+"""Turn rows into columns: one array for each name, with NaN where a row has no number."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 Columns = dict[str, NDArray[Any]]
 
 
-def as_columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
-    """Columns of rows: texts as objects, numbers (rows,), lists of numbers (rows, length)."""
+def to_columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
+    """Turn rows into columns: texts as objects, numbers (rows,), lists of numbers (rows, n)."""
     keys = list(dict.fromkeys(key for row in rows for key in row))
     return {key: _column([row.get(key) for row in rows]) for key in keys}
 
@@ -30,17 +30,17 @@ def _column(values: Sequence[Any]) -> NDArray[Any]:
     return rows
 
 
-def joined(parts: Sequence[Columns]) -> Columns:
-    """Columns of all parts; what a part lacks is NaN, or None among texts."""
+def concatenate_columns(parts: Sequence[Columns]) -> Columns:
+    """Concatenate columns; what a part lacks is NaN, or None among texts."""
     keys = list(dict.fromkeys(key for part in parts for key in part))
-    return {key: _joined([_of(part, key) for part in parts]) for key in keys}
+    return {key: _concatenate([_get_column(part, key) for part in parts]) for key in keys}
 
 
-def _of(part: Columns, key: str) -> NDArray[Any]:
+def _get_column(part: Columns, key: str) -> NDArray[Any]:
     return part[key] if key in part else np.full(len(part["sample"]), np.nan)
 
 
-def _joined(arrays: list[NDArray[Any]]) -> NDArray[Any]:
+def _concatenate(arrays: list[NDArray[Any]]) -> NDArray[Any]:
     if any(array.dtype == object for array in arrays):
         texts = [a if a.dtype == object else np.full(len(a), None, dtype=object) for a in arrays]
         return np.concatenate(texts)

@@ -1,4 +1,4 @@
-"""A table as text: for a terminal, in Markdown, CSV and LaTeX."""
+"""Format a benchmark table for a terminal, in Markdown, CSV and LaTeX."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ import io
 from typing import TYPE_CHECKING
 
 from whence.benchmark.protocols.base import Metric
-from whence.benchmark.table import Cell, Table, verdict
+from whence.benchmark.table import BenchmarkTable, TableCell
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
-NOTHING = "–"  # noqa: RUF001
+MISSING = "–"  # noqa: RUF001
 
 
-def figure(cell: Cell, metric: Metric) -> str:
-    """The figure as people read it."""
+def format_value(cell: TableCell, metric: Metric) -> str:
+    """The value of a figure, rounded."""
     return f"{cell.value:.{metric.digits}f}"
 
 
-def interval(cell: Cell, metric: Metric) -> str:
-    """Its interval."""
+def format_interval(cell: TableCell, metric: Metric) -> str:
+    """The interval of a figure, rounded."""
     return f"[{cell.low:.{metric.digits}f}, {cell.high:.{metric.digits}f}]"
 
 
-def terminal(table: Table) -> RichTable:
+def to_terminal(table: BenchmarkTable) -> RichTable:
     """The table for a terminal."""
     from rich import box
     from rich.table import Table as RichTable
@@ -39,18 +39,18 @@ def terminal(table: Table) -> RichTable:
     for method in table.methods:
         cells = []
         for metric in metrics:
-            cell = table.cell(method, metric)
+            cell = table.get_cell(method, metric)
             if cell is None:
-                cells.append(Text(NOTHING))
+                cells.append(Text(MISSING))
                 continue
-            mark = "≈ " if cell.like_best else ""
-            text = Text(f"{mark}{figure(cell, metric)}", "bold" if cell.best else "")
-            cells.append(text.append(f"\n{interval(cell, metric)}", "dim not bold"))
+            mark = "≈ " if cell.is_like_best else ""
+            text = Text(f"{mark}{format_value(cell, metric)}", "bold" if cell.is_best else "")
+            cells.append(text.append(f"\n{format_interval(cell, metric)}", "dim not bold"))
         shown.add_row(Text(method), *cells)
     return shown
 
 
-def markdown(table: Table) -> str:
+def to_markdown(table: BenchmarkTable) -> str:
     """The table in Markdown, with its notes."""
     metrics = [metric for metric in table.metrics if metric.shown]
     lines = [
@@ -62,19 +62,21 @@ def markdown(table: Table) -> str:
     for method in table.methods:
         cells = []
         for metric in metrics:
-            cell = table.cell(method, metric)
+            cell = table.get_cell(method, metric)
             if cell is None:
-                cells.append(NOTHING)
+                cells.append(MISSING)
                 continue
-            value = f"**{figure(cell, metric)}**" if cell.best else figure(cell, metric)
-            mark = "≈ " if cell.like_best else ""
-            cells.append(f"{mark}{value} {interval(cell, metric)}")
+            value = (
+                f"**{format_value(cell, metric)}**" if cell.is_best else format_value(cell, metric)
+            )
+            mark = "≈ " if cell.is_like_best else ""
+            cells.append(f"{mark}{value} {format_interval(cell, metric)}")
         escaped = method.replace("|", "\\|")
         lines.append(f"| {escaped} | " + " | ".join(cells) + " |")
     return "\n".join([*lines, "", *(f"- {note}" for note in table.notes)]) + "\n"
 
 
-def comma_separated(table: Table) -> str:
+def to_csv(table: BenchmarkTable) -> str:
     """All figures, a row for each method: value, low, high, p and verdict of each metric."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
@@ -84,13 +86,13 @@ def comma_separated(table: Table) -> str:
     for method in table.methods:
         row: list[object] = [method]
         for metric in table.metrics:
-            cell = table.cell(method, metric)
+            cell = table.get_cell(method, metric)
             if cell is None:
                 row += [""] * len(parts)
                 continue
             p = "" if cell.p is None else repr(cell.p)
             numbers = [repr(number) for number in (cell.value, cell.low, cell.high)]
-            row += [*numbers, p, verdict(cell), cell.samples]
+            row += [*numbers, p, cell.verdict, cell.samples]
         writer.writerow(row)
     return stream.getvalue()
 
@@ -109,30 +111,30 @@ _LATEX = {
 }
 
 
-def _latex(text: str) -> str:
+def _escape_latex(text: str) -> str:
     return "".join(_LATEX.get(character, character) for character in text)
 
 
-def latex(table: Table) -> str:
+def to_latex(table: BenchmarkTable) -> str:
     """The table in LaTeX, with booktabs; notes are comments."""
     metrics = [metric for metric in table.metrics if metric.shown]
     lines = [f"% {note}" for note in table.notes]
     lines += [
         r"\begin{tabular}{l" + "r" * len(metrics) + "}",
         r"\toprule",
-        " & ".join(["method", *(_latex(metric.heading) for metric in metrics)]) + r" \\",
+        " & ".join(["method", *(_escape_latex(metric.heading) for metric in metrics)]) + r" \\",
         r"\midrule",
     ]
     for method in table.methods:
-        cells = [_latex(method)]
+        cells = [_escape_latex(method)]
         for metric in metrics:
-            cell = table.cell(method, metric)
+            cell = table.get_cell(method, metric)
             if cell is None:
                 cells.append("--")
                 continue
-            value = figure(cell, metric)
-            value = rf"\textbf{{{value}}}" if cell.best else value
-            mark = r"$\approx$\," if cell.like_best else ""
-            cells.append(rf"{mark}{value} {{\scriptsize {interval(cell, metric)}}}")
+            value = format_value(cell, metric)
+            value = rf"\textbf{{{value}}}" if cell.is_best else value
+            mark = r"$\approx$\," if cell.is_like_best else ""
+            cells.append(rf"{mark}{value} {{\scriptsize {format_interval(cell, metric)}}}")
         lines.append(" & ".join(cells) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"

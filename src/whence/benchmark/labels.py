@@ -1,4 +1,4 @@
-"""The true class of a sample, as one of the model's."""
+"""Map the labels of a dataset to the classes of a model."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Labels:
-    """Finds the class that a dataset's label means.
+class LabelMapping:
+    """Finds the model's class for a label of the dataset.
 
     Attributes:
-        given: For labels that the model calls otherwise: what they are called there.
+        given: The model's class for labels that it names otherwise.
     """
 
     given: Mapping[str, str | int] = field(default_factory=dict)
 
     def check(self, loaded: LoadedModel) -> None:
-        """Refuse meanings that the model does not know, rather than skip all they are said of.
+        """Refuse classes that the model does not have, rather than skip all samples of the label.
 
         Raises:
             WhenceError: One of them is no class of the model.
         """
-        for label, meant in self.given.items():
-            if isinstance(self._found(loaded, meant), WhenceError):
+        for label, class_name in self.given.items():
+            if isinstance(self._look_up(loaded, class_name), WhenceError):
                 raise WhenceError(
-                    f"--classes says that '{label}' is '{meant}', which is no class of "
+                    f"--classes says that '{label}' is '{class_name}', which is no class of "
                     f"'{loaded.name}'."
                 )
 
-    def index(self, loaded: LoadedModel, sample: Sample) -> int | None:
-        """The index of a sample's class; None if it has no label.
+    def find_index(self, loaded: LoadedModel, sample: Sample) -> int | None:
+        """Find the index of a sample's class; None if it has no label.
 
         A name that is not a class, but the beginning of a single one, means that: ``NEG`` is
         ``negative``.
@@ -50,7 +50,7 @@ class Labels:
         if label is None:
             return None
         label = self.given.get(str(label), label)
-        found = self._found(loaded, label)
+        found = self._look_up(loaded, label)
         if isinstance(found, WhenceError):
             raise WhenceError(
                 f"The label of '{sample.name}' is not a class of '{loaded.name}': {found} Say what "
@@ -58,8 +58,8 @@ class Labels:
             )
         return found
 
-    def _found(self, loaded: LoadedModel, label: int | str) -> int | WhenceError:
-        """The index of a class, or why there is none."""
+    def _look_up(self, loaded: LoadedModel, label: int | str) -> int | WhenceError:
+        """Find the index of a class, or the reason why there is none."""
         try:
             return find_class_index(label, loaded.class_names, loaded.class_count)
         except WhenceError as error:
@@ -72,7 +72,7 @@ class Labels:
 
 
 def parse_classes(text: str | Mapping[str, str | int] | None) -> dict[str, str | int]:
-    """What labels mean, from ``NEG=negative,POS=1``.
+    """Parse what labels mean, from ``NEG=negative,POS=1``.
 
     Raises:
         WhenceError: The text is something else.

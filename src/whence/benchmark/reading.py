@@ -1,12 +1,13 @@
-"""Samples ahead of the model: read and prepared by a few threads while it works."""
+"""Read and prepare samples in a few threads while the model works on earlier ones."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
+from whence._util.text import first_line
+from whence.benchmark.protocols.base import NamedSample
 from whence.errors import WhenceError
 
 _THREADS = 4
@@ -14,8 +15,8 @@ _AHEAD = 2
 
 
 @dataclass(frozen=True)
-class Broken:
-    """A record that cannot be used.
+class UnreadableSample:
+    """A sample that cannot be read or prepared.
 
     Attributes:
         name: Its name.
@@ -26,17 +27,17 @@ class Broken:
     error: str
 
 
-def batches(
-    groups: Sequence[Sequence[str]], read: Callable[[str], Any]
-) -> Iterator[list[Any | Broken]]:
-    """What was read for each group of names, in order, while the next groups are being read.
+def read_batches(
+    groups: Sequence[Sequence[str]], read: Callable[[str], NamedSample]
+) -> Iterator[list[NamedSample]]:
+    """Yield the samples of each group of names, while the next groups are being read.
 
     Args:
         groups: Names of samples.
         read: Reads and prepares one; runs in threads.
     """
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="whence-reading") as pool:
-        waiting: list[list[Future[Any]]] = []
+        waiting: list[list[Future[NamedSample]]] = []
         try:
             for at in range(len(groups)):
                 for group in groups[at + len(waiting) : at + _AHEAD]:
@@ -47,11 +48,11 @@ def batches(
                 future.cancel()
 
 
-def _read(read: Callable[[str], Any], name: str) -> Any | Broken:
+def _read(read: Callable[[str], NamedSample], name: str) -> NamedSample:
     try:
         return read(name)
     except WhenceError as error:
-        return Broken(name, str(error))
-    except Exception as error:  # one odd record must not end the others
-        said = str(error).split("\n")[0].rstrip(".")
-        return Broken(name, f"It cannot be read: {type(error).__name__}: {said}.")
+        return UnreadableSample(name, str(error))
+    except Exception as error:  # one odd sample must not end the run
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        return UnreadableSample(name, f"It cannot be read: {reason}.")

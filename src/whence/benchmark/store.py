@@ -1,4 +1,4 @@
-"""The folder of a run: settings and results, written so that no half of anything is ever seen."""
+"""Store settings and results of a benchmark run in its folder, each file whole or not at all."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ import numpy as np
 from whence._util.extras import needed
 from whence._util.files import exists, is_file, write_whole
 from whence._util.fingerprint import hash_texts
-from whence.benchmark.columns import Columns, as_columns, joined
-from whence.benchmark.hashes import slug
+from whence.benchmark.columns import Columns, concatenate_columns, to_columns
+from whence.benchmark.names import to_file_name
 from whence.errors import WhenceError
 
 _FORMAT = "whence benchmark 1"
-_STALE = 3600.0
-_WRITTEN = ("table.md", "table.csv", "table.tex", "curves.png", "report.html")
+_STALE_SECONDS = 3600.0
+_FILES = ("table.md", "table.csv", "table.tex", "curves.png", "report.html")
 
 
-class Store:
+class ResultStore:
     """Results of a run, a Parquet file for each batch and method, and `run.json`.
 
     Args:
@@ -47,22 +47,22 @@ class Store:
         self._parts: dict[str, list[Columns]] = {}
         self._done: dict[str, set[str]] = {}
         self.earlier = self._read_run()
-        if self.earlier.get("state") == "stopped" and not self.has_parts():
+        if self.earlier.get("state") == "stopped" and not self.has_files():
             self.earlier = {}  # it ended before there was any result, so nothing depends on it
         self._check_settings()
-        self._make(folder / "parts")
+        self._make_folder(folder / "parts")
         self._read_parts()
 
-    def done(self, method: str) -> set[str]:
+    def list_done(self, method: str) -> set[str]:
         """Names of the samples that a method has results for."""
         return self._done.get(method, set())
 
-    def has_parts(self) -> bool:
-        """Whether there are results, or what is left of damaged ones."""
+    def has_files(self) -> bool:
+        """Whether there are result files, damaged ones among them."""
         return any((self.folder / "parts").glob("*/*.parquet*"))
 
-    def worked(self, method: str) -> bool:
-        """Whether a method has a result that is not just the reason why there is none."""
+    def has_results(self, method: str) -> bool:
+        """Whether a method has any result that is not an error."""
         return any(
             not isinstance(error, str)
             for part in self._parts.get(method, ())
@@ -70,15 +70,17 @@ class Store:
         )
 
     def add(self, method: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Keep the rows of a batch.
+        """Add the rows of a batch.
 
         Raises:
             WhenceError: They cannot be written; nothing that was written before is lost.
         """
-        rows = [{k: _plain(v) if isinstance(v, str) else v for k, v in row.items()} for row in rows]
+        rows = [
+            {k: _to_utf8(v) if isinstance(v, str) else v for k, v in row.items()} for row in rows
+        ]
         names = [str(row["sample"]) for row in rows]
-        home = self.folder / "parts" / f"{slug(method)}-{hash_texts(method)}"
-        self._make(home)
+        home = self.folder / "parts" / f"{to_file_name(method)}-{hash_texts(method)}"
+        self._make_folder(home)
         stream = io.BytesIO()
         keys = list(dict.fromkeys(key for row in rows for key in row))
         table = self._arrow.Table.from_pylist([{key: row.get(key) for key in keys} for row in rows])
@@ -89,24 +91,24 @@ class Store:
             write_whole(path, stream.getvalue())
         except WhenceError as error:
             raise WhenceError(f"{error} What was done so far is kept; run it again.") from error
-        self._keep(method, as_columns(table.to_pylist()))
+        self._add_columns(method, to_columns(table.to_pylist()))
 
-    def results(self, method: str, names: Sequence[str]) -> Columns:
+    def load_results(self, method: str, names: Sequence[str]) -> Columns:
         """The columns of a method, a row for each name."""
-        whole = joined(self._parts.get(method, []))
-        place = {str(name): at for at, name in enumerate(whole.get("sample", ()))}
-        order = [place[name] for name in names]
+        whole = concatenate_columns(self._parts.get(method, []))
+        index = {str(name): at for at, name in enumerate(whole.get("sample", ()))}
+        order = [index[name] for name in names]
         return {key: values[order] for key, values in whole.items()}
 
     def write_run(self, facts: Mapping[str, Any]) -> None:
-        """Write `run.json`: the settings, and what else is known."""
+        """Write `run.json`: the settings and further facts."""
         content = {"format": _FORMAT, "settings": self.settings, **facts}
         self.write("run.json", json.dumps(content, ensure_ascii=False, indent=2) + "\n")
 
     def write(self, name: str, content: str | bytes) -> Path:
         """Write a file of the folder, whole or not at all."""
         path = self.folder / name
-        write_whole(path, _plain(content).encode() if isinstance(content, str) else content)
+        write_whole(path, _to_utf8(content).encode() if isinstance(content, str) else content)
         return path
 
     def _read_run(self) -> dict[str, Any]:
@@ -119,7 +121,7 @@ class Store:
                     f"'{self.folder}' holds results but no run.json that tells their settings; "
                     f"name another folder with --out."
                 )
-            taken = next((name for name in _WRITTEN if exists(self.folder / name)), None)
+            taken = next((name for name in _FILES if exists(self.folder / name)), None)
             if taken:
                 raise WhenceError(
                     f"'{self.folder}' holds a {taken} that is not of a run, and it would be "
@@ -128,7 +130,7 @@ class Store:
             return {}
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            if content["format"] == _FORMAT and "settings" in content and _whole(content):
+            if content["format"] == _FORMAT and "settings" in content and _is_complete(content):
                 return dict(content)
         except (OSError, ValueError, LookupError, TypeError):
             pass
@@ -144,12 +146,12 @@ class Store:
             was, now = before.get(name), self.settings.get(name)
             if was != now:
                 raise WhenceError(
-                    f"'{self.folder}' holds a run with another setting: '{name}' was {_said(was)} "
-                    f"and is {_said(now)} now. Name another folder with --out, or give the "
+                    f"'{self.folder}' holds a run with another setting: '{name}' was {_quote(was)} "
+                    f"and is {_quote(now)} now. Name another folder with --out, or give the "
                     f"earlier setting."
                 )
 
-    def _make(self, folder: Path) -> None:
+    def _make_folder(self, folder: Path) -> None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -159,7 +161,7 @@ class Store:
     def _read_parts(self) -> None:
         for file in sorted((self.folder / "parts").glob("*/*")):
             if file.name.startswith("."):
-                self._forget_if_stale(file)
+                self._remove_if_stale(file)
             elif file.suffix == ".parquet":
                 self._read_part(file)
 
@@ -169,7 +171,7 @@ class Store:
                 io.BytesIO(file.read_bytes()), page_checksum_verification=True
             )
             method = table.schema.metadata[b"method"].decode()
-            columns = as_columns(table.to_pylist())
+            columns = to_columns(table.to_pylist())
             assert "sample" in columns
         except Exception:  # a damaged file may fail in any way
             try:
@@ -180,26 +182,26 @@ class Store:
                 ) from None
             self.set_aside.append(str(file.relative_to(self.folder)))
             return
-        self._keep(method, columns)
+        self._add_columns(method, columns)
 
-    def _keep(self, method: str, columns: Columns) -> None:
+    def _add_columns(self, method: str, columns: Columns) -> None:
         done = self._done.setdefault(method, set())
         # Runs with other batches may hold a sample twice; the first is as good as the second.
         new = np.array([str(name) not in done for name in columns["sample"]])
         self._parts.setdefault(method, []).append({k: v[new] for k, v in columns.items()})
         done.update(map(str, columns["sample"]))
 
-    def _forget_if_stale(self, file: Path) -> None:
-        """Remove what a killed run was writing, unless another run may be writing it now."""
+    def _remove_if_stale(self, file: Path) -> None:
+        """Remove a file that a killed run was writing, unless another run may be writing it now."""
         try:
-            if time.time() - file.stat().st_mtime > _STALE:
+            if time.time() - file.stat().st_mtime > _STALE_SECONDS:
                 file.unlink()
         except OSError:
             pass
 
 
-def _whole(content: Mapping[str, Any]) -> bool:
-    """Whether what is read of an earlier run is what was written."""
+def _is_complete(content: Mapping[str, Any]) -> bool:
+    """Whether the content of run.json has the types that were written."""
     lists = [content.get(name, []) for name in ("methods", "methods_before", "versions_before")]
     single = [content.get(name, {}) for name in ("settings", "versions")]
     if not all(isinstance(found, list) for found in lists):
@@ -207,10 +209,10 @@ def _whole(content: Mapping[str, Any]) -> bool:
     return all(isinstance(one, dict) for found in (single, *lists) for one in found)
 
 
-def _plain(text: str) -> str:
-    """A text that can be written: paths, which errors tell, need not be UTF-8."""
+def _to_utf8(text: str) -> str:
+    """Text that can be written: paths in error messages need not be UTF-8."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def _said(value: Any) -> str:
+def _quote(value: Any) -> str:
     return "not set" if value is None else json.dumps(value, ensure_ascii=False)

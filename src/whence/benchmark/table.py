@@ -1,4 +1,4 @@
-"""Figures of all methods with their intervals, and which differ from the best."""
+"""Compute the table of a benchmark: figures with intervals, and tests against the best method."""
 
 from __future__ import annotations
 
@@ -10,19 +10,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whence.benchmark.columns import Columns
-from whence.benchmark.protocols.base import Metric, Protocol
-from whence.metrics.statistics import holm, interval_of_mean, interval_of_ratio, paired_test
+from whence.benchmark.protocols.base import BenchmarkProtocol, Metric
+from whence.metrics.statistics import (
+    ConfidenceInterval,
+    adjust_p_values,
+    bootstrap_mean,
+    bootstrap_ratio,
+    paired_test,
+)
 
 LEVEL = 0.05
 # Draws for each test and interval: fewer for large sets, whose figures vary less.
-_DRAWN = 20_000_000
-_FEWEST = 1000
+_DRAWN_NUMBERS = 20_000_000
+_FEWEST_DRAWS = 1000
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """A figure of a method.
 
     Attributes:
@@ -41,18 +47,23 @@ class Cell:
     samples: int
 
     @property
-    def best(self) -> bool:
+    def is_best(self) -> bool:
         """Whether no other method has a better figure."""
         return self.p is None
 
     @property
-    def like_best(self) -> bool:
+    def is_like_best(self) -> bool:
         """Whether the difference to the best is not significant."""
         return self.p is not None and self.p >= LEVEL
 
+    @property
+    def verdict(self) -> str:
+        """``best``, ``like best`` (no significant difference) or ``worse``."""
+        return "best" if self.is_best else "like best" if self.is_like_best else "worse"
+
 
 @dataclass(frozen=True)
-class Table:
+class BenchmarkTable:
     """Methods and metrics.
 
     Attributes:
@@ -66,20 +77,20 @@ class Table:
     title: str
     metrics: list[Metric]
     methods: list[str]
-    cells: dict[tuple[str, str], Cell]
+    cells: dict[tuple[str, str], TableCell]
     notes: list[str] = field(default_factory=list)
 
-    def cell(self, method: str, metric: Metric) -> Cell | None:
+    def get_cell(self, method: str, metric: Metric) -> TableCell | None:
         """A figure; None if there is none."""
         return self.cells.get((method, metric.name))
 
-    def best(self, metric: str) -> str | None:
+    def find_best(self, metric: str) -> str | None:
         """The method with the best figure."""
         return next(
-            (m for m in self.methods if (c := self.cells.get((m, metric))) and c.best), None
+            (m for m in self.methods if (c := self.cells.get((m, metric))) and c.is_best), None
         )
 
-    def as_dict(self) -> dict[str, dict[str, Any]]:
+    def to_dict(self) -> dict[str, dict[str, Any]]:
         """All figures, for scripts."""
         return {
             method: {
@@ -89,28 +100,23 @@ class Table:
                     "high": cell.high,
                     "p": cell.p,
                     "samples": cell.samples,
-                    "verdict": verdict(cell),
+                    "verdict": cell.verdict,
                 }
                 for metric in self.metrics
-                if (cell := self.cell(method, metric)) is not None
+                if (cell := self.get_cell(method, metric)) is not None
             }
             for method in self.methods
         }
 
 
-def verdict(cell: Cell) -> str:
-    """``best``, ``like best`` (no significant difference) or ``worse``."""
-    return "best" if cell.best else "like best" if cell.like_best else "worse"
-
-
 def tabulate(
-    protocol: Protocol,
+    protocol: BenchmarkProtocol[Any],
     title: str,
     results: Mapping[str, Columns],
     seed: int = 0,
     notes: Sequence[str] = (),
-) -> Table:
-    """The table of a run: every figure with its interval, every method tested against the best.
+) -> BenchmarkTable:
+    """Compute every figure with its interval, and test every method against the best.
 
     Args:
         protocol: Says what the columns are.
@@ -119,16 +125,16 @@ def tabulate(
         seed: Of intervals and tests.
         notes: Further sentences.
     """
-    metrics = protocol.metrics(results)
-    cells: dict[tuple[str, str], Cell] = {}
+    metrics = protocol.list_metrics(results)
+    cells: dict[tuple[str, str], TableCell] = {}
     for metric in metrics:
-        for method, cell in _column(metric, results, seed).items():
+        for method, cell in _compute_column(metric, results, seed).items():
             cells[method, metric.name] = cell
-    told = [*protocol.notes(results), *notes, _legend(len(results))]
-    return Table(title, metrics, list(results), cells, told)
+    all_notes = [*protocol.write_notes(results), *notes, _write_legend(len(results))]
+    return BenchmarkTable(title, metrics, list(results), cells, all_notes)
 
 
-def _legend(methods: int) -> str:
+def _write_legend(methods: int) -> str:
     said = "Brackets hold bootstrap 95 % intervals."
     if methods < 2:
         return said
@@ -138,7 +144,9 @@ def _legend(methods: int) -> str:
     )
 
 
-def _column(metric: Metric, results: Mapping[str, Columns], seed: int) -> dict[str, Cell]:
+def _compute_column(
+    metric: Metric, results: Mapping[str, Columns], seed: int
+) -> dict[str, TableCell]:
     needed = (*metric.columns, *metric.denominators)
     columns = {
         method: np.stack([found[name] for name in needed], 1).astype(np.float64)
@@ -152,18 +160,20 @@ def _column(metric: Metric, results: Mapping[str, Columns], seed: int) -> dict[s
     if not common.any():
         return {}
     columns = {method: one[common] for method, one in columns.items()}
-    draws = int(np.clip(_DRAWN // int(common.sum()), _FEWEST, 10_000))
-    intervals = {method: _interval(metric, one, seed, draws) for method, one in columns.items()}
+    draws = int(np.clip(_DRAWN_NUMBERS // int(common.sum()), _FEWEST_DRAWS, 10_000))
+    intervals = {
+        method: _compute_interval(metric, one, seed, draws) for method, one in columns.items()
+    }
     sign = 1 if metric.better == "higher" else -1
     best = max(intervals, key=lambda method: sign * intervals[method].estimate)
     others = [method for method in columns if method != best]
-    own = {method: _per_sample(metric, one) for method, one in columns.items()}
+    own = {method: _values_of_samples(metric, one) for method, one in columns.items()}
     tests = [paired_test(own[other], own[best], draws, seed).p_value for other in others]
     p_values: dict[str, float | None] = {
-        other: float(p) for other, p in zip(others, holm(tests), strict=True)
+        other: float(p) for other, p in zip(others, adjust_p_values(tests), strict=True)
     }
     return {
-        method: Cell(
+        method: TableCell(
             metric.factor * found.estimate,
             metric.factor * found.low,
             metric.factor * found.high,
@@ -174,15 +184,15 @@ def _column(metric: Metric, results: Mapping[str, Columns], seed: int) -> dict[s
     }
 
 
-def _interval(metric: Metric, values: Floats, seed: int, draws: int) -> Any:
+def _compute_interval(metric: Metric, values: Floats, seed: int, draws: int) -> ConfidenceInterval:
     draws = min(draws, 2000)
     if not metric.denominators:
-        return interval_of_mean(values[:, 0], resamples=draws, seed=seed)
+        return bootstrap_mean(values[:, 0], resamples=draws, seed=seed)
     above, below = np.split(values, [len(metric.columns)], 1)
-    return interval_of_ratio(above, below, resamples=draws, seed=seed)
+    return bootstrap_ratio(above, below, resamples=draws, seed=seed)
 
 
-def _per_sample(metric: Metric, values: Floats) -> Floats:
+def _values_of_samples(metric: Metric, values: Floats) -> Floats:
     r"""A value of each sample whose mean is the figure.
 
     A pooled figure :math:`r = \sum a_i / \sum b_i` has none; to first order a sample moves it by

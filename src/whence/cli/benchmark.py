@@ -139,7 +139,7 @@ def benchmark(
     """
     with sentences():
         from whence._util.text import to_printable
-        from whence.benchmark.formats import terminal
+        from whence.benchmark.formats import to_terminal
         from whence.benchmark.runner import run
 
         of_protocol = {
@@ -184,7 +184,7 @@ def benchmark(
         console = Console(highlight=False, emoji=False, markup=False)
         if not console.is_terminal:
             console.width = 200
-        console.print(terminal(outcome.table))
+        console.print(to_terminal(outcome.table))
         for note in outcome.table.notes:
             console.print(note)
         console.print(f"→ {outcome.folder / 'report.html'}", soft_wrap=True)

@@ -1,13 +1,7 @@
-"""Is it faithful? What becomes of a class as parts of one input are removed."""
+"""Measure how faithful explanations of one input are, by deleting parts of it."""
 
-from whence.faithfulness.curves import (
-    DRAWS,
-    STEPS,
-    Curves,
-    Faithfulness,
-    Progress,
-    compare,
-    measure,
-)
+from whence.faithfulness.measure import DRAWS, STEPS, compare, measure
+from whence.faithfulness.result import Faithfulness, MethodCurves
+from whence.metrics.deletion import Progress
 
-__all__ = ["DRAWS", "STEPS", "Curves", "Faithfulness", "Progress", "compare", "measure"]
+__all__ = ["DRAWS", "STEPS", "Faithfulness", "MethodCurves", "Progress", "compare", "measure"]

@@ -13,7 +13,7 @@ from whence._util.random import Chance
 from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.methods.registry import Method, build, get, register
-from whence.methods.shared.deletion import area, ranked
+from whence.methods.shared.deletion import rate_by_area, rate_by_rank
 from whence.methods.shared.maps import lowest_at_pooled, one_sequence
 from whence.rules.balanced import Gradients, Reading
 
@@ -143,9 +143,9 @@ class Search(Method):
             settings = [way._asdict() for way in ways]
             scores = _aggregated(evidence, ways, layers)
         if self.score == "area":
-            faithful = area(evidence, scores, self.fractions)
+            faithful = rate_by_area(evidence, scores, self.fractions)
         else:
-            faithful = ranked(evidence, scores)
+            faithful = rate_by_rank(evidence, scores)
         best = _first_best(faithful)
         rated = faithful.gather(0, best[None])[0]
         evidence.found = [

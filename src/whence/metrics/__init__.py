@@ -1,5 +1,4 @@
-"""How explanations are judged: pure functions of maps and truth, batched over samples."""
+"""Measures of explanations: deletion curves, segmentation, rationales, trust, and statistics.
 
-from whence.metrics import perturbation, rationale, segmentation, statistics, trust
-
-__all__ = ["perturbation", "rationale", "segmentation", "statistics", "trust"]
+The modules are `deletion`, `curves`, `pixels`, `segmentation`, `rationale`, `trust`, `statistics`.
+"""

@@ -1,16 +1,14 @@
-"""Scores of words against what people marked as evidence (ERASER: DeYoung et al., ACL 2020).
+"""Compare scores of words with what people marked as evidence (ERASER: DeYoung et al., ACL 2020).
 
 A word's score is the sum over its tokens, which `Explanation.words` gives.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TypedDict
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from whence._util.extras import needed
@@ -20,7 +18,7 @@ KS = (10, 20, 30, 40, 50, 60, 70, 80)
 """How many words are taken, in turn."""
 
 SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)
-"""Which parts of the words comprehensiveness and sufficiency are averaged over."""
+"""The fractions of words that comprehensiveness and sufficiency are averaged over."""
 
 Span = tuple[int, int]
 
@@ -39,7 +37,7 @@ class TokenScores(TypedDict):
     evidence_words: int
 
 
-def token_scores(
+def compare_with_evidence(
     word_scores: Sequence[float], evidence: Sequence[Span], ks: Sequence[int] = KS
 ) -> TokenScores:
     """Compare the k words of highest scores with the evidence, for each k.
@@ -60,14 +58,14 @@ def token_scores(
         text has no truth to compare with: all figures are 0, and the text is to be left out.
     """
     scores = np.asarray(word_scores, dtype=np.float64)
-    truth = _marked(evidence, len(scores))
+    truth = _mark_words(evidence, len(scores))
     if np.isnan(scores).any() or np.isposinf(scores).any():
         raise WhenceError("Scores of words have to be numbers, or minus infinity if unread.")
     spans = {(start, end) for start, end in evidence if end > start}
     read = np.isfinite(scores)
     order = np.argsort(-scores, kind="stable")[: read.sum()]
     below = np.nextafter(scores[read].min(initial=0), -np.inf)
-    auprc, average = _soft(np.where(read, scores, below), truth)
+    auprc, average = _precision_recall_areas(np.where(read, scores, below), truth)
     found = TokenScores(
         precision=[],
         recall=[],
@@ -84,27 +82,29 @@ def token_scores(
             raise WhenceError(f"The number of words taken has to be 1 or more, not {k}.")
         taken = np.zeros(len(scores), dtype=bool)
         taken[order[:k]] = True
-        precision, recall = _shares(int((taken & truth).sum()), taken.sum(), truth.sum())
+        precision, recall = _precision_and_recall(
+            int((taken & truth).sum()), taken.sum(), truth.sum()
+        )
         found["precision"].append(precision)
         found["recall"].append(recall)
-        found["f1"].append(harmonic(precision, recall))
-        runs = joined(taken.tolist())
+        found["f1"].append(f1_score(precision, recall))
+        runs = join_words(taken.tolist())
         matched = sum(any(_iou(run, span) >= 0.5 for span in spans) for run in runs)
-        precision, recall = _shares(matched, len(runs), len(spans))
+        precision, recall = _precision_and_recall(matched, len(runs), len(spans))
         found["iou_precision"].append(precision)
         found["iou_recall"].append(recall)
-        found["iou_f1"].append(harmonic(precision, recall))
+        found["iou_f1"].append(f1_score(precision, recall))
     return found
 
 
-def joined(taken: Sequence[bool]) -> list[Span]:
-    """The words that are taken as spans [start, end): neighbours are one span."""
+def join_words(taken: Sequence[bool]) -> list[Span]:
+    """Join the words that are taken to spans [start, end): neighbours are one span."""
     steps = np.diff(np.asarray(taken, dtype=np.int8), prepend=0, append=0)
     starts, ends = np.flatnonzero(steps == 1), np.flatnonzero(steps == -1)
     return list(zip(starts.tolist(), ends.tolist(), strict=True))
 
 
-def harmonic(precision: float, recall: float) -> float:
+def f1_score(precision: float, recall: float) -> float:
     """F1: the harmonic mean of precision and recall, 0 if both are 0.
 
     ERASER's token-F1 of a set is the mean of the texts' F1; its IOU-F1 is this of the texts' mean
@@ -113,25 +113,8 @@ def harmonic(precision: float, recall: float) -> float:
     return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
 
 
-def top(scores: Tensor, share: float) -> Tensor:
-    """The words of highest scores: a share of them, rounded up. Ties go by position.
-
-    Args:
-        scores: (n, words).
-        share: From 0 to 1.
-
-    Returns:
-        (n, words), true for words that are removed for comprehensiveness, kept for sufficiency.
-    """
-    if not 0 <= share <= 1:
-        raise WhenceError(f"The share of words has to be between 0 and 1, not {share}.")
-    number = math.ceil(share * scores.shape[1] - 1e-9)
-    order = scores.argsort(dim=1, descending=True, stable=True)[:, :number]
-    return torch.zeros_like(scores, dtype=torch.bool).scatter_(1, order, True)
-
-
 def comprehensiveness(full: Tensor, without: Tensor) -> Tensor:
-    """What the explained class loses without the highest words: the larger, the better.
+    """Probability that the class loses without the highest words: the larger, the better.
 
     The mean over shares of p(full text) - p(text without that share).
 
@@ -142,11 +125,11 @@ def comprehensiveness(full: Tensor, without: Tensor) -> Tensor:
     Returns:
         (n,) in float64.
     """
-    return _lost(full, without)
+    return _mean_loss(full, without)
 
 
 def sufficiency(full: Tensor, only: Tensor) -> Tensor:
-    """What the explained class loses with nothing but the highest words: the smaller, the better.
+    """Probability that the class loses with the highest words alone: the smaller, the better.
 
     The mean over shares of p(full text) - p(that share alone).
 
@@ -157,10 +140,10 @@ def sufficiency(full: Tensor, only: Tensor) -> Tensor:
     Returns:
         (n,) in float64.
     """
-    return _lost(full, only)
+    return _mean_loss(full, only)
 
 
-def _lost(full: Tensor, changed: Tensor) -> Tensor:
+def _mean_loss(full: Tensor, changed: Tensor) -> Tensor:
     if full.dim() != 1 or changed.dim() != 2 or len(changed) != len(full) or not changed.shape[1]:
         raise WhenceError(
             f"Probabilities have to be (n,) and (n, shares), not {tuple(full.shape)} and "
@@ -169,7 +152,7 @@ def _lost(full: Tensor, changed: Tensor) -> Tensor:
     return (full.double()[:, None] - changed.double()).mean(1)
 
 
-def _marked(evidence: Sequence[Span], words: int) -> np.ndarray:
+def _mark_words(evidence: Sequence[Span], words: int) -> np.ndarray:
     truth = np.zeros(words, dtype=bool)
     for start, end in evidence:
         if not 0 <= start <= end <= words:
@@ -178,7 +161,7 @@ def _marked(evidence: Sequence[Span], words: int) -> np.ndarray:
     return truth
 
 
-def _soft(scores: np.ndarray, truth: np.ndarray) -> tuple[float, float]:
+def _precision_recall_areas(scores: np.ndarray, truth: np.ndarray) -> tuple[float, float]:
     """AUPRC and average precision."""
     if not truth.any():
         return 0.0, 0.0
@@ -188,7 +171,7 @@ def _soft(scores: np.ndarray, truth: np.ndarray) -> tuple[float, float]:
     return float(metrics.auc(recall, precision)), float(average)
 
 
-def _shares(right: int, taken: int, marked: int) -> tuple[float, float]:
+def _precision_and_recall(right: int, taken: int, marked: int) -> tuple[float, float]:
     return float(right / taken) if taken else 0.0, float(right / marked) if marked else 0.0
 
 

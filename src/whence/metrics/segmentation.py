@@ -1,4 +1,4 @@
-"""Maps against what people outlined: masks and boxes.
+"""Compare maps with masks and boxes that people drew.
 
 Pixels marked 255 are never counted. A map is scaled and thresholded as a whole all the same, since
 what it predicts cannot depend on where people left pixels out.
@@ -25,7 +25,9 @@ _PIXELS = 1 << 20  # how many are worked on at once, so that memory stays small
 _LEVELS = 256
 
 
-def segmentation(maps: Tensor, masks: Tensor, threshold: Threshold = "mean") -> dict[str, Tensor]:
+def compare_with_masks(
+    maps: Tensor, masks: Tensor, threshold: Threshold = "mean"
+) -> dict[str, Tensor]:
     """Compare maps, as segmentations, with masks (Chefer, Gur, Wolf, CVPR 2021).
 
     Each map is scaled to 0..1 by its own minimum and maximum; where it is above the threshold, the
@@ -50,15 +52,17 @@ def segmentation(maps: Tensor, masks: Tensor, threshold: Threshold = "mean") -> 
     _check(maps, masks)
     step = max(1, _PIXELS // max(1, maps[0].numel())) if len(maps) else 1
     parts = [
-        _segmentation(one.flatten(1), mask.flatten(1), threshold)
+        _compare_with_masks(one.flatten(1), mask.flatten(1), threshold)
         for one, mask in zip(torch.split(maps, step), torch.split(masks, step), strict=True)
     ]
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
-def _segmentation(maps: Tensor, masks: Tensor, threshold: Threshold) -> dict[str, Tensor]:
-    scaled, flat = _scaled(maps)
-    predicted = scaled > scaled.mean(1, keepdim=True) if threshold == "mean" else _otsu(scaled)
+def _compare_with_masks(maps: Tensor, masks: Tensor, threshold: Threshold) -> dict[str, Tensor]:
+    scaled, flat = _scale(maps)
+    predicted = (
+        scaled > scaled.mean(1, keepdim=True) if threshold == "mean" else _threshold_otsu(scaled)
+    )
     labelled = masks != IGNORED
     object_, ground = masks == 1, masks == 0
     hits, calm = (predicted & object_).sum(1), (~predicted & ground).sum(1)
@@ -82,15 +86,15 @@ def _segmentation(maps: Tensor, masks: Tensor, threshold: Threshold) -> dict[str
     return {name: row.double() for name, row in rows.items()}
 
 
-def pooled(rows: Mapping[str, Tensor]) -> dict[str, float]:
-    """Figures of a whole set, between 0 and 1.
+def pool_figures(rows: Mapping[str, Tensor]) -> dict[str, float]:
+    """Compute the figures of a whole set, between 0 and 1.
 
     Pixel accuracy and the intersection over union are of all pixels of the set; mIoU is the mean of
     that of the object and that of the background, 0 for a class that occurs in no mask and no
     prediction. mAP and F1 are means over samples with anything labelled.
 
     Args:
-        rows: What `segmentation` returned, or several of these joined.
+        rows: What `compare_with_masks` returned, or several of these concatenated.
 
     Returns:
         pixel_accuracy, mIoU, mAP, F1; all 0 if there is nothing labelled.
@@ -146,18 +150,18 @@ def pointing_game(maps: Tensor, truth: Truth, tolerance: int = 0) -> Tensor:
 
     Args:
         maps: (n, height, width).
-        truth: Masks (n, height, width) as for `segmentation`, or for each sample its boxes (left,
-            top, right, bottom) in pixels of the map.
+        truth: Masks (n, height, width) as for `compare_with_masks`, or for each sample its boxes
+            (left, top, right, bottom) in pixels of the map.
         tolerance: How far from the object, in pixels, still counts as a hit. The original has 15.
 
     Returns:
         (n,) in float64, between 0 and 1; 0 for samples without an object: see `has_object`.
     """
-    masks = _masks(maps, truth)
+    masks = _to_masks(maps, truth)
     labelled = masks != IGNORED
     heights = maps.double().masked_fill(~labelled, -math.inf)
     highest = (heights == heights.amax((1, 2), keepdim=True)) & labelled
-    hits = highest & _widened(masks == 1, tolerance)
+    hits = highest & _widen(masks == 1, tolerance)
     return hits.sum((1, 2)).double() / highest.sum((1, 2)).clamp(min=1)
 
 
@@ -174,7 +178,7 @@ def energy_inside(maps: Tensor, truth: Truth) -> Tensor:
         (n,) in float64, between 0 and 1; 0 for maps with nothing above 0, and for samples
         without an object: see `has_object`.
     """
-    masks = _masks(maps, truth)
+    masks = _to_masks(maps, truth)
     energy = maps.double().clamp(min=0) * (masks != IGNORED)
     whole = energy.sum((1, 2))
     return (energy * (masks == 1)).sum((1, 2)) / torch.where(whole > 0, whole, 1)
@@ -185,8 +189,8 @@ def has_object(masks: Tensor) -> Tensor:
     return (masks == 1).flatten(1).any(1)
 
 
-def boxes_to_masks(boxes: Sequence[Sequence[Box]], size: tuple[int, int]) -> Tensor:
-    """Masks, (n, height, width) uint8, of all boxes of each sample.
+def draw_boxes(boxes: Sequence[Sequence[Box]], size: tuple[int, int]) -> Tensor:
+    """Draw all boxes of each sample as masks, (n, height, width) uint8.
 
     A pixel is inside if its centre is: left <= x + 0.5 < right, and so for rows.
 
@@ -203,9 +207,9 @@ def boxes_to_masks(boxes: Sequence[Sequence[Box]], size: tuple[int, int]) -> Ten
     return masks
 
 
-def _masks(maps: Tensor, truth: Truth) -> Tensor:
+def _to_masks(maps: Tensor, truth: Truth) -> Tensor:
     if not isinstance(truth, Tensor):
-        truth = boxes_to_masks(truth, (maps.shape[-2], maps.shape[-1])).to(maps.device)
+        truth = draw_boxes(truth, (maps.shape[-2], maps.shape[-1])).to(maps.device)
     _check(maps, truth)
     return truth
 
@@ -223,7 +227,7 @@ def _check(maps: Tensor, masks: Tensor) -> None:
         raise WhenceError("Masks have to be 1 (object), 0 (background) or 255 (ignored).")
 
 
-def _scaled(maps: Tensor) -> tuple[Tensor, Tensor]:
+def _scale(maps: Tensor) -> tuple[Tensor, Tensor]:
     """Maps between 0 and 1, and which of them, (n, 1), are the same everywhere."""
     maps = maps.double()
     low, high = maps.amin(1, keepdim=True), maps.amax(1, keepdim=True)
@@ -231,7 +235,7 @@ def _scaled(maps: Tensor) -> tuple[Tensor, Tensor]:
     return (maps - low) / torch.where(flat, 1, high - low), flat
 
 
-def _otsu(scaled: Tensor) -> Tensor:
+def _threshold_otsu(scaled: Tensor) -> Tensor:
     """Which pixels are above the split of the histogram that divides it best."""
     bins = (scaled * _LEVELS).long().clamp(max=_LEVELS - 1)
     numbers = scaled.new_zeros(len(scaled), _LEVELS)
@@ -244,7 +248,7 @@ def _otsu(scaled: Tensor) -> Tensor:
     return bins > split
 
 
-def _widened(masks: Tensor, tolerance: int) -> Tensor:
+def _widen(masks: Tensor, tolerance: int) -> Tensor:
     """Masks with all pixels that are no farther than `tolerance` from a pixel of them."""
     if tolerance < 0:
         raise WhenceError(f"The tolerance has to be 0 pixels or more, not {tolerance}.")

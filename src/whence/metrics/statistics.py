@@ -1,4 +1,4 @@
-"""How sure a figure is, and whether two methods differ.
+"""Confidence intervals of figures, and tests of whether two methods differ.
 
 Each call has its own seeded generator, so the same numbers always give the same answer.
 """
@@ -26,7 +26,7 @@ _AT_ONCE = 1 << 22  # how many drawn numbers are held at once
 
 
 @dataclass(frozen=True)
-class Interval:
+class ConfidenceInterval:
     """A figure with its confidence interval."""
 
     estimate: float
@@ -42,9 +42,9 @@ class PairedTest:
     p_value: float
 
 
-def interval_of_mean(
+def bootstrap_mean(
     values: Numbers, level: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
-) -> Interval:
+) -> ConfidenceInterval:
     """Bootstrap percentile interval of a mean (Efron, 1979).
 
     Samples are drawn with replacement, as many as there are; the interval lies between quantiles of
@@ -56,17 +56,17 @@ def interval_of_mean(
         resamples: How many draws.
         seed: Of the generator.
     """
-    columns = _checked(values, 1)[:, None]
+    columns = _to_array(values, 1)[:, None]
     return _interval(columns, lambda sums: sums[:, 0] / len(columns), level, resamples, seed)
 
 
-def interval_of_ratio(
+def bootstrap_ratio(
     numerators: Numbers,
     denominators: Numbers,
     level: float = 0.95,
     resamples: int = RESAMPLES,
     seed: int = 0,
-) -> Interval:
+) -> ConfidenceInterval:
     """Bootstrap percentile interval of a figure that is pooled over the set.
 
     The figure is the sum of numerators over the sum of denominators: pixel accuracy from correct
@@ -76,12 +76,12 @@ def interval_of_ratio(
     Args:
         numerators: (n,) or (n, ratios).
         denominators: As numerators, none below 0.
-        level: As for `interval_of_mean`.
-        resamples: As for `interval_of_mean`.
-        seed: As for `interval_of_mean`.
+        level: As for `bootstrap_mean`.
+        resamples: As for `bootstrap_mean`.
+        seed: As for `bootstrap_mean`.
     """
     above, below = (
-        _checked(numbers, None).reshape(len(numbers), -1) for numbers in (numerators, denominators)
+        _to_array(numbers, None).reshape(len(numbers), -1) for numbers in (numerators, denominators)
     )
     if above.shape != below.shape:
         raise WhenceError(f"{above.shape} numerators and {below.shape} denominators do not match.")
@@ -110,7 +110,7 @@ def paired_test(one: Numbers, other: Numbers, resamples: int = 10_000, seed: int
         resamples: How many random flips.
         seed: Of the generator.
     """
-    first, second = _checked(one, 1), _checked(other, 1)
+    first, second = _to_array(one, 1), _to_array(other, 1)
     if len(first) != len(second):
         raise WhenceError(f"{len(first)} and {len(second)} values are not of the same samples.")
     differences = first - second
@@ -124,8 +124,8 @@ def paired_test(one: Numbers, other: Numbers, resamples: int = 10_000, seed: int
     return PairedTest(float(total / number), float(share))
 
 
-def holm(p_values: Numbers) -> _Floats:
-    """Adjust p-values of several tests so that one false alarm among all is as rare (Holm, 1979).
+def adjust_p_values(p_values: Numbers) -> _Floats:
+    """Adjust p-values for several tests, so that one false alarm among all is as rare (Holm, 1979).
 
     The i-th smallest of m is multiplied by m - i + 1; none is smaller than one before it, or above
     1.
@@ -146,7 +146,7 @@ def holm(p_values: Numbers) -> _Floats:
     return adjusted
 
 
-def _checked(numbers: Numbers, dimensions: int | None) -> _Floats:
+def _to_array(numbers: Numbers, dimensions: int | None) -> _Floats:
     if isinstance(numbers, Tensor):
         numbers = numbers.detach().cpu().numpy()
     found = np.asarray(numbers, dtype=np.float64)
@@ -165,23 +165,23 @@ def _interval(
     level: float,
     resamples: int,
     seed: int,
-) -> Interval:
+) -> ConfidenceInterval:
     if not 0 < level < 1 or resamples < 1:
         raise WhenceError("The level has to be between 0 and 1, with 1 resample or more.")
     generator = np.random.default_rng(seed)
     samples = len(columns)
     drawn = []
-    for rows in _parts(resamples, samples):
+    for rows in _split_rows(resamples, samples):
         at = generator.integers(0, samples, (rows, samples))
         at += np.arange(rows)[:, None] * samples
         times = np.bincount(at.ravel(), minlength=rows * samples).reshape(rows, samples)
         drawn.append(statistic(times.astype(np.float64) @ columns))
     low, high = np.quantile(np.concatenate(drawn), [(1 - level) / 2, (1 + level) / 2])
     estimate = statistic(columns.sum(0, keepdims=True))[0]
-    return Interval(float(estimate), float(low), float(high))
+    return ConfidenceInterval(float(estimate), float(low), float(high))
 
 
-def _parts(rows: int, width: int) -> Iterator[int]:
+def _split_rows(rows: int, width: int) -> Iterator[int]:
     """Numbers of rows that add up, few enough at once."""
     step = max(1, _AT_ONCE // width)
     for start in range(0, rows, step):
@@ -195,6 +195,6 @@ def _all_signs(number: int) -> Iterator[_Floats]:
 
 def _random_signs(number: int, resamples: int, seed: int) -> Iterator[_Floats]:
     generator = np.random.default_rng(seed)
-    for rows in _parts(resamples, number):
+    for rows in _split_rows(resamples, number):
         bits = generator.integers(0, 2, (rows, number), dtype=np.int8)
         yield np.where(bits, -1.0, 1.0)

@@ -1,4 +1,4 @@
-"""How far an explanation can be trusted: noise, completeness, rounding, and the model's weights.
+"""Measure how far explanations can be trusted: noise, completeness, rounding, random weights.
 
 Only here is anything run, and only through what the caller passes.
 """
@@ -20,8 +20,8 @@ _DEVIATION = 1.5
 
 
 @dataclass(frozen=True)
-class Randomized:
-    """How alike maps still are once a layer, and all above it, were made random.
+class RandomizedLayer:
+    """Similarity of maps to the model's own, once a layer and all above it are random.
 
     Attributes:
         layer: The name of the layer.
@@ -122,7 +122,7 @@ def spearman(one: Tensor, other: Tensor) -> Tensor:
         and 0 if one is.
     """
     _check(one, other)
-    first, second = (_ranks(scores.flatten(1)) for scores in (one, other))
+    first, second = (_rank_scores(scores.flatten(1)) for scores in (one, other))
     first, second = (ranks - ranks.mean(1, keepdim=True) for ranks in (first, second))
     size = first.norm(dim=1) * second.norm(dim=1)
     found = (first * second).sum(1) / torch.where(size > 0, size, 1)
@@ -152,7 +152,7 @@ def ssim(one: Tensor, other: Tensor) -> Tensor:
     def local(maps: Tensor) -> Tensor:
         return F.conv2d(maps[:, None], window)[:, 0]
 
-    first, second = _scaled(one), _scaled(other)
+    first, second = _scale(one), _scale(other)
     mean_1, mean_2 = local(first), local(second)
     square_1, square_2 = local(first**2) - mean_1**2, local(second**2) - mean_2**2
     both = local(first * second) - mean_1 * mean_2
@@ -163,7 +163,7 @@ def ssim(one: Tensor, other: Tensor) -> Tensor:
 
 def randomization_cascade(
     model: nn.Module, explain: Callable[[nn.Module], Tensor], seed: int = 0
-) -> Iterator[Randomized]:
+) -> Iterator[RandomizedLayer]:
     """Make the model's layers random one after the other, from the logits down (Adebayo et al.).
 
     The cascading test of "Sanity Checks for Saliency Maps" (NeurIPS 2018): a map that shows what
@@ -188,13 +188,15 @@ def randomization_cascade(
     original = explain(changed).detach().abs()
     square = original.dim() == 3 and min(original.shape[1:]) >= _WINDOW
     done: set[int] = set()
-    for number, (name, modules) in enumerate(reversed(_layers(changed).items())):
+    for number, (name, modules) in enumerate(reversed(_group_layers(changed).items())):
         _randomize(modules, seed + number, done)
         maps = explain(changed).detach().abs()
-        yield Randomized(name, spearman(maps, original), ssim(maps, original) if square else None)
+        yield RandomizedLayer(
+            name, spearman(maps, original), ssim(maps, original) if square else None
+        )
 
 
-def _layers(model: nn.Module) -> dict[str, list[nn.Module]]:
+def _group_layers(model: nn.Module) -> dict[str, list[nn.Module]]:
     """Modules with parameters of their own, by the block they belong to, in order of definition."""
     blocks = set()
     for name, parent in model.named_modules():
@@ -248,7 +250,7 @@ def _redraw(parameter: Tensor) -> None:
     parameter.copy_(mean + spread * torch.randn_like(values))
 
 
-def _ranks(scores: Tensor) -> Tensor:
+def _rank_scores(scores: Tensor) -> Tensor:
     """(n, m): ranks from 0, the mean of their ranks for those that tie."""
     scores, order = scores.sort(dim=1)
     places = torch.arange(scores.shape[1], device=scores.device).expand_as(order)
@@ -260,7 +262,7 @@ def _ranks(scores: Tensor) -> Tensor:
     return ranks.scatter_(1, order, (first + last).double() / 2)
 
 
-def _scaled(maps: Tensor) -> Tensor:
+def _scale(maps: Tensor) -> Tensor:
     maps = maps.double()
     low, high = maps.amin((1, 2), keepdim=True), maps.amax((1, 2), keepdim=True)
     return (maps - low) / torch.where(high > low, high - low, 1)

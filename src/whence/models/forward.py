@@ -1,23 +1,18 @@
-"""Plain forward passes of a model, in parts that fit into memory."""
+"""Plain forward passes of a model, without explaining anything."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from whence.errors import WhenceError
 from whence.models import LoadedModel
 from whence.tracing.trace import find_logits
 
 # Rows that go through the model together, if memory allows.
 _ON_A_GPU, _ON_A_CPU = 256, 32
-
-
-class MemoryShortError(WhenceError):
-    """Too little memory: no fault of a sample."""
 
 
 def rows_at_once(loaded: LoadedModel) -> int:
@@ -31,31 +26,6 @@ def logits_of(loaded: LoadedModel, inputs: Tensor | Mapping[str, Any]) -> Tensor
     if isinstance(inputs, Tensor):
         return find_logits(loaded.model(inputs)).detach()
     return find_logits(loaded.model(**inputs)).detach()
-
-
-def in_parts(
-    count: int, at_once: int, work: Callable[[range], Tensor], device: torch.device | str
-) -> Tensor:
-    """Results of work on ranges of 0 … count, joined; ranges are halved where memory is short.
-
-    Raises:
-        MemoryShortError: Memory is too small for a single one.
-    """
-    results: list[Tensor] = []
-    done = 0
-    while done < count:
-        part = range(done, min(done + at_once, count))
-        try:
-            results.append(work(part))
-        except torch.OutOfMemoryError:
-            if len(part) == 1:
-                raise MemoryShortError("The device's memory is too small for this model.") from None
-            at_once = len(part) // 2
-            if torch.device(device).type == "cuda":
-                torch.cuda.empty_cache()
-            continue
-        done = part.stop
-    return torch.cat(results)
 
 
 def on_device(pixels: Sequence[Tensor], device: torch.device | str) -> Tensor:

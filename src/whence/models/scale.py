@@ -1,15 +1,13 @@
-"""A model's pixels as values from 0 to 1, and back; hiding some of them."""
+"""A model's pixels as values from 0 to 1, and back."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from whence.errors import WhenceError
-from whence.metrics.perturbation import Fill, filled
 from whence.models.geometry import Geometry
 from whence.models.loaded import LoadedModel
 
@@ -55,18 +53,6 @@ class Scale:
         """The model's pixels of values from 0 to 1."""
         mean, std = self._shaped(values)
         return (values * self.factor - mean) / std
-
-    def hide(self, pixels: Tensor, hidden: Tensor, fill: Fill) -> Tensor:
-        """The model's pixels of which some were replaced before normalisation.
-
-        Args:
-            pixels: (n, 3, height, width).
-            hidden: (n, height, width), true where hidden.
-            fill: What is put there, as `whence.metrics.perturbation.filled` takes it.
-        """
-        replaced = self.to_model(filled(self.to_unit(pixels), hidden, fill))
-        # What stays is not sent through the arithmetic, so that it stays to the last bit.
-        return torch.where(hidden[:, None], replaced, pixels)
 
     def _shaped(self, like: Tensor) -> tuple[Tensor, Tensor]:
         mean, std = (like.new_tensor(v).view(-1, 1, 1) for v in (self.mean, self.std))

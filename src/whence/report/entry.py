@@ -11,7 +11,7 @@ from markupsafe import Markup
 from whence._util.text import first_line
 from whence.errors import WhenceError
 from whence.explanation import ExplainedClass, Explanation
-from whence.faithfulness import STEPS, Curves, Faithfulness, measure
+from whence.faithfulness import STEPS, Faithfulness, MethodCurves, measure
 from whence.inputs.sources import Kind
 from whence.pipeline import Explained
 from whence.render.templates import render_macro
@@ -21,7 +21,7 @@ from whence.report.images import bound_aspect_ratio, encode_map, encode_photo
 
 @dataclass(frozen=True)
 class DeletionCurves:
-    """How faithful a map is: `whence.faithfulness.Curves` without the tensors.
+    """How faithful a map is: `whence.faithfulness.MethodCurves` without the tensors.
 
     Attributes:
         score: The faithfulness.
@@ -34,7 +34,7 @@ class DeletionCurves:
     least: tuple[float, ...]
 
     @classmethod
-    def from_curves(cls, curves: Curves) -> DeletionCurves:
+    def from_curves(cls, curves: MethodCurves) -> DeletionCurves:
         """Keep the score and both curves."""
         return cls(curves.score, curves.most, curves.least)
 
@@ -151,7 +151,7 @@ def _list_results(
             one = classes[label][at]
             curves = None
             if measured is not None:
-                curves = DeletionCurves.from_curves(measured.of(label, one.index))
+                curves = DeletionCurves.from_curves(measured.get(label, one.index))
             results.append(MethodResult(label, one, _show_scores(explanation, at, one), curves))
     return results
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from whence._util.text import to_printable
-from whence.metrics.statistics import interval_of_mean
+from whence.metrics.statistics import bootstrap_mean
 from whence.render.colors import get_colormap, to_hex
 from whence.render.overlay import is_signed, tabulate_colors
 from whence.render.templates import read_asset, render_template
@@ -100,7 +100,7 @@ def _summarize(kind: str, entries: Sequence[Entry]) -> list[MethodSummary]:
     summaries = []
     for method, values in groups.items():
         scores = np.array(values)
-        mean = interval_of_mean(scores)
+        mean = bootstrap_mean(scores)
         wins = int(np.sum(scores > best - 1e-9))
         median = float(np.median(scores))
         interval = (mean.estimate, mean.low, mean.high)

@@ -13,8 +13,8 @@ from PIL import Image
 from whence import methods
 from whence._util.text import data_uri, to_printable
 from whence.explanation import ExplainedClass, Explanation
-from whence.faithfulness import Curves, Faithfulness
-from whence.faithfulness.curves import Order
+from whence.faithfulness import Faithfulness, MethodCurves
+from whence.faithfulness.result import CurveOrder
 from whence.inputs.sources import Kind
 from whence.render import list_colormaps
 from whence.render.colors import Bytes, Floats
@@ -157,7 +157,7 @@ def _list_tokens(explanation: Explanation, scores: Floats) -> list[Word]:
 
 def _describe_curves(faithfulness: Faithfulness, target: int) -> dict[str, object]:
     """The variables of one class in a template."""
-    ranking = faithfulness.ranked(target)
+    ranking = faithfulness.rank_methods(target)
     # By name, so that a method has one colour, whatever its rank for a class.
     names = sorted(one.method for one in ranking)
     colors = dict(zip(names, pick_distinct_colors(len(names)), strict=True))
@@ -165,21 +165,21 @@ def _describe_curves(faithfulness: Faithfulness, target: int) -> dict[str, objec
     return {
         "name": ranking[0].class_name,
         "curves": json.dumps(curves),
-        "best": faithfulness.best(target),
+        "best": faithfulness.find_best(target),
         "ranking": ranking,
     }
 
 
-def _encode_curves(faithfulness: Faithfulness, one: Curves) -> dict[str, object]:
+def _encode_curves(faithfulness: Faithfulness, one: MethodCurves) -> dict[str, object]:
     """The curves of a method and a class, and the step at which each part is removed, for JSON."""
-    orders: list[Order] = ["most", "least"]
+    orders: list[CurveOrder] = ["most", "least"]
     if one.random is not None:
         orders.append("random")
     removal_steps = {order: _find_removal_steps(one, order) for order in orders}
     data: dict[str, object] = {
         "method": one.method,
         "steps": one.steps,
-        "curves": {order: [round(p, 4) for p in one.curve(order)] for order in orders},
+        "curves": {order: [round(p, 4) for p in one.get_curve(order)] for order in orders},
     }
     if faithfulness.words is None:
         masks = {order: _encode_png(steps) for order, steps in removal_steps.items()}
@@ -189,9 +189,9 @@ def _encode_curves(faithfulness: Faithfulness, one: Curves) -> dict[str, object]
     return data | {"words": words, "spaces": find_spaces(words), "removalSteps": steps}
 
 
-def _find_removal_steps(one: Curves, order: Order) -> Bytes:
+def _find_removal_steps(one: MethodCurves, order: CurveOrder) -> Bytes:
     """The first step at which each unit is removed; the number of steps if never."""
-    removed = [one.removed(step, order).numpy() for step in range(len(one.steps))]
+    removed = [one.get_mask(step, order).numpy() for step in range(len(one.steps))]
     steps: Bytes = (len(one.steps) - np.sum(removed, 0)).astype(np.uint8)
     return steps
 

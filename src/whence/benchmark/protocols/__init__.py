@@ -1,28 +1,30 @@
-"""The ways to judge explanations, one a file."""
+"""The benchmark protocols, one a file, and how they are built by name."""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+from collections.abc import Mapping
 from typing import Any, get_args, get_type_hints
 
-from whence.benchmark.labels import Labels, parse_classes
-from whence.benchmark.protocols.base import Curve, Metric, Protocol, Row
-from whence.benchmark.protocols.perturbation import Perturbation
-from whence.benchmark.protocols.rationale import Rationale
-from whence.benchmark.protocols.segmentation import Segmentation
-from whence.benchmark.protocols.trust import Trust
+from whence.benchmark.labels import LabelMapping, parse_classes
+from whence.benchmark.protocols.base import BenchmarkProtocol, Curve, Metric, Row
+from whence.benchmark.protocols.perturbation import PerturbationProtocol
+from whence.benchmark.protocols.rationale import RationaleProtocol
+from whence.benchmark.protocols.segmentation import SegmentationProtocol
+from whence.benchmark.protocols.trust import TrustProtocol
 from whence.errors import WhenceError
 
-PROTOCOLS: dict[str, type[Protocol]] = {
-    kind.name: kind for kind in (Perturbation, Segmentation, Rationale, Trust)
+PROTOCOLS: dict[str, type[BenchmarkProtocol[Any]]] = {
+    kind.name: kind
+    for kind in (PerturbationProtocol, SegmentationProtocol, RationaleProtocol, TrustProtocol)
 }
 
-__all__ = ["PROTOCOLS", "Curve", "Metric", "Protocol", "Row", "build"]
+__all__ = ["PROTOCOLS", "BenchmarkProtocol", "Curve", "Metric", "Row", "build_protocol"]
 
 
-def build(name: str, options: dict[str, Any]) -> Protocol:
-    """A protocol with its options set.
+def build_protocol(name: str, options: Mapping[str, Any]) -> BenchmarkProtocol[Any]:
+    """Build a protocol with its options.
 
     Raises:
         WhenceError: There is no such protocol or option, or a value is not one of those allowed.
@@ -35,7 +37,7 @@ def build(name: str, options: dict[str, Any]) -> Protocol:
         )
     kind = PROTOCOLS[name]
     given = {key: value for key, value in options.items() if value is not None}
-    labels = Labels(parse_classes(given.pop("classes", None)))
+    labels = LabelMapping(parse_classes(given.pop("classes", None)))
     hints = get_type_hints(kind)
     known = [f.name for f in dataclasses.fields(kind) if f.init and f.name != "labels"]
     for option, value in given.items():

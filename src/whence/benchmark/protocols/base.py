@@ -1,17 +1,18 @@
-"""What a protocol is: from samples and a method to rows, from rows to columns of a table."""
+"""The interface of a benchmark protocol: rows from samples and a method, a table from rows."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
+from PIL import Image
 from torch import Tensor
 
 from whence.benchmark.columns import Columns
-from whence.benchmark.labels import Labels
+from whence.benchmark.labels import LabelMapping
 from whence.errors import WhenceError
 from whence.methods.specification import Chosen
 from whence.models import LoadedModel
@@ -20,8 +21,21 @@ if TYPE_CHECKING:
     from whence.datasets import Sample
     from whence.explanation import Explanation
 
-Row = dict[str, Any]
+Row: TypeAlias = dict[str, Any]
+"""Figures of one sample by the names of their columns: numbers, lists of numbers, texts, None."""
 Better = Literal["higher", "lower"]
+ModelInputs: TypeAlias = Tensor | Mapping[str, Tensor]
+
+
+class NamedSample(Protocol):
+    """A sample, or what a protocol has prepared of it."""
+
+    @property
+    def name(self) -> str:
+        """The name of the sample."""
+
+
+Prepared_ = TypeVar("Prepared_", bound=NamedSample)
 
 
 @dataclass(frozen=True)
@@ -31,11 +45,11 @@ class Metric:
     Attributes:
         name: Its heading.
         columns: Columns of the rows: the one that is averaged, or the numerators.
-        better: Which way is better.
-        denominators: If the figure is pooled over the set: what the sums of columns are divided by.
-            Of several ratios the mean is taken.
-        factor: What figures are multiplied by: 100 for percent.
-        digits: How many are shown behind the point.
+        better: Which direction is better.
+        denominators: If the figure is pooled over the set: the sums of columns are divided by the
+            sums of these. Of several ratios the mean is taken.
+        factor: Figures are multiplied by this: 100 for percent.
+        digits: How many digits after the point are shown.
         shown: Whether it has a place in narrow tables; all are in table.csv and report.html.
     """
 
@@ -49,20 +63,20 @@ class Metric:
 
     @property
     def heading(self) -> str:
-        """The name, and an arrow to where it is better."""
+        """The name, and an arrow in the better direction."""
         return f"{self.name} {'↑' if self.better == 'higher' else '↓'}"
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Lines to draw, one for each method.
+    """A panel of the chart, with one line for each method.
 
     Attributes:
-        title: What is shown.
+        title: Its heading.
         column: A column of the rows whose values are lists; the mean over samples is drawn.
-        x: Where the values stand.
+        x: The x coordinates of the values.
         x_title: What x is.
-        percent: Whether values are shares, drawn from 0 to 100 %.
+        percent: Whether values are shares, drawn as percentages from 0.
     """
 
     title: str
@@ -73,13 +87,13 @@ class Curve:
 
 
 @dataclass
-class Protocol:
+class BenchmarkProtocol(Generic[Prepared_]):
     """A way to judge explanations. Its fields are its options.
 
     Attributes:
-        name: What it is called.
+        name: The name on the command line.
         title: The heading of its table.
-        kind: What samples it takes.
+        kinds: The kinds of samples that it takes.
         main: The name of the metric that examples are ranked by.
         main_column: The column of the rows that ranks samples by it.
         labels: What the dataset's labels mean.
@@ -91,16 +105,16 @@ class Protocol:
     main: ClassVar[str]
     main_column: ClassVar[str]
 
-    labels: Labels = field(default_factory=Labels, kw_only=True)
+    labels: LabelMapping = field(default_factory=LabelMapping, kw_only=True)
 
-    def options(self) -> dict[str, Any]:
+    def list_options(self) -> dict[str, object]:
         """The options, for run.json."""
-        told = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.init}
-        given = dict(told.pop("labels").given)
-        return told | ({"classes": given} if given else {})
+        names = [f.name for f in dataclasses.fields(self) if f.init and f.name != "labels"]
+        options: dict[str, object] = {name: getattr(self, name) for name in names}
+        return options | ({"classes": dict(self.labels.given)} if self.labels.given else {})
 
     def check(self, loaded: LoadedModel, kind: str, first: Sample) -> None:  # noqa: ARG002
-        """Refuse what the protocol cannot judge.
+        """Refuse a model or a dataset that the protocol cannot judge.
 
         Args:
             loaded: The model.
@@ -111,56 +125,60 @@ class Protocol:
             WhenceError: It says what is missing.
         """
         if kind not in self.kinds:
-            raise WhenceError(self.wrong_kind(kind))
+            raise WhenceError(self.describe_wrong_kind(kind))
         if loaded.kind != kind:
             raise WhenceError(
                 f"The model '{loaded.name}' explains {loaded.kind}s, and the dataset holds {kind}s."
             )
 
-    def wrong_kind(self, kind: str) -> str:
+    def describe_wrong_kind(self, kind: str) -> str:
         """The sentence for a dataset of another kind."""
         return f"The {self.name} benchmark is for {' and '.join(self.kinds)}s, not {kind}s."
 
-    def begin(self, names: Sequence[str], seed: int) -> None:
-        """Know all samples of the run before the first batch."""
+    def start(self, names: Sequence[str], seed: int) -> None:
+        """Take the names of all samples of the run, before the first batch."""
 
-    def ready(self, loaded: LoadedModel, sample: Sample) -> Any:  # noqa: ARG002
-        """Prepare a sample as far as threads can, before its batch begins."""
-        return sample
+    def prepare(self, loaded: LoadedModel, sample: Sample) -> Prepared_:
+        """Prepare a sample before its batch begins; this runs in threads."""
+        raise NotImplementedError
 
-    def rows(self, loaded: LoadedModel, samples: Sequence[Any], method: Chosen) -> list[Row]:
+    def compute_rows(
+        self, loaded: LoadedModel, samples: Sequence[Prepared_], method: Chosen
+    ) -> list[Row]:
         """Judge a method on a batch: a row for each sample, in order.
 
         Args:
             loaded: The model.
-            samples: Samples, or what `ready` made of them.
+            samples: Samples, as `prepare` returned them.
             method: The method.
         """
         raise NotImplementedError
 
-    def metrics(self, results: Mapping[str, Columns]) -> list[Metric]:
-        """The columns of the table, as far as there are results for them."""
+    def list_metrics(self, results: Mapping[str, Columns]) -> list[Metric]:
+        """The columns of the table that there are results for."""
         raise NotImplementedError
 
-    def curves(self, results: Mapping[str, Columns]) -> list[Curve]:  # noqa: ARG002
-        """The curves to draw."""
+    def list_curves(self, results: Mapping[str, Columns]) -> list[Curve]:  # noqa: ARG002
+        """The panels of the chart."""
         return []
 
-    def notes(self, results: Mapping[str, Columns]) -> list[str]:  # noqa: ARG002
+    def write_notes(self, results: Mapping[str, Columns]) -> list[str]:  # noqa: ARG002
         """Sentences that belong under the table."""
         return []
 
-    def example(self, loaded: LoadedModel, sample: Sample, method: Chosen) -> tuple[Any, Any]:
-        """An explanation of a sample, of the class that this protocol explains.
+    def explain_example(
+        self, loaded: LoadedModel, sample: Sample, method: Chosen
+    ) -> tuple[Image.Image | str, Explanation]:
+        """Explain a sample, for the class that this protocol explains.
 
         Returns:
-            What the model saw (a photo, or the text), and the explanation.
+            The model's input to show (a photo, or the text), and the explanation.
         """
         prepared = loaded.prepare([sample.content])
         return prepared.shown[0], loaded.explain(prepared, **method.request())
 
 
-def has(results: Mapping[str, Columns], column: str) -> bool:
+def has_numbers(results: Mapping[str, Columns], column: str) -> bool:
     """Whether any method has a number in a column."""
     return any(
         column in columns
@@ -170,19 +188,22 @@ def has(results: Mapping[str, Columns], column: str) -> bool:
     )
 
 
-def present(results: Mapping[str, Columns], metrics: Sequence[Metric]) -> list[Metric]:
+def keep_filled(results: Mapping[str, Columns], metrics: Sequence[Metric]) -> list[Metric]:
     """The metrics that there are numbers for."""
     return [
-        m for m in metrics if all(has(results, column) for column in (*m.columns, *m.denominators))
+        m
+        for m in metrics
+        if all(has_numbers(results, column) for column in (*m.columns, *m.denominators))
     ]
 
 
-def numbers(values: Tensor) -> list[Any]:
+def to_numbers(values: Tensor) -> list[Any]:
     """A tensor as plain numbers, for rows."""
-    found: list[Any] = values.detach().double().cpu().tolist()
-    return found
+    return list(values.detach().double().cpu().tolist())
 
 
-def explained(loaded: LoadedModel, inputs: Any, method: Chosen, **classes: Any) -> Explanation:
+def explain_batch(
+    loaded: LoadedModel, inputs: ModelInputs, method: Chosen, target: Sequence[int] | None = None
+) -> Explanation:
     """Explain inputs that lie on the device already."""
-    return loaded.explainer.explain(inputs, **classes, **method.request())
+    return loaded.explainer.explain(inputs, target=target, **method.request())

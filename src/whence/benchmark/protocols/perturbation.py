@@ -1,32 +1,37 @@
-"""Perturbation: what becomes of the decision when what was found important is taken away."""
+"""Perturbation benchmark: how the decision changes as pixels are deleted in the order of scores."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from whence.benchmark.columns import Columns
-from whence.benchmark.pixels import Seen, by_shape, see
+from whence.benchmark.photos import PreparedPhoto, group_by_shape, prepare_photo
 from whence.benchmark.protocols.base import (
+    BenchmarkProtocol,
     Curve,
     Metric,
-    Protocol,
     Row,
-    explained,
-    has,
-    numbers,
-    present,
+    explain_batch,
+    has_numbers,
+    keep_filled,
+    to_numbers,
 )
 from whence.errors import WhenceError
+from whence.explanation import Explanation
+from whence.faithfulness.photos import PhotoRunner
 from whence.methods.specification import Chosen
-from whence.metrics.perturbation import FRACTIONS, Fill, Order, area, count, ranks, spread
+from whence.metrics.curves import area_under_curve, class_curves
+from whence.metrics.deletion import FRACTIONS, Order, count_units, delete_in_order, rank_units
+from whence.metrics.pixels import Fill
 from whence.models import LoadedModel
-from whence.models.forward import in_parts, logits_of, on_device, rows_at_once
+from whence.models.forward import on_device, rows_at_once
 from whence.models.scale import Scale
 
 if TYPE_CHECKING:
@@ -38,7 +43,7 @@ _CLASSES = ("predicted", "target")
 
 
 @dataclass
-class Perturbation(Protocol):
+class PerturbationProtocol(BenchmarkProtocol[PreparedPhoto]):
     """Pixels are blackened, the most important first (positive) or last (negative).
 
     After Chefer, Gur, Wolf (CVPR 2021): the map is upsampled to pixels; the top 10, 20, … 90 % of
@@ -63,153 +68,143 @@ class Perturbation(Protocol):
     fill: Fill = "zero"
     insertion: bool = False
 
-    def wrong_kind(self, kind: str) -> str:  # noqa: D102
+    @override
+    def describe_wrong_kind(self, kind: str) -> str:
         return (
             f"The perturbation benchmark removes pixels of photos; removing words of a {kind} is "
             f"measured by `whence benchmark rationale` (comprehensiveness and sufficiency)."
         )
 
-    def ready(self, loaded: LoadedModel, sample: Sample) -> Any:  # noqa: D102
+    @override
+    def prepare(self, loaded: LoadedModel, sample: Sample) -> PreparedPhoto:
         Scale.of(loaded)
-        return see(loaded, sample)
+        return prepare_photo(loaded, sample)
 
-    def rows(  # noqa: D102
-        self, loaded: LoadedModel, samples: Sequence[Any], method: Chosen
+    @override
+    def compute_rows(
+        self, loaded: LoadedModel, samples: Sequence[PreparedPhoto], method: Chosen
     ) -> list[Row]:
-        seen = [s if isinstance(s, Seen) else see(loaded, s) for s in samples]
         rows: dict[int, Row] = {}
-        for places in by_shape(seen):
-            found = self._rows(loaded, [seen[at] for at in places], method)
-            rows.update(zip(places, found, strict=True))
-        return [rows[at] for at in range(len(seen))]
+        for group in group_by_shape(samples):
+            found = self._compute_rows(loaded, [samples[at] for at in group], method)
+            rows.update(zip(group, found, strict=True))
+        return [rows[at] for at in range(len(samples))]
 
-    def _rows(self, loaded: LoadedModel, seen: Sequence[Seen], method: Chosen) -> list[Row]:
-        labels = [self.labels.index(loaded, one.sample) for one in seen]
-        pixels = on_device([one.pixels for one in seen], loaded.device)
-        predicted = explained(loaded, pixels, method)
-        classes = predicted.target.tolist()
-        maps = [self._scores(predicted)]
-        # Which map shows the target class: a map of its own only where that is another class.
-        of_target = list(range(len(seen)))
-        others = [at for at, label in enumerate(labels) if label not in (None, classes[at])]
-        if others and predicted.class_specific:
-            # Each batch has another number of them.
-            plain, targets = loaded.plain(), [labels[at] for at in others]
-            target = explained(plain, pixels[others], method, target=targets)
-            maps.append(self._scores(target))
-            for number, at in enumerate(others):
-                of_target[at] = len(seen) + number
-        samples = [*range(len(seen)), *(others if len(maps) > 1 else ())]
-        logits = self._perturbed(loaded, pixels, torch.cat(maps), samples, predicted.grid)
-        clean = predicted.logits
-        empty = self._empty(loaded, pixels) if self.insertion else None
-        return [
-            self._row(
-                one,
-                labels[at],
-                classes[at],
-                clean[at],
-                {"predicted": logits[at], "target": logits[of_target[at]]},
-                None if empty is None else empty[at],
+    def _compute_rows(
+        self, loaded: LoadedModel, photos: Sequence[PreparedPhoto], method: Chosen
+    ) -> list[Row]:
+        labels = [self.labels.find_index(loaded, one.sample) for one in photos]
+        pixels = on_device([one.pixels for one in photos], loaded.device)
+        predicted = explain_batch(loaded, pixels, method)
+        classes: list[int] = predicted.target.tolist()
+        maps, inputs = [self._unit_scores(predicted)], list(range(len(photos)))
+        # The map of the target class: another map only where that is another class.
+        of_target = list(inputs)
+        targets = {
+            n: label for n, label in enumerate(labels) if label is not None and label != classes[n]
+        }
+        if targets and predicted.class_specific:
+            # Each batch has another number of them, for which compiling does not pay.
+            others = list(targets)
+            target = explain_batch(
+                loaded.plain(), pixels[others], method, target=list(targets.values())
             )
-            for at, one in enumerate(seen)
+            maps.append(self._unit_scores(target))
+            for number, at in enumerate(others):
+                of_target[at] = len(photos) + number
+            inputs += others
+        logits = self._delete(loaded, pixels, torch.cat(maps), inputs, predicted)
+        # Accuracy is against the label, or against the prediction where there is none.
+        references = [classes[n] if label is None else label for n, label in enumerate(labels)]
+        rows: list[Row] = [
+            {
+                "sample": one.name,
+                "label": labels[n],
+                "predicted": classes[n],
+                "clean": float(int(predicted.logits[n].argmax()) == references[n]),
+            }
+            for n, one in enumerate(photos)
         ]
+        watched: dict[str, tuple[Sequence[int | None], list[int]]] = {
+            "predicted": (classes, inputs[: len(photos)]),
+            "target": (labels, of_target),
+        }
+        for which, (indices, of_map) in watched.items():
+            known = {n: index for n, index in enumerate(indices) if index is not None}
+            self._add_figures(
+                [rows[n] for n in known],
+                which,
+                logits[:, [of_map[n] for n in known]],
+                torch.tensor(list(known.values()), dtype=torch.long),
+                torch.tensor([references[n] for n in known], dtype=torch.long),
+            )
+        return rows
 
-    def _scores(self, explanation: Any) -> Tensor:
+    def _unit_scores(self, explanation: Explanation) -> Tensor:
         """(batch, units), of pixels or patches."""
         if self.unit == "patches":
-            scores: Tensor = explanation.scores
-            return scores
+            return explanation.scores
         return torch.flatten(explanation.heatmap(), 1)
 
-    def _perturbed(
+    def _delete(
         self,
         loaded: LoadedModel,
         pixels: Tensor,
         maps: Tensor,
-        samples: Sequence[int],
-        grid: tuple[int, int] | None,
+        inputs: Sequence[int],
+        predicted: Explanation,
     ) -> Tensor:
-        """Logits when parts are removed, (maps, orders, fractions, classes)."""
-        jobs = [(order, fraction) for order in _ORDERS.values() for fraction in FRACTIONS]
-        scale, origin = Scale.of(loaded), torch.tensor(samples, device=pixels.device)
-        turns = {order: ranks(maps, order) for order in _ORDERS.values()}
-        units = maps.shape[1]
-
-        def work(part: range) -> Tensor:
-            hidden, images = [], []
-            # Rows run over maps within jobs, so that a pass holds steps of many samples.
-            for job in range(part.start // len(maps), (part.stop - 1) // len(maps) + 1):
-                first, last = job * len(maps), (job + 1) * len(maps)
-                chosen = slice(max(part.start, first) - first, min(part.stop, last) - first)
-                order, fraction = jobs[job]
-                removed = turns[order][chosen] < count(units, fraction)
-                hidden.append(self._hidden(removed, pixels, grid))
-                images.append(pixels[origin[chosen]])
-            masked = scale.hide(torch.cat(images), torch.cat(hidden), self.fill)
-            return logits_of(loaded, masked)
-
-        rows = len(jobs) * len(maps)
-        logits = in_parts(rows, rows_at_once(loaded), work, loaded.device)
-        shaped = logits.reshape(len(_ORDERS), len(FRACTIONS), len(maps), -1)
-        return shaped.permute(2, 0, 1, 3)
-
-    def _hidden(self, units: Tensor, pixels: Tensor, grid: tuple[int, int] | None) -> Tensor:
-        """Which pixels are hidden, (rows, height, width), if units are removed."""
-        size = pixels.shape[-2:]
-        if self.unit == "pixels":
-            return units.reshape(-1, *size)
-        if grid is None:
+        """Logits of the clean photo and of each step, (orders, maps, steps, classes)."""
+        if self.unit == "patches" and predicted.grid is None:
             raise WhenceError("The model has no grid of patches; use --unit pixels.")
-        return spread(units, grid, (int(size[0]), int(size[1])))
+        ranks = torch.cat([rank_units(maps, order) for order in _ORDERS.values()])
+        of_photo = torch.tensor(inputs, device=pixels.device)
+        logits = delete_in_order(
+            ranks,
+            count_units(maps.shape[1], self._steps[1:]),
+            PhotoRunner(
+                loaded, pixels, predicted.grid if self.unit == "patches" else None, self.fill
+            ),
+            of_photo.repeat(len(_ORDERS)),
+            chunk_size=rows_at_once(loaded),
+        ).reshape(len(_ORDERS), len(maps), len(self._steps) - 1, -1)
+        clean = predicted.logits.to(logits)[of_photo][None, :, None]
+        return torch.cat([clean.expand(len(_ORDERS), -1, -1, -1), logits], 2)
 
-    def _empty(self, loaded: LoadedModel, pixels: Tensor) -> Tensor:
-        """Logits when everything is removed, (batch, classes)."""
-        every = torch.ones(len(pixels), *pixels.shape[-2:], dtype=torch.bool, device=pixels.device)
-        return logits_of(loaded, Scale.of(loaded).hide(pixels, every, self.fill))
+    @property
+    def _steps(self) -> tuple[float, ...]:
+        """Fractions of the units that are deleted; insertion starts where all are."""
+        return (*_STEPS, 1.0) if self.insertion else _STEPS
 
-    def _row(
-        self,
-        seen: Seen,
-        label: int | None,
-        predicted: int,
-        clean: Tensor,
-        perturbed: dict[str, Tensor],
-        empty: Tensor | None,
-    ) -> Row:
-        reference = predicted if label is None else label
-        row: Row = {
-            "sample": seen.sample.name,
-            "label": label,
-            "predicted": predicted,
-            "clean": float(int(clean.argmax()) == reference),
-        }
-        for which, index in (("predicted", predicted), ("target", label)):
-            if index is None:
-                continue
-            for at, order in enumerate(_ORDERS):
-                logits = torch.cat([clean[None], perturbed[which][at]]).double()
-                chances = logits.softmax(-1)[:, index]
-                correct = (logits.argmax(-1) == reference).double()
-                start = f"{order}_{which}"
-                row[f"{start}_accuracy"] = numbers(correct)
-                row[f"{start}_probability"] = numbers(chances)
-                row[f"{start}_logit"] = numbers(logits[:, index])
-                row[f"{start}_auc"] = numbers(area(correct, _STEPS))
-                row[f"{start}_probability_auc"] = numbers(area(chances, _STEPS))
-                if empty is not None:
-                    nothing = empty.double().softmax(-1)[index]
-                    whole = torch.cat([chances, nothing[None]])
-                    # What is left after removing the lowest 90 % is what inserting the top 10 %
-                    # gives, so the negative curve read backwards is that of insertion.
-                    kind = "deletion" if order == "positive" else "insertion"
-                    curve = whole if order == "positive" else whole.flip(0)
-                    row[f"{kind}_{which}"] = numbers(area(curve, (*_STEPS, 1.0)))
-            areas = (row[f"{order}_{which}_auc"] for order in ("negative", "positive"))
-            row[f"difference_{which}_auc"] = next(areas) - next(areas)
-        return row
+    def _add_figures(
+        self, rows: Sequence[Row], which: str, logits: Tensor, classes: Tensor, references: Tensor
+    ) -> None:
+        """Add curves and areas of a class to the rows of its photos."""
+        areas = {}
+        for order, of_order in zip(_ORDERS, logits, strict=True):
+            curves = class_curves(of_order, classes, references)
+            steps = len(_STEPS)
+            start = f"{order}_{which}"
+            accuracy, probability = curves["accuracy"][:, :steps], curves["probability"]
+            areas[order] = area_under_curve(accuracy, _STEPS)
+            columns = {
+                f"{start}_accuracy": accuracy,
+                f"{start}_probability": probability[:, :steps],
+                f"{start}_logit": curves["logit"][:, :steps],
+                f"{start}_auc": areas[order],
+                f"{start}_probability_auc": area_under_curve(probability[:, :steps], _STEPS),
+            }
+            if self.insertion:
+                # Deleting the lowest 90 % is inserting the highest 10 %, so the negative curve
+                # read backwards is that of insertion.
+                kind = "deletion" if order == "positive" else "insertion"
+                curve = probability if order == "positive" else probability.flip(1)
+                columns[f"{kind}_{which}"] = area_under_curve(curve, self._steps)
+            _add_columns(rows, columns)
+        _add_columns(rows, {f"difference_{which}_auc": areas["negative"] - areas["positive"]})
 
-    def metrics(self, results: Mapping[str, Columns]) -> list[Metric]:  # noqa: D102
+    @override
+    def list_metrics(self, results: Mapping[str, Columns]) -> list[Metric]:
         found = [
             Metric(f"{order}, {which}", (f"{order}_{which}_auc",), _better(order))
             for which in _CLASSES
@@ -234,25 +229,26 @@ class Perturbation(Protocol):
             for which in _CLASSES
             for order in _ORDERS
         ]
-        return present(results, found)
+        return keep_filled(results, found)
 
-    def curves(self, results: Mapping[str, Columns]) -> list[Curve]:  # noqa: D102
-        titles = {"accuracy": "accuracy", "probability": "probability", "logit": "logit"}
+    @override
+    def list_curves(self, results: Mapping[str, Columns]) -> list[Curve]:
         return [
             Curve(
-                f"{order}, {which} class: {title}",
+                f"{order}, {which} class: {column}",
                 f"{order}_{which}_{column}",
                 _STEPS,
                 f"share of {self.unit} removed",
                 column != "logit",
             )
-            for column, title in titles.items()
+            for column in ("accuracy", "probability", "logit")
             for which in _CLASSES
             for order in _ORDERS
-            if has(results, f"{order}_{which}_{column}")
+            if has_numbers(results, f"{order}_{which}_{column}")
         ]
 
-    def notes(self, results: Mapping[str, Columns]) -> list[str]:  # noqa: D102
+    @override
+    def write_notes(self, results: Mapping[str, Columns]) -> list[str]:
         first = next(iter(results.values()))
         labels = first.get("label", np.array([]))
         clean = float(np.nanmean(first["clean"])) if len(first.get("clean", ())) else float("nan")
@@ -278,3 +274,9 @@ class Perturbation(Protocol):
 
 def _better(order: str) -> Literal["higher", "lower"]:
     return "lower" if order == "positive" else "higher"
+
+
+def _add_columns(rows: Sequence[Row], columns: Mapping[str, Tensor]) -> None:
+    for name, values in columns.items():
+        for row, value in zip(rows, to_numbers(values), strict=True):
+            row[name] = value

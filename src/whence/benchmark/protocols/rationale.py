@@ -1,35 +1,53 @@
-"""Rationale: whether the words that were found are those that people marked."""
+"""Rationale benchmark: whether words of high scores are those that people marked as evidence."""
 
 from __future__ import annotations
 
-import bisect
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from typing_extensions import override
 
 from whence.benchmark.columns import Columns
-from whence.benchmark.protocols.base import Curve, Metric, Protocol, Row, explained, has, present
+from whence.benchmark.protocols.base import (
+    BenchmarkProtocol,
+    Curve,
+    Metric,
+    Row,
+    explain_batch,
+    has_numbers,
+    keep_filled,
+    to_numbers,
+)
+from whence.benchmark.word_lists import UNREAD, WordListRunner, encode_words, sum_word_scores
 from whence.errors import WhenceError
+from whence.explanation import Explanation
 from whence.layout import Tokens
 from whence.methods.specification import Chosen
-from whence.metrics.rationale import KS, SHARES, comprehensiveness, sufficiency, token_scores, top
-from whence.models import LoadedModel
-from whence.models.forward import in_parts, logits_of, rows_at_once
+from whence.metrics.curves import class_curves
+from whence.metrics.deletion import count_units, delete_in_order, rank_units
+from whence.metrics.rationale import (
+    KS,
+    SHARES,
+    compare_with_evidence,
+    comprehensiveness,
+    sufficiency,
+)
+from whence.models import LoadedModel, Prepared
+from whence.models.forward import rows_at_once
 from whence.models.loaded import one_sample
 
 if TYPE_CHECKING:
     from whence.datasets import Sample
 
-_UNREAD = -math.inf
-_LISTS = ("precision", "recall", "f1", "iou_precision", "iou_recall", "iou_f1")
+_List = Literal["precision", "recall", "f1", "iou_precision", "iou_recall", "iou_f1"]
+_LISTS: tuple[_List, ...] = get_args(_List)
 
 
 @dataclass
-class Rationale(Protocol):
+class RationaleProtocol(BenchmarkProtocol["Sample"]):
     """Words of highest scores against the words that people marked as evidence.
 
     After ERASER (DeYoung et al., ACL 2020) and Chefer, Gur, Wolf (CVPR 2021): the true class is
@@ -37,7 +55,7 @@ class Rationale(Protocol):
     compared with the evidence, k = 10, 20, … 80. Words beyond the model's length have no score and
     are never chosen. Comprehensiveness and sufficiency say what the class's probability loses
     without the highest 1, 5, 10, 20, 50 % of the words that were read, or with nothing else, the
-    mean over these; removed words are taken out of the list of words, which is tokenised again.
+    mean over these; the remaining list of words is tokenised again.
     """
 
     name: ClassVar[str] = "rationale"
@@ -46,7 +64,8 @@ class Rationale(Protocol):
     main: ClassVar[str] = "token-F1"
     main_column: ClassVar[str] = "f1_mean"
 
-    def check(self, loaded: LoadedModel, kind: str, first: Sample) -> None:  # noqa: D102
+    @override
+    def check(self, loaded: LoadedModel, kind: str, first: Sample) -> None:
         super().check(loaded, kind, first)
         if not first.words or not first.evidence:
             raise WhenceError(
@@ -59,41 +78,45 @@ class Rationale(Protocol):
                 f"fast tokenizer is needed."
             )
 
-    def rows(  # noqa: D102
-        self, loaded: LoadedModel, samples: Sequence[Any], method: Chosen
+    @override
+    def prepare(self, loaded: LoadedModel, sample: Sample) -> Sample:
+        return sample
+
+    @override
+    def compute_rows(
+        self, loaded: LoadedModel, samples: Sequence[Sample], method: Chosen
     ) -> list[Row]:
-        targets = [self._target(loaded, sample) for sample in samples]
-        batch = encoded(loaded, [sample.words for sample in samples])
-        explanation = explained(loaded, batch.to(loaded.device), method, target=targets)
-        numbers = word_numbers(batch, [sample.words for sample in samples])
+        targets = [self._find_target(loaded, sample) for sample in samples]
+        encoded = encode_words(loaded, [sample.words for sample in samples])
+        batch = encoded.batch.to(loaded.device)
+        explanation = explain_batch(loaded, batch, method, target=targets)
         scores = [
-            word_scores(explanation.scores[at], numbers[at], len(sample.words))
+            sum_word_scores(explanation.scores[at], encoded.word_ids[at], len(sample.words))
             for at, sample in enumerate(samples)
         ]
-        full = chances(explanation.logits, targets)
         rows = [
-            self._compared(sample, target, one)
+            self._compare_with_evidence(sample, target, one)
             for sample, target, one in zip(samples, targets, scores, strict=True)
         ]
-        self._erased(loaded, samples, targets, scores, full, rows)
+        self._delete_words(loaded, samples, torch.tensor(targets), scores, explanation, rows)
         for row, target, logits in zip(rows, targets, explanation.logits, strict=True):
             row["correct"] = float(int(logits.argmax()) == target)
         return rows
 
-    def _target(self, loaded: LoadedModel, sample: Sample) -> int:
-        target = self.labels.index(loaded, sample)
+    def _find_target(self, loaded: LoadedModel, sample: Sample) -> int:
+        target = self.labels.find_index(loaded, sample)
         if target is None:
             raise WhenceError(f"'{sample.name}' has no label, and its true class is explained.")
         return target
 
-    def _compared(self, sample: Sample, target: int, scores: list[float]) -> Row:
+    def _compare_with_evidence(self, sample: Sample, target: int, scores: list[float]) -> Row:
         row: Row = {
             "sample": sample.name,
             "label": target,
             "words": len(scores),
-            "read": sum(score > _UNREAD for score in scores),
+            "read": sum(score > UNREAD for score in scores),
         }
-        found: Any = token_scores(scores, sample.evidence, KS)
+        found = compare_with_evidence(scores, sample.evidence, KS)
         if not found["evidence_words"]:
             return row  # nothing to be right or wrong about
         row |= {name: list(found[name]) for name in _LISTS}
@@ -101,34 +124,47 @@ class Rationale(Protocol):
         row |= {f"f1_at_{k}": value for k, value in zip(KS, found["f1"], strict=True)}
         return row | {"auprc": found["auprc"]}
 
-    def _erased(
+    def _delete_words(
         self,
         loaded: LoadedModel,
-        samples: Sequence[Any],
-        targets: Sequence[int],
-        scores: Sequence[list[float]],
-        full: Tensor,
+        samples: Sequence[Sample],
+        targets: Tensor,
+        scores: Sequence[Sequence[float]],
+        explanation: Explanation,
         rows: Sequence[Row],
     ) -> None:
-        """Add what the class loses without the words of highest scores, and with them alone."""
-        texts: list[list[str]] = []
-        for sample, one in zip(samples, scores, strict=True):
-            read = [at for at, score in enumerate(one) if score > _UNREAD]
-            values = torch.tensor([[one[at] for at in read]], dtype=torch.float64)
-            chosen = [top(values, share)[0].tolist() for share in SHARES]
-            for keep in (False, True):
-                for highest in chosen:
-                    pairs = zip(read, highest, strict=True)
-                    texts.append([sample.words[at] for at, is_top in pairs if is_top == keep])
-        classes = [target for target in targets for _ in range(2 * len(SHARES))]
-        found = text_chances(loaded, texts, classes).reshape(len(rows), 2, len(SHARES))
-        lost = comprehensiveness(full, found[:, 0]), sufficiency(full, found[:, 1])
-        for at, row in enumerate(rows):
-            row["probability"] = float(full[at])
-            row["comprehensiveness"], row["sufficiency"] = float(lost[0][at]), float(lost[1][at])
-            row["without"], row["only"] = found[at, 0].tolist(), found[at, 1].tolist()
+        """Add the probabilities without the words of highest scores, and with these alone."""
+        padded = nn.utils.rnn.pad_sequence(
+            [torch.tensor(one, dtype=torch.float64) for one in scores], True, UNREAD
+        )
+        read = padded > UNREAD
+        words = read.sum(1)
+        counts = count_units(words, SHARES, "up")
+        ranks = rank_units(padded, "highest", read)
+        orders = torch.cat([ranks, words[:, None] - 1 - ranks])
+        logits = delete_in_order(
+            orders.masked_fill(~read.repeat(2, 1), -1),  # unread words are deleted at every step
+            torch.cat([counts, words[:, None] - counts]),
+            WordListRunner(loaded, [sample.words for sample in samples]),
+            torch.arange(len(samples)).repeat(2),
+            chunk_size=rows_at_once(loaded),
+        )
+        chances = class_curves(logits, targets.repeat(2))["probability"].cpu()
+        without, only = chances.reshape(2, len(samples), -1)
+        full = class_curves(explanation.logits[:, None], targets)["probability"][:, 0].cpu()
+        columns = {
+            "probability": full,
+            "comprehensiveness": comprehensiveness(full, without),
+            "sufficiency": sufficiency(full, only),
+            "without": without,
+            "only": only,
+        }
+        for name, values in columns.items():
+            for row, value in zip(rows, to_numbers(values), strict=True):
+                row[name] = value
 
-    def metrics(self, results: Mapping[str, Columns]) -> list[Metric]:  # noqa: D102
+    @override
+    def list_metrics(self, results: Mapping[str, Columns]) -> list[Metric]:
         found = [
             Metric("token-F1", ("f1_mean",), "higher", factor=100),
             Metric("precision", ("precision_mean",), "higher", factor=100),
@@ -142,9 +178,10 @@ class Rationale(Protocol):
             Metric(f"token-F1, k={k}", (f"f1_at_{k}",), "higher", factor=100, shown=False)
             for k in KS
         ]
-        return present(results, found)
+        return keep_filled(results, found)
 
-    def curves(self, results: Mapping[str, Columns]) -> list[Curve]:  # noqa: D102
+    @override
+    def list_curves(self, results: Mapping[str, Columns]) -> list[Curve]:
         titles = {"f1": "token-F1", "precision": "precision", "recall": "recall"}
         found = [Curve(t, c, tuple(map(float, KS)), "words chosen") for c, t in titles.items()]
         erased = {"without": "without the highest words", "only": "with the highest words alone"}
@@ -152,9 +189,10 @@ class Rationale(Protocol):
             Curve(f"probability {title}", column, SHARES, "share of the words")
             for column, title in erased.items()
         ]
-        return [curve for curve in found if has(results, curve.column)]
+        return [curve for curve in found if has_numbers(results, curve.column)]
 
-    def notes(self, results: Mapping[str, Columns]) -> list[str]:  # noqa: D102
+    @override
+    def write_notes(self, results: Mapping[str, Columns]) -> list[str]:
         first = next(iter(results.values()))
         cut = int((first["read"] < first["words"]).sum()) if "read" in first else 0
         notes = [
@@ -170,85 +208,13 @@ class Rationale(Protocol):
             )
         return notes
 
-    def example(  # noqa: D102
+    @override
+    def explain_example(
         self, loaded: LoadedModel, sample: Sample, method: Chosen
-    ) -> tuple[Any, Any]:
-        from whence.models import Prepared
-
-        batch = encoded(loaded, [sample.words])
-        target = self._target(loaded, sample)
-        explanation = explained(loaded, batch.to(loaded.device), method, target=target)
-        numbers = word_numbers(batch, [sample.words])
+    ) -> tuple[str, Explanation]:
+        encoded = encode_words(loaded, [sample.words])
+        batch, target = encoded.batch, self._find_target(loaded, sample)
+        explanation = explain_batch(loaded, batch.to(loaded.device), method, target=[target])
         strings = loaded.tokenizer.convert_ids_to_tokens(batch["input_ids"][0].tolist())
-        explanation.tokens = Tokens([strings], numbers, [list(sample.words)])
+        explanation.tokens = Tokens([strings], encoded.word_ids, [list(sample.words)])
         return " ".join(sample.words), one_sample(explanation, 0, Prepared(batch, [""], []))
-
-
-def encoded(loaded: LoadedModel, texts: Sequence[Sequence[str]]) -> Any:
-    """Lists of words as the model takes them, cut at its length."""
-    how = {
-        "truncation": True,
-        "max_length": getattr(loaded.preparation, "max_length", 512),
-        "padding": True,
-        "return_tensors": "pt",
-    }
-    words = [list(text) for text in texts]
-    try:
-        batch = loaded.tokenizer(words, is_split_into_words=True, **how)
-    except (AssertionError, ValueError):
-        # Tokenizers that mark spaces refuse words without them, unless they were made for that.
-        batch = loaded.tokenizer([" ".join(text) for text in words], **how)
-        batch.joined = True
-    return batch
-
-
-def word_numbers(batch: Any, texts: Sequence[Sequence[str]]) -> list[list[int | None]]:
-    """For each token the number of its word in the list of words; None for special tokens."""
-    encodings = batch.encodings
-    if not getattr(batch, "joined", False):
-        return [list(one.word_ids) for one in encodings]
-    found = []
-    for one, words in zip(encodings, texts, strict=True):
-        starts = [0]
-        for word in words:
-            starts.append(starts[-1] + len(word) + 1)
-        # A token may begin with the space before its word, so its last letter tells.
-        found.append(
-            [
-                None if word is None or end <= start else bisect.bisect_right(starts, end - 1) - 1
-                for word, (start, end) in zip(one.word_ids, one.offsets, strict=True)
-            ]
-        )
-    return found
-
-
-def word_scores(scores: Tensor, numbers: Sequence[int | None], words: int) -> list[float]:
-    """The sum of scores over the tokens of each word; minus infinity for words without a token."""
-    found = [_UNREAD] * words
-    for score, number in zip(scores.double().tolist(), numbers, strict=True):
-        if number is not None:
-            found[number] = score + (0.0 if found[number] == _UNREAD else found[number])
-    return found
-
-
-def chances(logits: Tensor, targets: Sequence[int]) -> Tensor:
-    """Probabilities of a class for each text, (rows,)."""
-    at = torch.tensor(targets, device=logits.device)[:, None]
-    return logits.double().softmax(-1).gather(1, at)[:, 0].cpu()
-
-
-def text_chances(
-    loaded: LoadedModel, texts: Sequence[Sequence[str]], targets: Sequence[int]
-) -> Tensor:
-    """Probabilities of a class for lists of words, (rows,), long texts together."""
-    order = sorted(range(len(texts)), key=lambda at: len(texts[at]))
-
-    def work(part: range) -> Tensor:
-        rows = [order[at] for at in part]
-        batch = encoded(loaded, [texts[at] for at in rows]).to(loaded.device)
-        return chances(logits_of(loaded, dict(batch)), [targets[at] for at in rows])
-
-    found = in_parts(len(order), rows_at_once(loaded), work, loaded.device)
-    placed = torch.empty_like(found)
-    placed[torch.tensor(order)] = found
-    return placed

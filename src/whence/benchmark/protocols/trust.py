@@ -1,4 +1,4 @@
-"""Trust: how far maps move with noise and rounding, and whether they know the model's weights."""
+"""Trust benchmark: how much scores change with noise, rounding and random weights."""
 
 from __future__ import annotations
 
@@ -10,21 +10,24 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from whence import methods
 from whence.benchmark.columns import Columns
-from whence.benchmark.pixels import Seen, by_shape, see
+from whence.benchmark.photos import PreparedPhoto, group_by_shape, prepare_photo
 from whence.benchmark.protocols.base import (
+    BenchmarkProtocol,
     Curve,
     Metric,
-    Protocol,
+    ModelInputs,
     Row,
-    explained,
-    has,
-    numbers,
-    present,
+    explain_batch,
+    has_numbers,
+    keep_filled,
+    to_numbers,
 )
 from whence.errors import WhenceError
+from whence.explanation import Explanation
 from whence.methods.specification import Chosen
 from whence.metrics.trust import (
     agreement,
@@ -40,7 +43,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Trust(Protocol):
+class TrustProtocol(BenchmarkProtocol["PreparedPhoto | Sample"]):
     """Four questions on the explanation of the predicted class.
 
     Sensitivity: how far does it move under small noise (Yeh et al., 2019)? Completeness: do scores
@@ -69,58 +72,64 @@ class Trust(Protocol):
     _double_of: nn.Module | None = field(default=None, init=False, repr=False)
     _layers: int = field(default=0, init=False, repr=False)
 
-    def begin(self, names: Sequence[str], seed: int) -> None:  # noqa: D102
+    @override
+    def start(self, names: Sequence[str], seed: int) -> None:
         self._seed = seed
         self._cascaded = set(names[: self.cascade])
 
-    def ready(self, loaded: LoadedModel, sample: Sample) -> Any:  # noqa: D102
-        return see(loaded, sample) if loaded.kind == "image" else sample
+    @override
+    def prepare(self, loaded: LoadedModel, sample: Sample) -> PreparedPhoto | Sample:
+        return prepare_photo(loaded, sample) if loaded.kind == "image" else sample
 
-    def rows(  # noqa: D102
-        self, loaded: LoadedModel, samples: Sequence[Any], method: Chosen
+    @override
+    def compute_rows(
+        self, loaded: LoadedModel, samples: Sequence[PreparedPhoto | Sample], method: Chosen
     ) -> list[Row]:
-        if loaded.kind == "text":
+        photos = [sample for sample in samples if isinstance(sample, PreparedPhoto)]
+        if len(photos) < len(samples):
             # One by one: noise and rounding of a text must not depend on others' padding. So each
             # has a length of its own, for which compiling does not pay.
             plain = loaded.plain()
-            return [self._text_row(plain, sample, method) for sample in samples]
-        seen = [s if isinstance(s, Seen) else see(loaded, s) for s in samples]
+            texts = [sample for sample in samples if not isinstance(sample, PreparedPhoto)]
+            return [self._compute_text_row(plain, sample, method) for sample in texts]
         rows: dict[int, Row] = {}
-        for places in by_shape(seen):
-            pixels = on_device([seen[at].pixels for at in places], loaded.device)
-            names = [seen[at].sample.name for at in places]
-            rows.update(zip(places, self._rows(loaded, names, pixels, method), strict=True))
-        return [rows[at] for at in range(len(seen))]
+        for group in group_by_shape(photos):
+            pixels = on_device([photos[at].pixels for at in group], loaded.device)
+            names = [photos[at].name for at in group]
+            rows.update(zip(group, self._compute_rows(loaded, names, pixels, method), strict=True))
+        return [rows[at] for at in range(len(photos))]
 
-    def _text_row(self, loaded: LoadedModel, sample: Sample, method: Chosen) -> Row:
-        inputs: Any = loaded.prepare([sample.content]).inputs
-        return self._rows(loaded, [sample.name], dict(inputs), method)[0]
+    def _compute_text_row(self, loaded: LoadedModel, sample: Sample, method: Chosen) -> Row:
+        inputs = loaded.prepare([sample.content]).inputs
+        return self._compute_rows(loaded, [sample.name], dict(inputs), method)[0]
 
-    def _rows(
-        self, loaded: LoadedModel, names: Sequence[str], inputs: Any, method: Chosen
+    def _compute_rows(
+        self, loaded: LoadedModel, names: Sequence[str], inputs: ModelInputs, method: Chosen
     ) -> list[Row]:
-        explanation = explained(loaded, inputs, method)
+        explanation = explain_batch(loaded, inputs, method)
         classes = explanation.target.tolist()
         rows: list[Row] = [
             {"sample": name, "predicted": target}
             for name, target in zip(names, classes, strict=True)
         ]
-        precise = self._in_double(loaded, inputs, method, classes)
+        precise = self._explain_in_double(loaded, inputs, method, classes)
         for name, values in agreement(explanation.scores, precise).items():
-            for row, value in zip(rows, numbers(values), strict=True):
+            for row, value in zip(rows, to_numbers(values), strict=True):
                 row[f"float64_{name}"] = value
         for at, row in enumerate(rows):
-            row["sensitivity"] = self._sensitivity(loaded, _one(inputs, at), method, classes[at])
-        errors = self._completeness(loaded, inputs, method, explanation)
+            row["sensitivity"] = self._measure_sensitivity(
+                loaded, _select(inputs, [at]), method, classes[at]
+            )
+        errors = self._measure_completeness(loaded, inputs, method, explanation)
         if errors is not None:
-            for row, value in zip(rows, numbers(errors), strict=True):
+            for row, value in zip(rows, to_numbers(errors), strict=True):
                 row["completeness_error"] = value
         chosen = [
             at for at, name in enumerate(names) if self._cascaded is None or name in self._cascaded
         ]
         if chosen:
-            alike = self._cascade(
-                loaded, _some(inputs, chosen), method, [classes[i] for i in chosen]
+            alike = self._randomize_layers(
+                loaded, _select(inputs, chosen), method, [classes[i] for i in chosen]
             )
             for at, values in zip(chosen, alike.tolist(), strict=True):
                 rows[at]["cascade"] = values
@@ -128,25 +137,25 @@ class Trust(Protocol):
                 rows[at]["cascade_last"] = values[-1]
         return rows
 
-    def _in_double(
-        self, loaded: LoadedModel, inputs: Any, method: Chosen, classes: list[int]
+    def _explain_in_double(
+        self, loaded: LoadedModel, inputs: ModelInputs, method: Chosen, classes: list[int]
     ) -> Tensor:
         if self._double is None or self._double_of is not loaded.model:
             model = copy.deepcopy(loaded.model).double()
             self._double = replace(loaded, model=model, fast=False, precision=None)
             self._double_of = loaded.model
         given = inputs.double() if isinstance(inputs, Tensor) else inputs
-        return _scores(self._double, given, method, classes)
+        return _explain_classes(self._double, given, method, classes)
 
-    def _sensitivity(
-        self, loaded: LoadedModel, inputs: Any, method: Chosen, target: int
+    def _measure_sensitivity(
+        self, loaded: LoadedModel, inputs: ModelInputs, method: Chosen, target: int
     ) -> float | None:
         """Of one sample, so that its noise is the same in every batch."""
-        noisy, rest = (inputs, None) if isinstance(inputs, Tensor) else _embedded(loaded, inputs)
+        noisy, rest = (inputs, None) if isinstance(inputs, Tensor) else _embed(loaded, inputs)
 
         def explain(values: Tensor) -> Tensor:
             given = values if rest is None else {**rest, "inputs_embeds": values}
-            return _scores(loaded, given, method, [target])
+            return _explain_classes(loaded, given, method, [target])
 
         try:
             found = sensitivity(explain, noisy, self.radius, self.draws, self._seed)
@@ -156,8 +165,8 @@ class Trust(Protocol):
             return None  # a text model that takes no embeddings
         return float(found[0])
 
-    def _completeness(
-        self, loaded: LoadedModel, inputs: Any, method: Chosen, explanation: Any
+    def _measure_completeness(
+        self, loaded: LoadedModel, inputs: ModelInputs, method: Chosen, explanation: Explanation
     ) -> Tensor | None:
         """How far scores are from their sum, relative; None if the method promises none."""
         built: Any = methods.build(method.name, method.options)
@@ -167,26 +176,29 @@ class Trust(Protocol):
         if isinstance(inputs, Tensor):
             empty = logits_of(loaded, torch.full_like(inputs, built.baseline))
         else:
-            embeddings, rest = _embedded(loaded, inputs)
+            embeddings, rest = _embed(loaded, inputs)
             filled = torch.full_like(embeddings, built.baseline)
             empty = logits_of(loaded, {**rest, "inputs_embeds": filled})
         at = explanation.target[:, None]
         outputs = (logits.gather(1, at)[:, 0] for logits in (explanation.logits, empty))
         return completeness_error(explanation.scores.double().sum(1), *outputs)["relative"]
 
-    def _cascade(
-        self, loaded: LoadedModel, inputs: Any, method: Chosen, classes: list[int]
+    def _randomize_layers(
+        self, loaded: LoadedModel, inputs: ModelInputs, method: Chosen, classes: list[int]
     ) -> Tensor:
         """Correlation of ranks with the model's own maps, (samples, layers), top layer first."""
 
         def explain(model: nn.Module) -> Tensor:
-            return _scores(replace(loaded, model=model, fast=False), inputs, method, classes)
+            return _explain_classes(
+                replace(loaded, model=model, fast=False), inputs, method, classes
+            )
 
         found = [one.spearman for one in randomization_cascade(loaded.model, explain, self._seed)]
         self._layers = len(found)
         return torch.stack(found, 1).double().cpu()
 
-    def metrics(self, results: Mapping[str, Columns]) -> list[Metric]:  # noqa: D102
+    @override
+    def list_metrics(self, results: Mapping[str, Columns]) -> list[Metric]:
         found = [
             Metric("sensitivity", ("sensitivity",), "lower", digits=4),
             Metric("completeness error", ("completeness_error",), "lower", digits=4),
@@ -195,16 +207,18 @@ class Trust(Protocol):
             Metric("randomised, mean", ("cascade_mean",), "lower", digits=3),
             Metric("randomised, all layers", ("cascade_last",), "lower", digits=3),
         ]
-        return present(results, found)
+        return keep_filled(results, found)
 
-    def curves(self, results: Mapping[str, Columns]) -> list[Curve]:  # noqa: D102
-        if not has(results, "cascade"):
+    @override
+    def list_curves(self, results: Mapping[str, Columns]) -> list[Curve]:
+        if not has_numbers(results, "cascade"):
             return []
         layers = max(c["cascade"].shape[1] for c in results.values() if c["cascade"].ndim == 2)
         steps = tuple(float(n) for n in range(1, layers + 1))
         return [Curve("rank correlation", "cascade", steps, "layers made random", False)]
 
-    def notes(self, results: Mapping[str, Columns]) -> list[str]:  # noqa: D102
+    @override
+    def write_notes(self, results: Mapping[str, Columns]) -> list[str]:
         first = next(iter(results.values()))
         cascaded = int(np.isfinite(first["cascade_mean"]).sum()) if "cascade_mean" in first else 0
         return [
@@ -218,21 +232,20 @@ class Trust(Protocol):
         ]
 
 
-def _scores(loaded: LoadedModel, inputs: Any, method: Chosen, classes: list[int]) -> Tensor:
-    return explained(loaded, inputs, method, target=classes).scores.detach()
+def _explain_classes(
+    loaded: LoadedModel, inputs: ModelInputs, method: Chosen, classes: list[int]
+) -> Tensor:
+    return explain_batch(loaded, inputs, method, target=classes).scores.detach()
 
 
-def _one(inputs: Any, at: int) -> Any:
-    return _some(inputs, [at])
-
-
-def _some(inputs: Any, places: list[int]) -> Any:
+def _select(inputs: ModelInputs, samples: list[int]) -> ModelInputs:
+    """The inputs of some samples of a batch."""
     if isinstance(inputs, Tensor):
-        return inputs[places]
-    return {name: value[places] for name, value in inputs.items()}
+        return inputs[samples]
+    return {name: value[samples] for name, value in inputs.items()}
 
 
-def _embedded(loaded: LoadedModel, inputs: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Any]]:
+def _embed(loaded: LoadedModel, inputs: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
     """The embeddings of a text's tokens, and what else the model takes."""
     model: Any = loaded.model
     embeddings = model.get_input_embeddings()(inputs["input_ids"]).detach()

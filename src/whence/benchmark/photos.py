@@ -1,4 +1,4 @@
-"""Photos and masks as the model sees them."""
+"""Prepare photos, masks and boxes of samples as the model sees them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from whence.errors import WhenceError
-from whence.metrics.segmentation import boxes_to_masks
+from whence.metrics.segmentation import draw_boxes
 from whence.models import LoadedModel
 from whence.models.geometry import Geometry, narrowed
 from whence.models.scale import processor_of
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from whence.datasets import Sample
 
 View = Literal["model", "whole"]
-_IGNORED = 255
-# Masks travel through the preparation as these grey values, so that what is padded (0) is known.
-_TRAVELLING = {0: 1, 1: 2, _IGNORED: 3}
+IGNORED = 255
+# Masks are preprocessed as these grey values, so that padding (0) can be told apart.
+_GREY_VALUES = {0: 1, 1: 2, IGNORED: 3}
 
 
 @dataclass(frozen=True)
-class Seen:
-    """A sample as the model sees it.
+class PreparedPhoto:
+    """A photo as the model sees it, with its mask and boxes.
 
     Attributes:
         sample: The sample.
@@ -44,8 +44,13 @@ class Seen:
     mask: Tensor | None = None
     boxes: Tensor | None = None
 
+    @property
+    def name(self) -> str:
+        """The name of the sample."""
+        return self.sample.name
 
-def see(loaded: LoadedModel, sample: Sample, view: View = "model") -> Seen:
+
+def prepare_photo(loaded: LoadedModel, sample: Sample, view: View = "model") -> PreparedPhoto:
     """Prepare a photo, its mask and its boxes, all through the same geometry.
 
     Args:
@@ -67,42 +72,42 @@ def see(loaded: LoadedModel, sample: Sample, view: View = "model") -> Seen:
     assert isinstance(pixels, Tensor)
     shape = (int(pixels.shape[-2]), int(pixels.shape[-1]))
     if view == "whole":
-        pixels = _through(loaded, image, shape)
+        pixels = _preprocess(loaded, image, shape)
     boxes = None
     if sample.boxes:
-        marked = boxes_to_masks([sample.boxes], (size[1], size[0]))[0].numpy()
-        boxes = _seen_mask(loaded, marked, shape if view == "whole" else None)
+        inside = draw_boxes([sample.boxes], (size[1], size[0]))[0].numpy()
+        boxes = _prepare_mask(loaded, inside, shape if view == "whole" else None)
     mask = None
     if sample.mask is not None:
-        mask = _seen_mask(loaded, sample.mask, shape if view == "whole" else None)
-    return Seen(sample, pixels[0], mask, boxes)
+        mask = _prepare_mask(loaded, sample.mask, shape if view == "whole" else None)
+    return PreparedPhoto(sample, pixels[0], mask, boxes)
 
 
-def by_shape(seen: Sequence[Seen]) -> list[list[int]]:
-    """Places of photos that can go together: some models keep proportions."""
+def group_by_shape(photos: Sequence[PreparedPhoto]) -> list[list[int]]:
+    """Group the indices of photos of equal shape: some models keep proportions."""
     groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    for at, one in enumerate(seen):
+    for at, one in enumerate(photos):
         groups[tuple(one.pixels.shape)].append(at)
     return list(groups.values())
 
 
-def _seen_mask(loaded: LoadedModel, mask: Any, whole: tuple[int, int] | None) -> Tensor:
-    """A mask through the geometry of photos, with nearest neighbour."""
+def _prepare_mask(loaded: LoadedModel, mask: Any, whole: tuple[int, int] | None) -> Tensor:
+    """Preprocess a mask as photos are, with nearest neighbour."""
     grey = np.zeros(mask.shape, dtype=np.uint8)
-    for value, travels in _TRAVELLING.items():
-        grey[mask == value] = travels
+    for value, grey_value in _GREY_VALUES.items():
+        grey[mask == value] = grey_value
     image = Image.fromarray(np.stack([grey] * 3, -1))
-    values = _through(loaded, image, whole, nearest=True)[0, 0].round().to(torch.uint8)
-    found = torch.full_like(values, _IGNORED)
-    for value, travels in _TRAVELLING.items():
-        found[values == travels] = value
+    values = _preprocess(loaded, image, whole, nearest=True)[0, 0].round().to(torch.uint8)
+    found = torch.full_like(values, IGNORED)
+    for value, grey_value in _GREY_VALUES.items():
+        found[values == grey_value] = value
     return found
 
 
-def _through(
+def _preprocess(
     loaded: LoadedModel, image: Image.Image, whole: tuple[int, int] | None, nearest: bool = False
 ) -> Tensor:
-    """An image through a model's preparation, changed to view the whole or to keep grey values."""
+    """Preprocess an image: all of it at the size `whole`, or with its grey values kept."""
     preparation: Any = loaded.preparation
     if isinstance(preparation, Geometry):
         changes: dict[str, Any] = {} if whole is None else {"resize": whole}
@@ -115,13 +120,13 @@ def _through(
     processor = processor_of(loaded)
     if whole is None and getattr(processor, "do_center_crop", False):
         image = narrowed(image)
-    asked: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     if whole is not None:
         size = {"height": whole[0], "width": whole[1]}
-        asked |= {"size": size, "do_resize": True, "do_center_crop": False}
+        options |= {"size": size, "do_resize": True, "do_center_crop": False}
     if nearest:
         plain = {"do_normalize": False, "do_rescale": False}
-        asked |= {"resample": Image.Resampling.NEAREST, **plain}
-    pixels = processor([image], return_tensors="pt", **asked)["pixel_values"]
+        options |= {"resample": Image.Resampling.NEAREST, **plain}
+    pixels = processor([image], return_tensors="pt", **options)["pixel_values"]
     assert isinstance(pixels, Tensor)
     return pixels.float()

@@ -1,0 +1,105 @@
+"""Draw the mean curves of all methods as one chart, by matplotlib."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whence._util.extras import needed
+from whence.benchmark.columns import Columns
+from whence.benchmark.protocols.base import Curve
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Okabe and Ito's colours, which colour-blind readers tell apart, and darker ones for more methods.
+_COLORS = (
+    *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#5b6072", "#7b3294"),
+    *("#8c510a", "#1b7837", "#b2182b", "#01665e"),
+)
+_LINES = ("-", "--", ":", "-.")
+_PANEL = (4.8, 2.8)  # width and height, in inches
+_LEGEND = 0.24
+_DPI = 160
+
+Floats = NDArray[np.float64]
+
+
+def mean_curves(curve: Curve, results: Mapping[str, Columns]) -> dict[str, Floats]:
+    """Average a curve over samples, for each method that has it."""
+    means = {}
+    for method, columns in results.items():
+        values = columns.get(curve.column)
+        if values is None or values.dtype == object or values.ndim != 2:
+            continue
+        rows = values[np.isfinite(values).all(1)]
+        if len(rows) and rows.shape[1] == len(curve.x):
+            means[method] = rows.mean(0)
+    return means
+
+
+def draw_chart(curves: Sequence[Curve], results: Mapping[str, Columns], title: str) -> bytes | None:
+    """Draw a panel for each curve with one legend, as PNG; None if there is nothing to draw."""
+    panels = [(curve, means) for curve in curves if (means := mean_curves(curve, results))]
+    if not panels:
+        return None
+    columns = min(2, len(panels))
+    rows, keys = math.ceil(len(panels) / columns), math.ceil(len(results) / (3 * columns))
+    height = rows * _PANEL[1] + keys * _LEGEND + 0.4
+    # A figure of its own, without pyplot: no global state, and the Agg backend for PNG.
+    figure = needed("matplotlib.figure", "matplotlib", "benchmark").Figure(
+        (columns * _PANEL[0], height), layout="constrained"
+    )
+    figure.suptitle(_escape(title), x=0.01, ha="left", fontsize=11)
+    styles = {
+        method: {
+            "color": _COLORS[at % len(_COLORS)],
+            "linestyle": _LINES[at // len(_COLORS) % len(_LINES)],
+        }
+        for at, method in enumerate(results)
+    }
+    lines = {}
+    axes = figure.subplots(rows, columns, squeeze=False).flat
+    for ax, (curve, means) in zip(axes, panels, strict=False):
+        _style_panel(ax, curve)
+        for method, mean in means.items():
+            lines[method] = ax.plot(curve.x, mean, linewidth=1.5, **styles[method])[0]
+        if curve.percent:
+            ax.set_ylim(bottom=min(0.0, ax.get_ylim()[0]))
+    for ax in axes:
+        ax.remove()
+    shown = [method for method in results if method in lines]
+    figure.legend(
+        [lines[method] for method in shown],
+        [_escape(method) for method in shown],
+        loc="outside lower left",
+        ncols=3 * columns,
+        fontsize=8,
+        frameon=False,
+    )
+    stream = io.BytesIO()
+    figure.savefig(stream, format="png", dpi=_DPI)
+    return stream.getvalue()
+
+
+def _style_panel(ax: Axes, curve: Curve) -> None:
+    from matplotlib.ticker import PercentFormatter
+
+    ax.set_title(curve.title, loc="left", fontsize=9)
+    ax.set_xlabel(curve.x_title, fontsize=8, color="0.35")
+    ax.tick_params(labelsize=8, labelcolor="0.35", length=0)
+    ax.grid(axis="y", color="0.9", linewidth=0.8)
+    ax.spines[:].set_visible(False)
+    ax.margins(x=0.01)
+    if curve.percent:
+        ax.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+
+
+def _escape(text: str) -> str:
+    """Text that matplotlib does not read as a formula."""
+    return text.replace("$", r"\$")

@@ -1,0 +1,77 @@
+"""One benchmark run: what it computes, and its state in run.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from whence._util.fingerprint import list_versions
+from whence.benchmark.protocols.base import BenchmarkProtocol
+from whence.benchmark.store import ResultStore
+from whence.methods.specification import Chosen
+from whence.models import LoadedModel
+
+if TYPE_CHECKING:
+    from whence.datasets import Dataset
+
+
+@dataclass(frozen=True)
+class BenchmarkJob:
+    """One run of a protocol over a dataset.
+
+    Attributes:
+        protocol: What is measured.
+        loaded: The model.
+        dataset: Where samples come from.
+        methods: The methods that are compared.
+        names: The samples.
+        store: Where results are kept.
+        batch: How many samples are explained together.
+        seed: Of random numbers.
+        earlier_versions: Other versions that results in the folder may come from.
+    """
+
+    protocol: BenchmarkProtocol[Any]
+    loaded: LoadedModel
+    dataset: Dataset
+    methods: list[Chosen]
+    names: list[str]
+    store: ResultStore
+    batch: int
+    seed: int
+    earlier_versions: list[dict[str, str]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        earlier = self.store.earlier
+        before = [*earlier.get("versions_before", ()), earlier.get("versions")]
+        others = [one for one in before if one is not None and one != list_versions()]
+        object.__setattr__(self, "earlier_versions", others)
+
+    def describe(self) -> dict[str, object]:
+        """The request and its environment, for run.json."""
+        return {
+            "model": self.loaded.name,
+            "data": self.dataset.name,
+            "samples": len(self.names),
+            "methods": [
+                {"label": m.label, "name": m.name, "options": m.options, "rules": m.rules}
+                for m in self.methods
+            ],
+            "batch": self.batch,
+            "device": str(self.loaded.device),
+            "fast": self.loaded.fast,
+            "versions": list_versions(),
+            "versions_before": self.earlier_versions,
+        }
+
+    def write_state(self, state: str, summary: Mapping[str, object] | None = None) -> None:
+        """Write run.json: the state of the run, and a summary when it has finished."""
+        labels = [method.label for method in self.methods]
+        earlier = self.store.earlier
+        known = [*earlier.get("methods_before", ()), *earlier.get("methods", ())]
+        by_label = {method.get("label"): method for method in known}
+        before = [method for label, method in by_label.items() if label not in labels]
+        self.store.write_run(
+            self.describe() | {"methods_before": before, "state": state} | dict(summary or {})
+        )

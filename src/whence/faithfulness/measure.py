@@ -1,0 +1,155 @@
+"""Measure faithfulness: delete parts of one input in the order of scores, and watch a class.
+
+The steps are those of Chefer, Gur, Wolf (CVPR 2021): 10, 20, … 90 % of the units are deleted, the
+most relevant first, the least relevant first, or at random. Pixels of a photo become black; words
+of a text are deleted, and the rest is tokenised again.
+
+    >>> result = compare("cat.jpg", ["tiba", "gae"], classes=2)  # doctest: +SKIP
+    >>> result.find_best()[0].method  # doctest: +SKIP
+    >>> result.get("gae").get_input(3)  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from whence.api import read
+from whence.errors import WhenceError
+from whence.explanation import Explanation
+from whence.faithfulness.photos import PhotoUnits
+from whence.faithfulness.result import STEPS, Faithfulness, InputUnits, MethodCurves
+from whence.faithfulness.texts import TextUnits
+from whence.metrics.curves import class_curves
+from whence.metrics.deletion import FRACTIONS, Progress, count_units, delete_in_order, rank_units
+from whence.models import LoadedModel, Prepared, load
+from whence.models.forward import rows_at_once
+
+DRAWS = 5
+"""How many random orders the random curve is the mean of by default."""
+
+
+def compare(
+    source: Any,
+    methods: Sequence[str],
+    model: str | Path | LoadedModel | None = None,
+    *,
+    target: Any = None,
+    classes: Any = None,
+    draws: int = DRAWS,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Faithfulness:
+    """Explain one photo or text by several methods, and measure how faithful each is.
+
+    Args:
+        source: A photo or a text, as `whence.explain` takes them.
+        methods: Any of ``methods.available()``.
+        model: As `whence.explain` takes it.
+        target: The class to explain; the predicted one if left out.
+        classes: Instead of target, several classes, or a number k for the top k.
+        draws: As for `measure`.
+        seed: As for `measure`.
+        progress: As for `measure`.
+
+    Raises:
+        WhenceError: Something is wrong with the input, the model or the request.
+    """
+    content = read(source)
+    if not isinstance(model, LoadedModel):
+        model = load(model, "text" if isinstance(content, str) else "image")
+    prepared = model.prepare([content])
+    explanations = {
+        name: model.explain(prepared, method=name, target=target, classes=classes)
+        for name in methods
+    }
+    return measure(model, prepared, explanations, draws=draws, seed=seed, progress=progress)
+
+
+def measure(
+    loaded: LoadedModel,
+    prepared: Prepared,
+    explanations: Mapping[str, Explanation],
+    *,
+    draws: int = DRAWS,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Faithfulness:
+    """Delete parts of one input in the orders that explanations give, and run the model on it.
+
+    Equal maps, and random orders, which know no class, are run once for all, in batches that fit
+    into memory.
+
+    Args:
+        loaded: The model.
+        prepared: The input, a batch of one, as ``loaded.prepare([photo])`` returns it.
+        explanations: Of that input, each of one class or several, by the names of their methods.
+        draws: How many random orders are averaged; 0 to leave them out.
+        seed: Of the random orders.
+        progress: Called with the number of finished forward passes and the number of all.
+
+    Raises:
+        WhenceError: There is nothing to delete, or no probability to watch.
+    """
+    _check(loaded, prepared, explanations, draws)
+    units: InputUnits = (PhotoUnits if loaded.kind == "image" else TextUnits)(loaded, prepared)
+    first = next(iter(explanations.values()))
+    scores = torch.cat([units.scores(one) for one in explanations.values()])
+    drawn = units.draw_scores(draws, seed, first).to(scores)
+    orders = (rank_units(scores, "highest"), rank_units(scores, "lowest"))
+    ranks = torch.cat([*orders, rank_units(drawn, "highest")]).int()
+    logits = delete_in_order(
+        ranks,
+        count_units(ranks.shape[1], FRACTIONS),
+        units.run,
+        chunk_size=rows_at_once(loaded),
+        progress=progress,
+    )
+    logits = torch.cat([first.logits[:1].expand(len(ranks), 1, -1).to(logits), logits], 1)
+    ranks = ranks.cpu()  # curves keep views of it, to show inputs without their deleted units
+    curves: list[MethodCurves] = []
+    for name, explanation in explanations.items():
+        for target, shown in zip(
+            explanation.target[0].reshape(-1).tolist(), explanation.classes(), strict=True
+        ):
+            at, opposite, random = len(curves), len(scores) + len(curves), 2 * len(scores)
+            classes = torch.full((len(ranks),), target)
+            chances = class_curves(logits, classes, multi_label=explanation.multi_label)
+            values = chances["probability"].cpu()
+            by_order = {"most": ranks[at], "least": ranks[opposite]}
+            curves.append(
+                MethodCurves(
+                    method=name,
+                    target=target,
+                    class_name=shown.name,
+                    class_specific=explanation.class_specific,
+                    most=tuple(values[at].tolist()),
+                    least=tuple(values[opposite].tolist()),
+                    random=tuple(values[random:].mean(0).tolist()) if draws else None,
+                    _ranks=by_order | ({"random": ranks[random]} if draws else {}),
+                    _units=units,
+                )
+            )
+    return Faithfulness(tuple(curves), units.words)
+
+
+def _check(
+    loaded: LoadedModel, prepared: Prepared, explanations: Mapping[str, Explanation], draws: int
+) -> None:
+    if not explanations:
+        raise WhenceError("Name at least one method whose faithfulness is measured.")
+    if draws < 0:
+        raise WhenceError(f"The number of random draws is 0 or more, not {draws}.")
+    if len(prepared.shown) != 1 or any(len(one.scores) != 1 for one in explanations.values()):
+        raise WhenceError("Faithfulness is measured on one input at a time, not on a batch.")
+    if any(e.logits.shape[-1] == 1 and not e.multi_label for e in explanations.values()):
+        raise WhenceError(
+            f"The model '{loaded.name}' answers with a single number, not with probabilities of "
+            f"classes that could be watched."
+        )
+
+
+__all__ = ["DRAWS", "STEPS", "compare", "measure"]

@@ -1,0 +1,99 @@
+"""Delete pixels or patches of photos, and run the model on what is left."""
+
+from __future__ import annotations
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from whence._util.random import Chance
+from whence.errors import WhenceError
+from whence.explanation import Explanation
+from whence.metrics.pixels import Fill, fill_pixels, spread_patches, upsample_maps
+from whence.models import LoadedModel, Prepared
+from whence.models.forward import logits_of
+from whence.models.scale import Scale
+
+
+def hide_pixels(pixels: Tensor, hidden: Tensor, scale: Scale, fill: Fill = "zero") -> Tensor:
+    """Replace pixels of the model's input as if they had been replaced before normalisation.
+
+    Args:
+        pixels: (n, 3, height, width), normalised.
+        hidden: (n, height, width), true where hidden.
+        scale: How the model normalises pixels.
+        fill: What is put there.
+    """
+    replaced = scale.to_model(fill_pixels(scale.to_unit(pixels), hidden, fill))
+    # Visible pixels are not sent through the arithmetic, so that they stay to the last bit.
+    return torch.where(hidden[:, None], replaced, pixels)
+
+
+class PhotoRunner:
+    """Run a model on photos some of whose pixels or patches are deleted.
+
+    Args:
+        loaded: The model.
+        pixels: (photos, 3, height, width), normalised.
+        grid: Rows and columns of patches, if patches are deleted; None if pixels are.
+        fill: What is put in the place of deleted pixels.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        pixels: Tensor,
+        grid: tuple[int, int] | None = None,
+        fill: Fill = "zero",
+    ) -> None:
+        self.loaded, self.pixels, self.grid, self.fill = loaded, pixels, grid, fill
+        self.scale = Scale.of(loaded)
+        self.size = (int(pixels.shape[-2]), int(pixels.shape[-1]))
+
+    def __call__(self, deleted: Tensor, photos: Tensor) -> Tensor:
+        """Logits (rows, classes) without the deleted units (rows, units) of photos (rows,)."""
+        return logits_of(self.loaded, self.delete(deleted, photos))
+
+    def delete(self, deleted: Tensor, photos: Tensor) -> Tensor:
+        """The model's input (rows, 3, height, width) without the deleted units."""
+        if self.grid is None:
+            hidden = deleted.reshape(-1, *self.size)
+        else:
+            hidden = spread_patches(deleted, self.grid, self.size)
+        return hide_pixels(self.pixels[photos], hidden, self.scale, self.fill)
+
+
+class PhotoUnits:
+    """The pixels of one photo, which become black in the order of the upsampled map."""
+
+    words: tuple[str, ...] | None = None
+
+    def __init__(self, loaded: LoadedModel, prepared: Prepared) -> None:
+        if not isinstance(prepared.inputs, Tensor):
+            raise WhenceError(f"The input of '{loaded.name}' is no photo.")
+        self.run = PhotoRunner(loaded, prepared.inputs)
+
+    def scores(self, explanation: Explanation) -> Tensor:
+        """Scores of pixels, (classes, units)."""
+        height, width = self.run.size
+        return explanation.heatmap(self.run.size).reshape(-1, height * width)
+
+    def draw_scores(self, draws: int, seed: int, explanation: Explanation) -> Tensor:
+        """Random scores, (draws, units)."""
+        # Drawn for patches and upsampled as maps are: single black pixels would be another test.
+        if explanation.grid is None:
+            raise WhenceError("The explanation has no grid of patches, which random orders need.")
+        drawn = Chance(seed).uniform(draws, *explanation.grid)
+        return upsample_maps(drawn, self.run.size).flatten(1)
+
+    def arrange(self, deleted: Tensor) -> Tensor:
+        """Deleted pixels as (height, width)."""
+        return deleted.reshape(self.run.size)
+
+    def render(self, deleted: Tensor) -> Image.Image:
+        """The photo without the deleted pixels (units,), as the model sees it."""
+        device = self.run.pixels.device
+        one = torch.zeros(1, dtype=torch.long, device=device)
+        pixels = self.run.delete(deleted[None].to(device), one)[0]
+        values = (self.run.scale.to_unit(pixels) * 255).round().to(torch.uint8)
+        return Image.fromarray(values.permute(1, 2, 0).cpu().numpy())

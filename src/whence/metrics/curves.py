@@ -1,0 +1,91 @@
+"""Compute curves of a class over the steps of a deletion test, and the areas under them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypedDict
+
+import torch
+from torch import Tensor
+
+from whence._util.probabilities import to_probabilities
+from whence.errors import WhenceError
+
+
+class ClassCurves(TypedDict):
+    """Curves of one class, each (n, steps) in float64.
+
+    Attributes:
+        accuracy: 1 where the label has the highest logit (the first of several equal), else 0.
+        probability: Of the class.
+        logit: Of the class.
+    """
+
+    accuracy: Tensor
+    probability: Tensor
+    logit: Tensor
+
+
+def class_curves(
+    logits: Tensor, classes: Tensor, labels: Tensor | None = None, multi_label: bool = False
+) -> ClassCurves:
+    """Compute accuracy, probability and logit of a class at each step.
+
+    Args:
+        logits: (n, steps, classes).
+        classes: (n,), the class of each sample that is watched.
+        labels: (n,), the class that accuracy is measured against, if it is another: the true class
+            for accuracy as it is published.
+        multi_label: Whether several classes can hold at once.
+    """
+    labels = classes if labels is None else labels
+    if logits.dim() != 3 or not classes.shape == labels.shape == logits.shape[:1]:
+        raise WhenceError(
+            f"Logits (n, steps, classes) and classes (n,) have to fit together, not "
+            f"{tuple(logits.shape)} and {tuple(classes.shape)}."
+        )
+    if len(classes) and not 0 <= int(classes.min()) <= int(classes.max()) < logits.shape[2]:
+        raise WhenceError(f"Classes have to be between 0 and {logits.shape[2] - 1}.")
+    logits = logits.double()
+    at = classes.to(logits.device).long()[:, None, None].expand(*logits.shape[:2], 1)
+    return {
+        "accuracy": (logits.argmax(-1) == labels.to(logits.device)[:, None]).double(),
+        "probability": to_probabilities(logits, multi_label).gather(-1, at)[..., 0],
+        "logit": logits.gather(-1, at)[..., 0],
+    }
+
+
+def area_under_curve(values: Tensor, fractions: Sequence[float]) -> Tensor:
+    """Compute the area under curves by the trapezoid rule over the fraction, times 100.
+
+    It is not divided by the range of fractions: as published, a curve that stays at 1 from 0 to 0.9
+    has 90.
+
+    Args:
+        values: (..., steps), the clean value first.
+        fractions: One for each step, in rising order, 0 first for the clean value.
+
+    Returns:
+        (...) in float64.
+    """
+    steps = torch.tensor(fractions, dtype=torch.float64, device=values.device)
+    if values.shape[-1] != len(steps) or len(steps) < 2 or (steps.diff() <= 0).any():
+        raise WhenceError(
+            f"{values.shape[-1]} values need as many fractions, two or more in rising order; the "
+            f"clean value at 0 is one of them. These are {tuple(fractions)}."
+        )
+    return 100 * torch.trapezoid(values.double(), steps, dim=-1)
+
+
+def area_between_curves(highest: Tensor, lowest: Tensor, fractions: Sequence[float]) -> Tensor:
+    """Compute the area between the curves of the two orders, times 100: the larger, the better.
+
+    It is the area when the lowest scores are deleted first (negative perturbation), less the area
+    when the highest are (positive perturbation).
+
+    Args:
+        highest: (..., steps), deleting the highest first.
+        lowest: (..., steps), deleting the lowest first.
+        fractions: As for `area_under_curve`.
+    """
+    return area_under_curve(lowest, fractions) - area_under_curve(highest, fractions)

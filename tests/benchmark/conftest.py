@@ -1,0 +1,74 @@
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.benchmark import sets
+from tests.benchmark.runs import METHODS
+from whence import benchmark
+from whence.benchmark import build_protocol
+from whence.benchmark.columns import to_columns
+from whence.benchmark.table import tabulate
+
+NUMBER = 40
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Without what takes longest, in runs whose page nobody looks at."""
+    monkeypatch.setattr("whence.benchmark.report.render_page", lambda *_: "")
+    monkeypatch.setattr("whence.benchmark.charts.draw_chart", lambda *_: None)
+
+
+@pytest.fixture(scope="session")
+def whole(vit, photos, tmp_path_factory):
+    """A run that nothing happened to."""
+    out = tmp_path_factory.mktemp("runs") / "whole"
+    return benchmark.run("perturbation", vit, photos, METHODS, batch=2, out=out)
+
+
+@pytest.fixture
+def copied(whole, tmp_path):
+    return Path(shutil.copytree(whole.folder, tmp_path / "copied"))
+
+
+@pytest.fixture
+def partly_broken(tmp_path):
+    folder = sets.photos(tmp_path / "set")
+    (folder / "val" / "dog" / "dog1.png").write_bytes(b"no photo")
+    return folder
+
+
+def segmented(shift: float, seed: int = 0):
+    """Rows of a method that is right on so many more pixels."""
+    generator = np.random.default_rng(seed)
+    rows = []
+    for at in range(NUMBER):
+        size = int(generator.integers(50, 200))
+        right = int(size * min(1, 0.5 + shift + 0.1 * generator.random()))
+        rows.append(
+            {
+                "sample": f"s{at}",
+                "correct": right,
+                "labelled": size,
+                "intersection_foreground": right // 2,
+                "union_foreground": size // 2 + 5,
+                "intersection_background": right // 3,
+                "union_background": size // 2 + 9,
+                "average_precision": right / size,
+                "f1": 0.9 * right / size,
+            }
+        )
+    return rows
+
+
+@pytest.fixture
+def rows():
+    return {"good": segmented(0.3), "bad": segmented(0.0, 1), "alike": segmented(0.3, 2)}
+
+
+@pytest.fixture
+def table(rows):
+    results = {method: to_columns(found) for method, found in rows.items()}
+    return tabulate(build_protocol("segmentation", {}), "A table", results, seed=1)

@@ -1,0 +1,71 @@
+import numpy as np
+import pytest
+import torch
+
+from whence import WhenceError
+from whence.metrics import curves as c
+from whence.metrics.deletion import FRACTIONS, count_units, rank_units
+
+
+def test_curves_and_areas_are_plain_sums():
+    logits = torch.randn(5, 10, 4)
+    logits[0, 0] = 1.0  # a tie: the first class wins
+    labels = torch.tensor([0, 1, 2, 3, 0])
+    found = c.class_curves(logits, labels)
+    fractions = (0.0, *FRACTIONS)
+    for n, label in enumerate(labels.tolist()):
+        total = 0.0
+        for step in range(10):
+            row = logits[n, step].double().numpy()
+            chance = np.exp(row)[label] / np.exp(row).sum()
+            assert found["accuracy"][n, step] == float(np.argmax(row) == label)
+            assert found["logit"][n, step] == row[label]
+            assert found["probability"][n, step] == pytest.approx(chance, abs=1e-14)
+            if step:
+                left, right = found["probability"][n, step - 1 : step + 1].tolist()
+                total += (fractions[step] - fractions[step - 1]) * (left + right) / 2
+        assert c.area_under_curve(found["probability"], fractions)[n] == pytest.approx(
+            100 * total, abs=1e-11
+        )
+    assert found["accuracy"][0, 0] == 1
+    assert c.area_under_curve(torch.ones(10), fractions) == pytest.approx(90)
+    assert c.area_under_curve(found["accuracy"], fractions).mean() == pytest.approx(
+        float(c.area_under_curve(found["accuracy"].mean(0), fractions))
+    )
+
+
+def test_the_area_between_is_positive_for_scores_that_find_what_counts():
+    weights = torch.rand(20)
+    scores = weights[None]
+    fractions = (0.0, *FRACTIONS)
+
+    def curve(order: str) -> torch.Tensor:
+        deleted = rank_units(scores, order) < count_units(20, fractions)[:, None]
+        return (weights * ~deleted).sum(1)[None]
+
+    best = c.area_between_curves(curve("highest"), curve("lowest"), fractions)
+    assert best > 0
+    assert c.area_between_curves(curve("lowest"), curve("highest"), fractions) == -best
+
+
+def test_accuracy_may_be_against_another_class():
+    logits = torch.tensor([[[2.0, 1.0, 0.0]], [[0.0, 1.0, 2.0]]])
+    found = c.class_curves(logits, torch.tensor([1, 1]), torch.tensor([0, 0]))
+    assert found["accuracy"].tolist() == [[1], [0]]
+    assert found["logit"].tolist() == [[1], [1]]
+
+
+def test_classes_that_hold_at_once_have_sigmoids():
+    found = c.class_curves(torch.tensor([[[2.0, 1.0]]]), torch.tensor([1]), multi_label=True)
+    assert float(found["probability"]) == pytest.approx(1 / (1 + np.exp(-1)))
+
+
+def test_bad_requests_are_refused():
+    for call in (
+        lambda: c.area_under_curve(torch.zeros(2, 5), FRACTIONS),
+        lambda: c.area_under_curve(torch.zeros(2), (0.5, 0.5)),
+        lambda: c.class_curves(torch.zeros(2, 3, 4), torch.tensor([0, 4])),
+        lambda: c.class_curves(torch.zeros(2, 3, 4), torch.tensor([0])),
+    ):
+        with pytest.raises(WhenceError):
+            call()
