@@ -5,11 +5,15 @@ import sys
 
 import pytest
 
-from tests.report.reading import items, read
+from tests.html_pages import list_entries, parse_html
 from tests.saved import photo
 from whence import explain
 from whence.inputs import expand
 from whence.report import build
+
+
+def read_settings(folder) -> str:
+    return parse_html((folder / "report.html").read_text()).find_all("pre")[0].text
 
 
 def test_it_says_what_it_did(here, report):
@@ -25,10 +29,10 @@ def test_it_says_what_it_did(here, report):
 def test_photos_and_texts_together(here, report):
     (here / "photos" / "review.txt").write_text("a good film")
     report("photos", "--out", "deep/er/page.html", code=1)
-    root = read((here / "deep" / "er" / "page.html").read_text())
-    assert len(items(root)) == 5
-    assert '"explains": "images"' in root.all("pre")[0].text
-    assert '"explains": "texts"' in root.all("pre")[0].text
+    root = parse_html((here / "deep" / "er" / "page.html").read_text())
+    assert len(list_entries(root)) == 5
+    assert '"explains": "images"' in root.find_all("pre")[0].text
+    assert '"explains": "texts"' in root.find_all("pre")[0].text
 
 
 def test_nothing_is_written_over_without_force(here, report):
@@ -89,10 +93,9 @@ def test_fast_and_precision(here, report, programs):
     # Two methods that take turns: each is compiled once.
     report("photos/more*.png", "--batch", 1, "--methods", "tiba,gae", "--fast")
     assert len(programs) == 2
-    assert '"precision"' not in read((here / "report.html").read_text()).all("pre")[0].text
+    assert '"precision"' not in read_settings(here)
     report("photos/a.png", "--precision", "bfloat16", "--force")
-    told = read((here / "report.html").read_text()).all("pre")[0].text
-    assert '"precision": "bfloat16"' in told
+    assert '"precision": "bfloat16"' in read_settings(here)
 
 
 def test_the_method_that_is_not_named_is_that_of_explain(here, report):

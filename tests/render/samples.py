@@ -1,4 +1,4 @@
-"""Small explanations, built by hand."""
+"""Small explanations of images and texts, built by hand."""
 
 import torch
 
@@ -6,8 +6,8 @@ from whence import Explanation
 from whence.layout import Tokens
 
 
-def of_image(scores, names=None, logits=None) -> Explanation:
-    """One image; scores are (rows, columns) or (classes, rows, columns)."""
+def explain_image(scores, names=None, logits=None) -> Explanation:
+    """An explanation of one image; scores are (rows, columns) or (classes, rows, columns)."""
     scores = torch.as_tensor(scores, dtype=torch.float32)
     grid = tuple(scores.shape[-2:])
     flat = scores.flatten(-2)[None]
@@ -28,8 +28,11 @@ def of_image(scores, names=None, logits=None) -> Explanation:
     )
 
 
-def of_text(words, scores, names=None, logits=None) -> Explanation:
-    """One text between two special tokens, whose scores are large; (words,) or (classes, words)."""
+def explain_text(words, scores, names=None, logits=None) -> Explanation:
+    """An explanation of one text; scores are (words,) or (classes, words).
+
+    It stands between two special tokens, whose scores are large.
+    """
     scores = torch.as_tensor(scores, dtype=torch.float32)
     special = torch.full((*scores.shape[:-1], 1), 99.0)
     scores = torch.cat([special, scores, special], -1)[None]

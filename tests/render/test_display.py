@@ -10,14 +10,14 @@ import torch
 from PIL import Image
 from rich.console import Console
 
-from tests.render.samples import of_image, of_text
+from tests.render.samples import explain_image, explain_text
 from whence import WhenceError
 from whence.render import Figure, draw_figure, format_text_page
 from whence.render.colors import get_colormap
 from whence.render.display import show
 
 
-def shown(explanation, image=None, **options) -> str:
+def print_shown(explanation, image=None, **options) -> str:
     console = Console(file=io.StringIO(), width=80, **options)
     show(explanation, image, console)
     return console.file.getvalue()
@@ -44,14 +44,15 @@ def test_importing_whence_stays_light():
 
 
 def test_text_on_a_terminal(capsys):
-    of_text(["good", "film"], [[1.0, 0.5], [0.2, 0.1]], ["yes", "no"]).show()
+    explain_text(["good", "film"], [[1.0, 0.5], [0.2, 0.1]], ["yes", "no"]).show()
     lines = capsys.readouterr().out.splitlines()
     assert lines == ["yes  66.5%", "good film", "", "no  24.5%", "good film", ""]
 
 
 def test_heatmap_in_half_blocks():
-    found = shown(of_image([[0.0, 0.0], [1.0, 1.0]]), force_terminal=True, color_system="truecolor")
-    heading, *rows = found.rstrip("\n").split("\n")
+    halves = explain_image([[0.0, 0.0], [1.0, 1.0]])
+    printed = print_shown(halves, force_terminal=True, color_system="truecolor")
+    heading, *rows = printed.rstrip("\n").split("\n")
     assert "class 0" in heading
     assert len(rows) == 18
     assert {row.count("▀") for row in rows} == {36}
@@ -63,17 +64,17 @@ def test_heatmap_in_half_blocks():
 
 def test_heatmap_over_a_photo_on_a_terminal():
     photo = Image.new("RGB", (300, 300), (0, 90, 200))
-    zeros = of_image(np.zeros((2, 2)))
-    found = shown(zeros, photo, force_terminal=True, color_system="truecolor")
+    zeros = explain_image(np.zeros((2, 2)))
+    printed = print_shown(zeros, photo, force_terminal=True, color_system="truecolor")
     red, green, blue = 0, 90, 200
     grey = photo.convert("L").getpixel((0, 0))
     expected = [round(0.4 * channel + 0.6 * grey) for channel in (red, green, blue)]
-    first = found.split("▀")[0].split("38;2;")[-1].split(";48")[0].split(";")
+    first = printed.split("▀")[0].split("38;2;")[-1].split(";48")[0].split(";")
     assert np.abs(np.array(first, int) - expected).max() <= 1
 
 
 def test_heatmap_without_colors():
-    lines = shown(of_image([[0.0, 1.0], [-1.0, 0.0]]), color_system=None).splitlines()
+    lines = print_shown(explain_image([[0.0, 1.0], [-1.0, 0.0]]), color_system=None).splitlines()
     assert lines[1][-1] == "█"
     assert lines[18][0] == "="
     assert lines[1][0] == " "
@@ -81,11 +82,11 @@ def test_heatmap_without_colors():
 
 def test_text_cannot_be_laid_over_a_photo():
     with pytest.raises(WhenceError, match="cannot be laid over an image"):
-        of_text(["a"], [1.0]).show(Image.new("RGB", (2, 2)))
+        explain_text(["a"], [1.0]).show(Image.new("RGB", (2, 2)))
 
 
 def test_notebook_displays_the_explanation_or_its_figure(notebook):
-    explanation = of_image(np.eye(2))
+    explanation = explain_image(np.eye(2))
     explanation.show()
     explanation.show(image=Image.new("RGB", (20, 20)))
     assert notebook[0] is explanation
@@ -94,13 +95,13 @@ def test_notebook_displays_the_explanation_or_its_figure(notebook):
 
 def test_ipython_without_a_kernel_is_a_terminal(notebook, monkeypatch, capsys):
     monkeypatch.setattr(sys.modules["IPython"], "get_ipython", lambda: None)
-    of_text(["good"], [1.0]).show()
+    explain_text(["good"], [1.0]).show()
     assert not notebook
     assert "good" in capsys.readouterr().out
 
 
 def test_html_of_heatmaps_is_the_map_alone():
-    explanation = of_image(torch.rand(2, 4, 8), ["<cat>", "dog"])
+    explanation = explain_image(torch.rand(2, 4, 8), ["<cat>", "dog"])
     explanation.image_size = (32, 64)
     html = explanation._repr_html_()
     assert html.count("<img ") == 2
@@ -111,13 +112,13 @@ def test_html_of_heatmaps_is_the_map_alone():
 
 
 def test_html_of_text_has_all_classes():
-    html = of_text(["good"], [[1.0], [-1.0]], ["yes", "no"])._repr_html_()
+    html = explain_text(["good"], [[1.0], [-1.0]], ["yes", "no"])._repr_html_()
     assert html.count("<h3>") == 2
     assert html.count("good</span>") == 2
 
 
 def test_html_of_many_samples_is_cut():
-    explanation = of_image(np.eye(2))
+    explanation = explain_image(np.eye(2))
     explanation.scores = explanation.scores.repeat(20, 1)
     explanation.target = explanation.target.repeat(20)
     explanation.logits = explanation.logits.repeat(20, 1)
@@ -128,15 +129,15 @@ def test_html_of_many_samples_is_cut():
 
 @pytest.mark.parametrize("specific", [True, False])
 def test_what_is_the_same_for_every_class_says_so_everywhere(specific, tmp_path):
-    photo, text = of_image([[1.0, 2.0]]), of_text(["good", "film"], [1.0, 2.0])
+    photo, text = explain_image([[1.0, 2.0]]), explain_text(["good", "film"], [1.0, 2.0])
     for one in (photo, text):
         one.method, one.class_specific = "rollout", specific
     draw_figure(Image.new("RGB", (8, 4)), photo).save(tmp_path / "figure.svg")
-    told = [
+    pages = [
         (tmp_path / "figure.svg").read_text(),
         format_text_page(text),
         *(one._repr_html_() for one in (photo, text)),
-        *(shown(one) for one in (photo, text)),
+        *(print_shown(one) for one in (photo, text)),
     ]
-    for said in told:
-        assert ("the same for every class" in said) is not specific
+    for page in pages:
+        assert ("the same for every class" in page) is not specific

@@ -11,6 +11,7 @@ from tests.fixtures import HOSTILE
 from tests.saved import photo
 from whence.explanation import ExplainedClass
 from whence.faithfulness import STEPS
+from whence.render.colors import measure_contrast
 from whence.report.entry import DeletionCurves, Entry, MethodResult
 from whence.report.images import encode_map, encode_photo
 from whence.report.page import render_page
@@ -32,10 +33,10 @@ def browser():
 
 @pytest.fixture
 def visit(browser):
-    """Opens a page, and sees to it that nothing went wrong and nothing was asked for outside."""
+    """Open a page; afterwards check that it had no error and requested nothing from outside."""
     contexts, wrong = [], []
 
-    def opened(path, **settings):
+    def open_page(path, **settings):
         context = browser.new_context(**settings)
         contexts.append(context)
         tab = context.new_page()
@@ -46,38 +47,38 @@ def visit(browser):
         tab.goto(f"file://{path}")
         return tab
 
-    yield opened
+    yield open_page
     for context in contexts:
         context.close()
     assert wrong == []
 
 
-def names(tab) -> list[str]:
+def list_names(tab) -> list[str]:
     return tab.locator("#inputs > li .name").all_text_contents()
 
 
-def numbers(tab, fact: str) -> list[str]:
+def list_facts(tab, fact: str) -> list[str]:
     return tab.locator("#inputs > li").evaluate_all(f"all => all.map(one => one.dataset.{fact})")
 
 
 @pytest.fixture
-def made(here, report):
+def page(here, report):
     for seed in range(3, 8):
         photo(seed=seed).save(here / "photos" / f"d{seed}.png")
     report("photos", "--methods", "gae,random", code=1)
     return here / "report.html"
 
 
-def test_sorting(made, visit):
-    tab = visit(made)
-    given = names(tab)
+def test_sorting(page, visit):
+    tab = visit(page)
+    given = list_names(tab)
     assert given == sorted(
         [HOSTILE, "a.png", "b.jpg", "c.png", *(f"d{n}.png" for n in range(3, 8))]
     )
     tab.select_option("[name=sort]", "probability")
     tab.select_option("[name=order]", "down")
     tab.locator("#inputs > li:last-child[data-failed]").wait_for()
-    *values, failed = numbers(tab, "probability")
+    *values, failed = list_facts(tab, "probability")
     assert failed == ""  # what has no value comes last, whichever way round
     assert [float(v) for v in values] == sorted(map(float, values), reverse=True)
     for method, at in (("random", 1), ("gae", 0)):
@@ -85,44 +86,44 @@ def test_sorting(made, visit):
         tab.select_option("[name=order]", "up")
         tab.select_option("[name=sort]", "faithfulness")
         tab.wait_for_timeout(100)
-        *values, _ = [one.split(" ")[at] for one in numbers(tab, "faithfulness")]
+        *values, _ = [one.split(" ")[at] for one in list_facts(tab, "faithfulness")]
         assert [float(v) for v in values] == sorted(map(float, values))
     tab.click("button[type=reset]")
     tab.wait_for_timeout(100)
-    assert names(tab) == given
+    assert list_names(tab) == given
 
 
-def test_filtering(made, visit):
-    tab = visit(made)
+def test_filtering(page, visit):
+    tab = visit(page)
     count = tab.locator("#count")
     assert count.text_content() == "9 of 9 shown"
     tab.fill("[name=find]", "D5 png")
     count.filter(has_text="1 of 9").wait_for()
-    assert names(tab) == ["d5.png"]
+    assert list_names(tab) == ["d5.png"]
     tab.fill("[name=find]", "")
     tab.select_option("[name=state]", "failed")
     count.filter(has_text="1 of 9").wait_for()
-    assert names(tab) == ["c.png"]
+    assert list_names(tab) == ["c.png"]
     tab.select_option("[name=state]", "")
-    classes = [one for one in numbers(tab, "class") if one]
+    classes = [one for one in list_facts(tab, "class") if one]
     offered = tab.locator("[name=class] option").all_text_contents()
     assert offered == ["all", *sorted(set(classes))]
     tab.select_option("[name=class]", classes[0])
     count.filter(has_text=f"{classes.count(classes[0])} of 9").wait_for()
-    assert set(numbers(tab, "class")) == {classes[0]}
+    assert set(list_facts(tab, "class")) == {classes[0]}
     tab.click("button[type=reset]")
-    chances = sorted(float(one) for one in numbers(tab, "probability") if one)
+    chances = sorted(float(one) for one in list_facts(tab, "probability") if one)
     middle = 100 * (chances[3] + chances[4]) / 2
     tab.fill("[name=probabilityFrom]", str(middle))
     count.filter(has_text="4 of 9").wait_for()
-    assert min(float(one) for one in numbers(tab, "probability")) == chances[4]
+    assert min(float(one) for one in list_facts(tab, "probability")) == chances[4]
     tab.fill("[name=probabilityFrom]", "")
     tab.fill("[name=faithfulnessTo]", "-91")
     count.filter(has_text="0 of 9").wait_for()
 
 
-def test_by_keyboard_alone(made, visit):
-    tab = visit(made)
+def test_by_keyboard_alone(page, visit):
+    tab = visit(page)
     tab.keyboard.press("Tab")
     tab.keyboard.type("d5")
     tab.locator("#count").filter(has_text="1 of 9").wait_for()
@@ -134,26 +135,26 @@ def test_by_keyboard_alone(made, visit):
     assert reached == [*wanted.split(), "sort", "order", "opacity", "reset"]
 
 
-def test_the_photo_and_the_map_are_seen_and_can_be_faded(made, visit):
-    tab = visit(made)
+def test_the_photo_and_the_map_are_visible_and_can_be_faded(page, visit):
+    tab = visit(page)
     box = tab.locator("#inputs > li .map").first
-    over = np.asarray(_shot(box), dtype=float)
+    over = np.asarray(take_screenshot(box), dtype=float)
     assert over.std() > 5
     tab.locator("[name=opacity]").evaluate(
         "one => { one.value = 0; one.dispatchEvent(new Event('input', { bubbles: true })); }"
     )
-    bare = np.asarray(_shot(box), dtype=float)
-    plain = np.asarray(_shot(tab.locator("#inputs > li .panel").first), dtype=float)
+    bare = np.asarray(take_screenshot(box), dtype=float)
+    plain = np.asarray(take_screenshot(tab.locator("#inputs > li .panel").first), dtype=float)
     assert np.abs(bare - over).mean() > 2
     assert np.abs(bare - plain).mean() < 1
 
 
-def _shot(locator) -> Image.Image:
+def take_screenshot(locator) -> Image.Image:
     return Image.open(io.BytesIO(locator.screenshot())).convert("RGB").resize((64, 64))
 
 
-def test_on_a_phone_the_fields_wait_behind_a_button(made, visit):
-    tab = visit(made, viewport={"width": 390, "height": 844})
+def test_on_a_phone_the_fields_wait_behind_a_button(page, visit):
+    tab = visit(page, viewport={"width": 390, "height": 844})
     more = tab.get_by_role("button", name="Sort and filter")
     assert not tab.locator("[name=sort]").is_visible()
     assert more.get_attribute("aria-expanded") == "false"
@@ -162,37 +163,29 @@ def test_on_a_phone_the_fields_wait_behind_a_button(made, visit):
     tab.select_option("[name=sort]", "name")
     tab.select_option("[name=order]", "down")
     tab.wait_for_timeout(100)
-    assert names(tab)[0] == "d7.png"
+    assert list_names(tab)[0] == "d7.png"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
-def test_themes_and_widths(made, visit, scheme, width):
-    tab = visit(made, color_scheme=scheme, viewport={"width": width, "height": 844})
+def test_themes_and_widths(page, visit, scheme, width):
+    tab = visit(page, color_scheme=scheme, viewport={"width": width, "height": 844})
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
     ground = tab.evaluate("getComputedStyle(document.body).backgroundColor")
     assert ground == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(23, 24, 28)")
     for place in ("h1", ".lead", "figcaption", "form label", ".name", ".meaning li", "pre"):
         ink = tab.locator(place).first.evaluate("one => getComputedStyle(one).color")
-        assert contrast(ink, ground) >= 4.5, place
+        assert measure_contrast(parse_color(ink), parse_color(ground)) >= 4.5, place
 
 
-def contrast(one: str, other: str) -> float:
-    """As WCAG 2 defines it."""
-
-    def light(color: str) -> float:
-        parts = [int(part) / 255 for part in color[4:-1].split(",")]
-        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-        return float(np.dot([0.2126, 0.7152, 0.0722], linear)) + 0.05
-
-    lights = sorted((light(one), light(other)))
-    return lights[1] / lights[0]
+def parse_color(color: str) -> list[int]:
+    return [int(channel) for channel in color.removeprefix("rgb(").removesuffix(")").split(",")]
 
 
-def test_hostile_names_do_nothing(made, visit):
-    tab = visit(made)
+def test_hostile_names_do_nothing(page, visit):
+    tab = visit(page)
     tab.wait_for_timeout(200)  # a script that got in would have run by now
-    assert HOSTILE in names(tab)
+    assert HOSTILE in list_names(tab)
     assert tab.locator("#inputs img:not([src^='data:'])").count() == 0
 
 

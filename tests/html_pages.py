@@ -1,4 +1,4 @@
-"""Reading a page as a browser's parser does, to see what it holds."""
+"""A parser of HTML pages for tests, which also checks that tags are closed in order."""
 
 from __future__ import annotations
 
@@ -18,20 +18,19 @@ class Element:
     def text(self) -> str:
         return "".join(one if isinstance(one, str) else one.text for one in self.children)
 
-    def all(self, tag: str, **attributes: str) -> list[Element]:
-        """Those below, in order; class_ names one of the classes."""
-        found = []
+    def find_all(self, tag: str, class_: str | None = None) -> list[Element]:
+        """The elements inside, in order; class_ names one of their classes."""
+        elements = []
         for one in self.children:
             if isinstance(one, Element):
-                if one.tag in (tag, "*") or tag == "*":
-                    wanted = attributes.get("class_")
-                    if wanted is None or wanted in one.attributes.get("class", "").split():
-                        found.append(one)
-                found += one.all(tag, **attributes)
-        return found
+                classes = one.attributes.get("class", "").split()
+                if tag in (one.tag, "*") and (class_ is None or class_ in classes):
+                    elements.append(one)
+                elements += one.find_all(tag, class_)
+        return elements
 
 
-class _Reader(HTMLParser):
+class _Parser(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.root = Element("", {})
@@ -54,15 +53,16 @@ class _Reader(HTMLParser):
         self.open[-1].children.append(data)
 
 
-def read(page: str) -> Element:
-    """The page, if every element that it opens is closed in turn."""
-    reader = _Reader()
-    reader.feed(page)
-    reader.close()
-    assert reader.open == [reader.root]
-    return reader.root
+def parse_html(page: str) -> Element:
+    """The page as a tree of elements."""
+    parser = _Parser()
+    parser.feed(page)
+    parser.close()
+    assert parser.open == [parser.root]
+    return parser.root
 
 
-def items(root: Element) -> list[Element]:
-    (found,) = (one for one in root.all("ul") if one.attributes.get("id") == "inputs")
-    return [one for one in found.children if isinstance(one, Element)]
+def list_entries(root: Element) -> list[Element]:
+    """The list items of a report, one for each input."""
+    (entries,) = (one for one in root.find_all("ul") if one.attributes.get("id") == "inputs")
+    return [one for one in entries.children if isinstance(one, Element)]

@@ -1,0 +1,70 @@
+"""Figures as pixels, SVG and files."""
+
+import base64
+import io
+import os
+import re
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.render.samples import explain_image
+from whence import WhenceError
+from whence.render import Figure, draw_figure
+from whence.render.drawing import TextLine, measure_text, shorten
+
+SVG = "{http://www.w3.org/2000/svg}"
+PHOTO = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 60, 3), np.uint8))
+
+
+def test_names_keep_their_room_in_any_font():
+    room = 100
+    long = shorten("a name too long for its room", 15, room)
+    for text, bounded in ((long, True), ("short", False)):
+        page = Figure(200, 50, "#ffffff", [TextLine(0, 20, text, 15, "#000000", room=room)])
+        element = ElementTree.fromstring(page.to_svg()).find(f"{SVG}text")
+        assert ("textLength" in element.attrib) == bounded
+        assert float(element.get("textLength", 0)) <= room
+    assert measure_text("猫🐈", 15) == 30
+
+
+def test_svg_keeps_text_and_embeds_pictures():
+    name = "<b>猫 & \x00 עברית 😀"
+    figure = draw_figure(PHOTO, explain_image(np.eye(3), name), title='a "title"')
+    root = ElementTree.fromstring(figure.to_svg())
+    written = [element.text for element in root.iter(f"{SVG}text")]
+    assert "<b>猫 & \ufffd עברית 😀" in written
+    assert 'a "title"' in written
+    images = list(root.iter(f"{SVG}image"))
+    assert len(images) == 3
+    for image in images:
+        head, _, content = image.get("href").partition(",")
+        assert head == "data:image/png;base64"
+        decoded = Image.open(io.BytesIO(base64.b64decode(content)))
+        assert decoded.width == round(2 * float(image.get("width")))
+    outside = re.sub(r"base64,[^\"]*", "", figure.to_svg()).replace(
+        "http://www.w3.org/2000/svg", ""
+    )
+    assert "http" not in outside
+    assert figure._repr_svg_() == figure.to_svg()
+
+
+def test_saved_by_suffix_whole_or_not_at_all(tmp_path):
+    figure = draw_figure(PHOTO, explain_image(np.eye(3)))
+    figure.save(tmp_path / "a.PNG")
+    assert Image.open(tmp_path / "a.PNG").size == figure.to_image(2.0).size
+    figure.save(str(tmp_path / "a.svg"))
+    assert (tmp_path / "a.svg").read_text(encoding="utf-8") == figure.to_svg()
+    for name in ("a.jpg", "a", "a.pdf"):
+        with pytest.raises(WhenceError, match=rf"{name}' must end in .png or .svg"):
+            figure.save(tmp_path / name)
+    with pytest.raises(WhenceError, match="cannot be written"):
+        figure.save(tmp_path / "none" / "a.png")
+    assert sorted(os.listdir(tmp_path)) == ["a.PNG", "a.svg"]
+
+
+def test_long_text_is_shortened_to_its_room():
+    assert shorten("short", 15, 100) == "short"
+    assert shorten("never mind", 15, 0) == "…"
