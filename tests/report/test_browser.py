@@ -12,7 +12,7 @@ from tests.saved import photo
 from whence.explanation import ExplainedClass
 from whence.faithfulness import STEPS
 from whence.render.colors import measure_contrast
-from whence.report.entry import DeletionCurves, Entry, MethodResult
+from whence.report.entry import DeletionCurves, Entry, EntryResult
 from whence.report.images import encode_map, encode_photo
 from whence.report.page import render_page
 
@@ -197,7 +197,7 @@ def test_a_thousand_photos_stay_usable(tmp_path, visit):
     for number in range(1000):
         scores = rng.random((14, 14))
         explained = ExplainedClass(0, "cat", number / 1000, scores.ravel())
-        result = MethodResult("gae", explained, encode_map(scores), curves)
+        result = EntryResult("gae", explained, encode_map(scores), curves)
         shown = encode_photo(photo(400, 300, seed=number))
         entries.append(Entry(f"{number}.jpg", "image", "cat", (result,), shown, 4 / 3))
     content = render_page("many", entries, {})

@@ -111,9 +111,9 @@ def list_settings(request: ReportRequest, models: Mapping[str, LoadedModel]) -> 
         settings["precision"] = how.precision
     if request.faithfulness:
         settings["faithfulness"] = {
-            "removed": ", ".join(f"{step:.0%}" for step in STEPS),
+            "deleted": ", ".join(f"{step:.0%}" for step in STEPS),
             "photos": "pixels of the upsampled map, black before normalisation",
-            "texts": "words, taken out and tokenised again",
+            "texts": "words, deleted and the rest tokenised again",
         }
     return settings
 

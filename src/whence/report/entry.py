@@ -45,7 +45,7 @@ class DeletionCurves:
 
 
 @dataclass(frozen=True)
-class MethodResult:
+class EntryResult:
     """The scores of one method for one class.
 
     Attributes:
@@ -84,14 +84,14 @@ class Entry:
     name: str
     kind: Kind
     predicted: str = ""
-    results: tuple[MethodResult, ...] = ()
+    results: tuple[EntryResult, ...] = ()
     photo: str = ""
     aspect_ratio: float = 1.0
     notes: tuple[str, ...] = ()
     error: str | None = None
 
     @property
-    def first_results(self) -> tuple[MethodResult, ...]:
+    def first_results(self) -> tuple[EntryResult, ...]:
         """The results of all methods for the class shown first."""
         return self.results[: len({result.method for result in self.results})]
 
@@ -142,7 +142,7 @@ def group_scores(entries: Sequence[Entry]) -> dict[str, list[float]]:
 
 def _list_results(
     explanations: Mapping[str, Explanation], measured: Faithfulness | None
-) -> list[MethodResult]:
+) -> list[EntryResult]:
     """Methods within classes, so that the maps of a class stand side by side."""
     classes = {label: one.classes() for label, one in explanations.items()}
     results = []
@@ -152,7 +152,7 @@ def _list_results(
             curves = None
             if measured is not None:
                 curves = DeletionCurves.from_curves(measured.get(label, one.index))
-            results.append(MethodResult(label, one, _show_scores(explanation, at, one), curves))
+            results.append(EntryResult(label, one, _show_scores(explanation, at, one), curves))
     return results
 
 

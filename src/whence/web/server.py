@@ -17,7 +17,6 @@ from starlette.middleware import Middleware
 from whence.errors import WhenceError
 from whence.render.colors import THEMES, get_colormap
 from whence.render.overlay import tabulate_colors, tabulate_opacities
-from whence.render.styles import switched_style
 from whence.render.templates import read_asset, render_template
 from whence.web.limits import MAX_UPLOAD_BYTES
 from whence.web.page import build_page
@@ -81,7 +80,7 @@ def serve_page(service: ExplanationService, options: ServerOptions) -> Iterator[
                 footer_links=[],
                 app_kwargs={"middleware": [request_filter], "docs_url": None, "openapi_url": None},
                 theme=_make_theme(),
-                css=switched_style(".dark") + str(read_asset("web/static/page.css")),
+                css=_make_css(),
                 head=_make_script(),
             )
         except OSError as error:
@@ -155,6 +154,11 @@ def _make_theme() -> gr.themes.Base:
         button_primary_background_fill_dark="*primary_600",
         button_primary_background_fill_hover_dark="*primary_700",
     )
+
+
+def _make_css() -> str:
+    colors = render_template("render/templates/switched.css.j2", dark=".dark")
+    return str(colors + read_asset("web/static/page.css"))
 
 
 def _make_script() -> str:
