@@ -1,4 +1,4 @@
-"""Random numbers that depend on a seed alone: not on defaults for devices and types."""
+"""Random numbers that depend on a seed alone: not on default devices and types."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ import torch
 from torch import Tensor
 
 
-class Chance:
-    """Draws on the CPU, numbers in single precision; the global generator is left alone.
+class SeededRandom:
+    """Draws random numbers on the CPU; the global generator is left alone.
 
     Args:
-        seed: Where random numbers start.
+        seed: Of the generator.
     """
 
     def __init__(self, seed: int) -> None:
-        self._source = torch.Generator("cpu").manual_seed(seed)
+        self._generator = torch.Generator("cpu").manual_seed(seed)
 
-    def uniform(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Numbers between 0 and 1."""
-        return torch.rand(shape, generator=self._source, device="cpu", dtype=dtype)
+    def draw_uniform(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Draw numbers between 0 and 1."""
+        return torch.rand(shape, generator=self._generator, device="cpu", dtype=dtype)
 
-    def normal(self, *shape: int) -> Tensor:
-        """Numbers of a standard normal distribution."""
-        return torch.randn(shape, generator=self._source, device="cpu", dtype=torch.float32)
+    def draw_normal(self, *shape: int) -> Tensor:
+        """Draw numbers of a standard normal distribution, in single precision."""
+        return torch.randn(shape, generator=self._generator, device="cpu", dtype=torch.float32)
 
-    def below(self, limit: int, count: int) -> list[int]:
-        """Whole numbers from 0 to below a limit."""
-        drawn = torch.randint(limit, (count,), generator=self._source, device="cpu")
+    def draw_integers(self, limit: int, count: int) -> list[int]:
+        """Draw integers from 0 to below a limit."""
+        drawn = torch.randint(limit, (count,), generator=self._generator, device="cpu")
         return [int(one) for one in drawn]
 
-    def some(self, count: int, of: int) -> list[int]:
-        """Different whole numbers from 0 to below a limit, in order."""
-        drawn = torch.randperm(of, generator=self._source, device="cpu")[:count]
+    def draw_subset(self, count: int, limit: int) -> list[int]:
+        """Draw different integers from 0 to below a limit, in rising order."""
+        drawn = torch.randperm(limit, generator=self._generator, device="cpu")[:count]
         return sorted(int(one) for one in drawn)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whence._util.extras import needed
+from whence._util.text import to_printable
 from whence.benchmark.columns import Columns
 from whence.benchmark.protocols.base import Curve
 
@@ -55,7 +56,6 @@ def draw_chart(curves: Sequence[Curve], results: Mapping[str, Columns], title: s
     figure = needed("matplotlib.figure", "matplotlib", "benchmark").Figure(
         (columns * _PANEL[0], height), layout="constrained"
     )
-    figure.suptitle(_escape(title), x=0.01, ha="left", fontsize=11)
     styles = {
         method: {
             "color": _COLORS[at % len(_COLORS)],
@@ -64,20 +64,24 @@ def draw_chart(curves: Sequence[Curve], results: Mapping[str, Columns], title: s
         for at, method in enumerate(results)
     }
     lines = {}
-    axes = figure.subplots(rows, columns, squeeze=False).flat
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for ax in axes[len(panels) :]:
+        ax.remove()
     for ax, (curve, means) in zip(axes, panels, strict=False):
         _style_panel(ax, curve)
         for method, mean in means.items():
             lines[method] = ax.plot(curve.x, mean, linewidth=1.5, **styles[method])[0]
         if curve.percent:
-            ax.set_ylim(bottom=min(0.0, ax.get_ylim()[0]))
-    for ax in axes:
-        ax.remove()
+            low, high = (float(edge(list(means.values()))) for edge in (np.min, np.max))
+            bottom = min(0.0, low)
+            ax.set_ylim(bottom, high + 0.05 * (high - bottom or 1))
     shown = [method for method in results if method in lines]
     figure.legend(
         [lines[method] for method in shown],
         [_escape(method) for method in shown],
-        loc="outside lower left",
+        title=_escape(title),
+        loc="outside upper left",
+        alignment="left",
         ncols=3 * columns,
         fontsize=8,
         frameon=False,
@@ -88,18 +92,17 @@ def draw_chart(curves: Sequence[Curve], results: Mapping[str, Columns], title: s
 
 
 def _style_panel(ax: Axes, curve: Curve) -> None:
-    from matplotlib.ticker import PercentFormatter
-
     ax.set_title(curve.title, loc="left", fontsize=9)
     ax.set_xlabel(curve.x_title, fontsize=8, color="0.35")
     ax.tick_params(labelsize=8, labelcolor="0.35", length=0)
     ax.grid(axis="y", color="0.9", linewidth=0.8)
     ax.spines[:].set_visible(False)
     ax.margins(x=0.01)
+    ax.locator_params(nbins=6)
     if curve.percent:
-        ax.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+        ax.yaxis.set_major_formatter(lambda value, _: f"{100 * value:g} %")
 
 
 def _escape(text: str) -> str:
-    """Text that matplotlib does not read as a formula."""
-    return text.replace("$", r"\$")
+    """Text without control characters, which matplotlib does not read as a formula."""
+    return to_printable(text).replace("$", r"\$")

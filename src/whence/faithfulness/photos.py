@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from whence._util.random import Chance
+from whence._util.random import SeededRandom
 from whence.errors import WhenceError
 from whence.explanation import Explanation
 from whence.metrics.pixels import Fill, fill_pixels, spread_patches, upsample_maps
@@ -83,7 +83,7 @@ class PhotoUnits:
         # Drawn for patches and upsampled as maps are: single black pixels would be another test.
         if explanation.grid is None:
             raise WhenceError("The explanation has no grid of patches, which random orders need.")
-        drawn = Chance(seed).uniform(draws, *explanation.grid)
+        drawn = SeededRandom(seed).draw_uniform(draws, *explanation.grid)
         return upsample_maps(drawn, self.run.size).flatten(1)
 
     def arrange(self, deleted: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import re
 import torch
 from torch import Tensor
 
-from whence._util.random import Chance
+from whence._util.random import SeededRandom
 from whence.errors import WhenceError
 from whence.explanation import Explanation
 from whence.models import LoadedModel, Prepared
@@ -50,7 +50,7 @@ class TextUnits:
 
     def draw_scores(self, draws: int, seed: int, explanation: Explanation) -> Tensor:  # noqa: ARG002
         """Random scores, (draws, units)."""
-        return Chance(seed).uniform(draws, len(self.spans))
+        return SeededRandom(seed).draw_uniform(draws, len(self.spans))
 
     def arrange(self, deleted: Tensor) -> Tensor:
         """Deleted words as (words,)."""

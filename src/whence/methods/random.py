@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from whence._util.random import Chance
+from whence._util.random import SeededRandom
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
 
@@ -31,7 +31,7 @@ class Random(Method):
     seed: int = 0
 
     def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
-        drawn = Chance(self.seed).uniform(evidence.tokens, dtype=torch.float64)
+        drawn = SeededRandom(self.seed).draw_uniform(evidence.tokens, dtype=torch.float64)
         positions = (evidence.real().cumsum(1) - 1).clamp(min=0)
         scores = drawn.to(evidence.pooling)[positions]
         return scores.expand(len(evidence.pooling), -1, -1)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from whence._util.random import Chance
+from whence._util.random import SeededRandom
 from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
@@ -94,11 +94,11 @@ class Rise(Method):
         height, width = inputs.shape[-2:]
         side = self.resolution
         cell = (-(-height // side), -(-width // side))
-        chance = Chance(self.seed)
-        cells = chance.uniform(self.masks, 1, side, side) < self.keep
+        generator = SeededRandom(self.seed)
+        cells = generator.draw_uniform(self.masks, 1, side, side) < self.keep
         cells = cells.to(inputs)
-        down = chance.below(cell[0], self.masks)
-        right = chance.below(cell[1], self.masks)
+        down = generator.draw_integers(cell[0], self.masks)
+        right = generator.draw_integers(cell[1], self.masks)
         size = ((side + 1) * cell[0], (side + 1) * cell[1])
         pixels = height * width / (grid[0] * grid[1])
 
@@ -122,9 +122,9 @@ class Rise(Method):
         assert inputs is not None
         check_one_row_per_token(evidence, inputs.shape[1])
         real = real_inputs(evidence)
-        chance = Chance(self.seed)
+        generator = SeededRandom(self.seed)
         # Drawn token by token: those of a longer text begin like those of a shorter one.
-        numbers = [chance.uniform(self.masks) for _ in range(inputs.shape[1])]
+        numbers = [generator.draw_uniform(self.masks) for _ in range(inputs.shape[1])]
         shown = (torch.stack(numbers, 1) < self.keep).to(inputs)
         # The first numbers belong to the first real token, wherever padding stands.
         place = (real.cumsum(1) - 1).clamp(min=0)

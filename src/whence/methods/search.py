@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from whence._util.random import Chance
+from whence._util.random import SeededRandom
 from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.methods.registry import Method, build, get, register
@@ -195,7 +195,7 @@ class Search(Method):
         others = [way for way in ways if not way.joint]
         room = self.budget - len(first)
         if len(others) > room:
-            others = [others[at] for at in Chance(self.seed).some(room, of=len(others))]
+            others = [others[at] for at in SeededRandom(self.seed).draw_subset(room, len(others))]
         return [*first, *others]
 
 

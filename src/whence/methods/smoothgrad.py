@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from whence._util.random import Chance
+from whence._util.random import SeededRandom
 from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
@@ -84,12 +84,12 @@ class SmoothGrad(Method):
         real = _spread(real_inputs(evidence), inputs)
         kept = [values[where] for values, where in zip(inputs, real, strict=True)]
         deviations = [self.noise * (k.max() - k.min()) if len(k) else k.sum() for k in kept]
-        seeds = Chance(self.seed).below(2**62, self.samples)
+        seeds = SeededRandom(self.seed).draw_integers(2**62, self.samples)
 
         @lru_cache(maxsize=1)
         def drawn(copy: int, count: int) -> Tensor:
             # On the CPU and in single precision: the same for every device and precision.
-            return Chance(seeds[copy]).normal(count)
+            return SeededRandom(seeds[copy]).draw_normal(count)
 
         def noise(copy: int, sample: int) -> Tensor:
             numbers = drawn(copy, len(kept[sample])).to(inputs)

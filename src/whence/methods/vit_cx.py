@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from whence._util.extras import needed
 from whence._util.progress import bar
-from whence._util.random import Chance
+from whence._util.random import SeededRandom
 from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
@@ -96,12 +96,12 @@ class VitCx(Method):
         image = forwards.inputs[sample]
         at = evidence.classes.new_tensor([sample])
         unchanged = evidence.probabilities(evidence.logits[at], at)
-        source = Chance(self.seed)
+        source = SeededRandom(self.seed)
         scores = [unchanged[:, :0]]
         for part in forwards.parts(len(masks), "masking", max(1, forwards.rows_at_once // 2)):
             mask = masks[part, None]
             # Drawn one by one: a mask's noise depends neither on the part nor on the other masks.
-            drawn = [source.normal(*image.shape) for _ in mask]
+            drawn = [source.draw_normal(*image.shape) for _ in mask]
             noise = self.noise * torch.stack(drawn).to(image) * (1 - mask)
             rows = torch.cat([image * mask + noise, image + noise])
             samples = at.expand(len(rows))
