@@ -1,4 +1,4 @@
-"""Asking the page as any program would: plain HTTP."""
+"""A client of the page that uses plain HTTP, as any program could."""
 
 import io
 import json
@@ -6,14 +6,14 @@ import json
 from PIL import Image
 
 
-def png(width=48, height=32, color="teal"):
+def make_png(width=48, height=32, color="teal"):
     out = io.BytesIO()
     Image.new("RGB", (width, height), color).save(out, "PNG")
     return out.getvalue()
 
 
 class RefusedError(Exception):
-    """The server's answer was an error, in these words."""
+    """The server answered with this error."""
 
 
 class Client:
@@ -39,7 +39,7 @@ class Client:
         return {"path": path, "meta": {"_type": "gradio.FileData"}, **more}
 
     def call(self, name, *data):
-        """What an event gives, or RefusedError with what was said."""
+        """Call an event and wait for its result."""
         joined = self.http.post(
             f"/gradio_api/call/{name}",
             content=json.dumps({"data": data}),  # as ASCII, whatever the text holds
@@ -49,15 +49,15 @@ class Client:
             raise RefusedError(f"{joined.status_code}: {joined.text}")
         return self.wait(name, joined.json()["event_id"])
 
-    def wait(self, name, event):
-        told = None
-        with self.http.stream("GET", f"/gradio_api/call/{name}/{event}") as lines:
+    def wait(self, name, event_id):
+        event_type = None
+        with self.http.stream("GET", f"/gradio_api/call/{name}/{event_id}") as lines:
             for line in lines.iter_lines():
                 if line.startswith("event:"):
-                    told = line.removeprefix("event:").strip()
-                elif line.startswith("data:") and told in ("complete", "error"):
+                    event_type = line.removeprefix("event:").strip()
+                elif line.startswith("data:") and event_type in ("complete", "error"):
                     data = json.loads(line.removeprefix("data:"))
-                    if told == "error":
+                    if event_type == "error":
                         raise RefusedError(str(data))
                     return data
         raise AssertionError("the server said nothing")

@@ -135,14 +135,14 @@ def test_a_new_input_takes_away_what_was_said_of_the_old_one(desktop):
     desktop.wait_for_selector(".heads", state="detached")
 
 
-def test_a_full_queue_is_told(desktop):
+def test_a_full_queue_shows_a_message(desktop):
     full = {"status": 503, "json": {"detail": "Queue is full."}}
     desktop.route("**/queue/join*", lambda route: route.fulfill(**full))
     press(desktop, "Use the sample photo")
     desktop.wait_for_selector("text=currently busy")
 
 
-def test_mistakes_are_told(desktop):
+def test_mistakes_show_a_message(desktop):
     desktop.get_by_role("tab", name="Text").click()
     press(desktop, "Explain")
     desktop.wait_for_selector("text=Type a text first")

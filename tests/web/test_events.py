@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from tests.web.client import Client, RefusedError, png
+from tests.web.client import Client, RefusedError, make_png
 
 pytest.importorskip("gradio", reason="whence[web] is not installed")
 
@@ -13,13 +13,13 @@ from whence.web import handlers
 from whence.web.server import ServerOptions, serve_page
 
 
-def test_what_nobody_thought_of_is_not_told_to_strangers(client, monkeypatch):
+def test_unexpected_errors_go_to_the_log_only(client, monkeypatch):
     def broken(*_):
         raise RuntimeError("a secret of the machine")
 
     monkeypatch.setattr("whence.web.handlers.decode_photo", broken)
     with pytest.raises(RefusedError) as refused:
-        client.call("explain_image", "photos", client.upload(png()), [], ["tiba"])
+        client.call("explain_image", "photos", client.upload(make_png()), [], ["tiba"])
     assert "secret" not in str(refused.value)
     assert "log" in str(refused.value)
 
@@ -51,18 +51,18 @@ def test_a_full_queue_says_that_it_is_busy(service, monkeypatch):
         assert "film" in client.call("explain_text", *request["data"])[2]
 
 
-def test_progress_is_told(client):
-    data = ["photos", client.upload(png()), [0, 1], ["gae", "random"]]
+def test_progress_is_reported(client):
+    data = ["photos", client.upload(make_png()), [0, 1], ["gae", "random"]]
     ids = {one["api_name"]: one["id"] for one in client.http.get("/config").json()["dependencies"]}
     request = {"data": data, "fn_index": ids["faithful_image"], "session_hash": "one"}
     client.http.post("/gradio_api/queue/join", json=request).raise_for_status()
-    told = []
+    messages = []
     with client.http.stream("GET", "/gradio_api/queue/data?session_hash=one") as lines:
         for line in lines.iter_lines():
             if line.startswith("data:"):
-                told.append(json.loads(line.removeprefix("data:")))
-                if told[-1]["msg"] == "process_completed":
+                messages.append(json.loads(line.removeprefix("data:")))
+                if messages[-1]["msg"] == "process_completed":
                     break
-    steps = [one["progress_data"][0] for one in told if one["msg"] == "progress"]
+    steps = [one["progress_data"][0] for one in messages if one["msg"] == "progress"]
     assert steps
     assert steps[-1]["desc"] == "Removing parts"

@@ -14,7 +14,7 @@ from PIL import Image
 from transformers import ViTForImageClassification
 
 from tests.saved import photo
-from tests.web.client import RefusedError, png
+from tests.web.client import RefusedError, make_png
 from whence import WhenceError, explain
 from whence._util.defaults import METHOD
 from whence.faithfulness import measure
@@ -23,35 +23,37 @@ from whence.models import load
 pytest.importorskip("gradio", reason="whence[web] is not installed")
 
 
-def as_png(image):
+def encode_png(image):
     out = io.BytesIO()
     image.save(out, "PNG")
     return out.getvalue()
 
 
-def attribute(name, html):
+def read_attributes(name, html):
     return [unescape(value) for value in re.findall(rf'{name}="([^"]*)"', html)]
 
 
 def test_overlays_hold_the_scores_of_the_library(client, service):
     image, names = photo(), ["tiba", "gae", "random"]
     chances, classes, result = client.call(
-        "explain_image", "photos", client.upload(as_png(image)), ["cat", 1], names
+        "explain_image", "photos", client.upload(encode_png(image)), ["cat", 1], names
     )
     assert chances.count("<li>") == 3
     assert classes["value"] == [0, 1]
-    found = attribute("data-scores", result)
+    overlays = read_attributes("data-scores", result)
     expected = [
         explain(image, service.models["photos"], classes=[0, 1], method=method).scores[0, at]
         for method in names
         for at in range(2)
     ]
-    for shown, scores in zip(found, expected, strict=True):
+    for shown, scores in zip(overlays, expected, strict=True):
         assert np.allclose([float(s) for s in shown.split()], scores, rtol=1e-3, atol=1e-7)
 
 
 def test_without_classes_the_two_most_probable_are_explained(client):
-    _, classes, result = client.call("explain_image", "photos", client.upload(png()), [], [METHOD])
+    _, classes, result = client.call(
+        "explain_image", "photos", client.upload(make_png()), [], [METHOD]
+    )
     assert len(set(classes["value"])) == 2
     assert result.count('class="map"') == 2
 
@@ -68,23 +70,23 @@ def test_words_hold_the_scores_of_the_library(client, service):
     scores = [score for _, score in explained.words()]
     largest = max(map(abs, scores))
     assert texts == ["the", "film", "is", "not", "bad"]
-    shares = [float(s) for s in attribute("data-share", words)]
+    shares = [float(s) for s in read_attributes("data-share", words)]
     assert np.allclose(shares, [score / largest for score in scores], atol=6e-4)
 
 
 def test_curves_and_masks_are_those_of_the_library(client, service):
     image = photo()
     (result,) = client.call(
-        "faithful_image", "photos", client.upload(as_png(image)), [2], ["tiba", "gae"]
+        "faithful_image", "photos", client.upload(encode_png(image)), [2], ["tiba", "gae"]
     )
-    (curves,) = map(json.loads, attribute("data-curves", result))
+    (curves,) = map(json.loads, read_attributes("data-curves", result))
     loaded = service.models["photos"]
     prepared = loaded.prepare([image])
     explanations = {m: loaded.explain(prepared, classes=[2], method=m) for m in ("tiba", "gae")}
-    found = measure(loaded, prepared, explanations)
-    assert [one["method"] for one in curves] == [one.method for one in found.rank_methods(2)]
+    faithfulness = measure(loaded, prepared, explanations)
+    assert [one["method"] for one in curves] == [one.method for one in faithfulness.rank_methods(2)]
     for one in curves:
-        expected = found.get(one["method"], 2)
+        expected = faithfulness.get(one["method"], 2)
         for order in ("most", "least", "random"):
             assert np.allclose(one["curves"][order], expected.get_curve(order), atol=1e-4)
             content = base64.b64decode(one["masks"][order].partition(",")[2])
@@ -95,33 +97,33 @@ def test_curves_and_masks_are_those_of_the_library(client, service):
 
 def test_a_method_has_one_colour_whatever_its_rank(client):
     names = ["tiba", "gae", "random", "rollout"]
-    given = client.upload(as_png(photo()))
+    given = client.upload(encode_png(photo()))
     (result,) = client.call("faithful_image", "photos", given, [0, 1, 2], names)
-    found = [json.loads(curves) for curves in attribute("data-curves", result)]
-    assert len({tuple(one["method"] for one in curves) for curves in found}) > 1
-    colors = {(one["method"], one["color"]) for curves in found for one in curves}
+    classes = [json.loads(curves) for curves in read_attributes("data-curves", result)]
+    assert len({tuple(one["method"] for one in curves) for curves in classes}) > 1
+    colors = {(one["method"], one["color"]) for curves in classes for one in curves}
     assert len(colors) == len({color for _, color in colors}) == len(names)
 
 
 def test_curves_of_a_text(client):
     (result,) = client.call("faithful_text", "texts", "the film is not bad", [], ["gae"])
-    ((one,),) = map(json.loads, attribute("data-curves", result))
+    ((one,),) = map(json.loads, read_attributes("data-curves", result))
     assert one["words"] == ["the", "film", "is", "not", "bad"]
     assert len(one["curves"]["most"]) == 10
 
 
 def test_heads_hold_the_models_own_attention(client, image_model):
     image = photo()
-    update, result = client.call("heads_image", "photos", client.upload(as_png(image)), 3)
+    update, result = client.call("heads_image", "photos", client.upload(encode_png(image)), 3)
     assert update["value"] == 3
     assert len(update["choices"]) == 17
-    (found,) = map(json.loads, attribute("data-heads", result))
+    (data,) = map(json.loads, read_attributes("data-heads", result))
     model = ViTForImageClassification.from_pretrained(
         image_model, attn_implementation="eager", dtype=torch.float32
     )
     pixels = load(image_model).prepare([image]).inputs
     maps = model(pixels, output_attentions=True).attentions
-    for heads, expected in zip(found["weights"], maps, strict=True):
+    for heads, expected in zip(data["weights"], maps, strict=True):
         for head, weights in zip(heads, expected[0, :, 3, 1:], strict=True):
             shares = np.frombuffer(base64.b64decode(head), np.uint8)
             assert np.allclose(shares, 255 * (weights / weights.max()).detach(), atol=0.51)
@@ -132,16 +134,16 @@ def test_heads_of_a_text(client):
     assert [name for name, _ in update["choices"]] == [
         *("0: [CLS]", "1: the", "2: film", "3: is", "4: not", "5: bad", "6: [SEP]")
     ]
-    (found,) = map(json.loads, attribute("data-heads", result))
-    assert found["grid"] is None
-    assert len(found["weights"]) == 2
+    (data,) = map(json.loads, read_attributes("data-heads", result))
+    assert data["grid"] is None
+    assert len(data["weights"]) == 2
 
 
 def test_a_bundle_reopens(client):
-    given = client.upload(as_png(photo()))
-    wanted = ("photos", given, [1, 0], ["tiba", "gae"])
-    _, _, result = client.call("explain_image", *wanted)
-    (saved,) = client.call("save_image", *wanted)
+    given = client.upload(encode_png(photo()))
+    request = ("photos", given, [1, 0], ["tiba", "gae"])
+    _, _, result = client.call("explain_image", *request)
+    (saved,) = client.call("save_image", *request)
     content = client.http.get(saved["url"]).content
     with zipfile.ZipFile(io.BytesIO(content)) as file:
         assert {"settings.json", "input.png", "tiba.safetensors", "gae-1.png"} <= set(
@@ -150,9 +152,9 @@ def test_a_bundle_reopens(client):
     what, model, classes, methods, _, opened, *_ = client.call(
         "open_image", client.upload(content, "whence.zip", "application/zip")
     )
-    assert client.http.get(what["url"]).content == as_png(photo())
+    assert client.http.get(what["url"]).content == encode_png(photo())
     assert (model, classes["value"], methods) == ("photos", [1, 0], ["tiba", "gae"])
-    assert attribute("data-scores", opened) == attribute("data-scores", result)
+    assert read_attributes("data-scores", opened) == read_attributes("data-scores", result)
 
 
 def test_a_bundle_of_a_text_reopens_on_its_tab_only(client):
@@ -169,14 +171,14 @@ def test_a_method_that_fails_says_so_and_the_others_go_on(client, monkeypatch):
         raise WhenceError("No <b>luck</b> today.")
 
     monkeypatch.setattr("whence.methods.gae.Gae.__call__", fails)
-    given = client.upload(png(40, 40, "navy"))
+    given = client.upload(make_png(40, 40, "navy"))
     _, _, result = client.call("explain_image", "photos", given, [0], ["gae", "tiba"])
     assert "No &lt;b&gt;luck&lt;/b&gt; today." in result
     assert result.count('class="map"') == 1
 
 
 @pytest.mark.parametrize(
-    ("model", "classes", "methods", "said"),
+    ("model", "classes", "methods", "message"),
     [
         ("google/vit-base-patch16-224", [0], ["random"], "does not offer"),
         ("/etc", [0], ["random"], "does not offer"),
@@ -197,12 +199,12 @@ def test_a_method_that_fails_says_so_and_the_others_go_on(client, monkeypatch):
         ("photos", [0], None, "6 methods"),
     ],
 )
-def test_requests_for_what_is_not_offered(client, model, classes, methods, said):
-    with pytest.raises(RefusedError, match=said):
-        client.call("explain_image", model, client.upload(png()), classes, methods)
+def test_requests_for_what_is_not_offered(client, model, classes, methods, message):
+    with pytest.raises(RefusedError, match=message):
+        client.call("explain_image", model, client.upload(make_png()), classes, methods)
 
 
 @pytest.mark.parametrize("token", [-1, 17, "x", None, [1], 1e99])
 def test_tokens_that_are_not_there(client, token):
     with pytest.raises(RefusedError, match="token"):
-        client.call("heads_image", "photos", client.upload(png()), token)
+        client.call("heads_image", "photos", client.upload(make_png()), token)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.web.client import RefusedError, png
+from tests.web.client import RefusedError, make_png
 from whence.web.limits import MAX_BODY_BYTES, MAX_UPLOAD_BYTES
 
 SVG = b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>'
@@ -21,9 +21,9 @@ def test_names_with_paths_stay_in_the_folder(client):
         "a\0b.png",
         "x" * 900,
     ):
-        path = Path(client.upload(png(), name)["path"])
+        path = Path(client.upload(make_png(), name)["path"])
         assert path.resolve().is_relative_to(folder)
-        assert path.read_bytes() == png()
+        assert path.read_bytes() == make_png()
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_wrong_content_types(client):
             "/gradio_api/call/explain_text", content=body, headers={"content-type": kind}
         )
         assert 400 <= answer.status_code < 500
-    assert client.http.post("/gradio_api/upload", content=png()).status_code == 400
+    assert client.http.post("/gradio_api/upload", content=make_png()).status_code == 400
 
 
 def test_an_uploaded_svg_or_page_is_never_shown_as_one(client):

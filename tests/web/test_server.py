@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from tests.web.client import Client, png
+from tests.web.client import Client, make_png
 from whence import WhenceError
 
 pytest.importorskip("gradio", reason="whence[web] is not installed")
@@ -13,7 +13,7 @@ pytest.importorskip("gradio", reason="whence[web] is not installed")
 from whence.web.server import ServerOptions, serve_page
 
 
-def test_the_page_is_there_and_may_ask_no_other_place(client):
+def test_the_page_may_load_nothing_from_other_hosts(client):
     answer = client.http.get("/")
     assert answer.status_code == 200
     assert "default-src 'self'" in answer.headers["content-security-policy"]
@@ -26,7 +26,7 @@ def test_with_auth_nothing_works_without_it(service):
         Client(address) as client,
     ):
         request = {"data": ["texts", "a film", [1], ["random"]]}
-        files = {"files": ("a.png", png(), "image/png")}
+        files = {"files": ("a.png", make_png(), "image/png")}
         assert client.http.post("/gradio_api/call/explain_text", json=request).status_code == 401
         assert client.http.post("/gradio_api/upload", files=files).status_code == 401
         assert client.http.get("/config").status_code == 401
@@ -51,7 +51,7 @@ def test_the_server_connects_to_nobody(service, monkeypatch):
     assert outside == []
 
 
-def test_a_taken_port_is_told(service, client):
+def test_a_taken_port_is_refused(service, client):
     port = client.http.base_url.port
     with (
         pytest.raises(WhenceError, match=f"port {port}"),
@@ -61,7 +61,7 @@ def test_a_taken_port_is_told(service, client):
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "nowhere.invalid", "2001:db8::1"])
-def test_an_address_of_another_machine_is_told_at_once(service, host, monkeypatch):
+def test_an_address_of_another_machine_is_refused_at_once(service, host, monkeypatch):
     monkeypatch.setattr("gradio.Blocks.launch", None)
     with (
         pytest.raises(WhenceError, match=f"'{host}' is no address"),
@@ -70,7 +70,7 @@ def test_an_address_of_another_machine_is_told_at_once(service, host, monkeypatc
         pass
 
 
-def test_the_other_loopback(service):
+def test_loopback_of_ipv6(service):
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
@@ -81,7 +81,7 @@ def test_the_other_loopback(service):
         assert client.http.get("/", headers={"host": "example.org"}).status_code == 421
 
 
-def test_a_proxy_is_not_asked(service, monkeypatch):
+def test_no_proxy_is_used(service, monkeypatch):
     """Neither to see whether the page is there, nor by anything while it is."""
     for name in ("http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")

@@ -5,7 +5,7 @@ import inspect
 import pytest
 from PIL import Image
 
-from tests.web.client import png
+from tests.web.client import make_png
 from whence import Explainer, WhenceError, methods
 from whence._util.defaults import METHOD
 from whence.models import load
@@ -36,7 +36,7 @@ def test_two_models_of_one_name(image_model):
 
 
 def test_probabilities_are_those_of_a_plain_forward(service, image_model):
-    prediction = service.predict("photos", decode_photo(png()))
+    prediction = service.predict("photos", decode_photo(make_png()))
     loaded = load(image_model)
     pixels = loaded.prepare([Image.new("RGB", (48, 32), "teal")]).inputs
     expected = loaded.model(pixels).logits[0].detach().double().softmax(0)
@@ -47,15 +47,17 @@ def test_probabilities_are_those_of_a_plain_forward(service, image_model):
 
 
 def test_a_cached_explanation_is_not_computed_again(service, monkeypatch):
-    what = check_text("a film , not very good")
-    first = service.explain("texts", what, [0], ["gae"])[0].explanation
+    def explain():
+        prediction = service.predict("texts", check_text("a film , not very good"))
+        return service.explain(prediction, [0], ["gae"])[0].explanation
+
+    first = explain()
     monkeypatch.setattr(Explainer, "explain", None)
-    again = service.explain("texts", check_text("a film , not very good"), [0], ["gae"])
-    assert again[0].explanation is first
+    assert explain() is first
 
 
 def test_cached_photos_are_small_and_uploads_unchanged(service):
-    what = decode_photo(png(1600, 800))
+    what = decode_photo(make_png(1600, 800))
     prediction = service.predict("photos", what)
     assert max(prediction.prepared.shown[0].size) == SHOWN_SIDE
     assert what.image.size == (1600, 800)

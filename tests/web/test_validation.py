@@ -11,7 +11,7 @@ from PIL import Image
 from tests.web.client import RefusedError
 
 
-def chunk(kind, content):
+def make_chunk(kind, content):
     return (
         struct.pack(">I", len(content))
         + kind
@@ -20,20 +20,20 @@ def chunk(kind, content):
     )
 
 
-def png_of(width, height, data=b""):
+def make_png(width, height, data=b""):
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    parts = chunk(b"IHDR", header), chunk(b"IDAT", data), chunk(b"IEND", b"")
+    parts = make_chunk(b"IHDR", header), make_chunk(b"IDAT", data), make_chunk(b"IEND", b"")
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
-def zip_bomb():
+def make_zip_bomb():
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr("settings.json", b"0" * 50_000_000)
     return out.getvalue()
 
 
-def heavy_png():
+def make_large_png():
     """A small file whose picture is large, of one colour."""
     out = io.BytesIO()
     Image.new("L", (8000, 8000)).save(out, "PNG")
@@ -44,12 +44,12 @@ SVG = b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>'
 
 
 @pytest.mark.parametrize(
-    ("content", "name", "said"),
+    ("content", "name", "message"),
     [
-        (png_of(50_000, 50_000), "a.png", "million pixels"),
-        (heavy_png(), "a.png", "million pixels"),
-        (png_of(64, 64, zlib.compress(b"\0" * 100)), "a.png", "damaged"),
-        (zip_bomb(), "a.png", "not a photo"),
+        (make_png(50_000, 50_000), "a.png", "million pixels"),
+        (make_large_png(), "a.png", "million pixels"),
+        (make_png(64, 64, zlib.compress(b"\0" * 100)), "a.png", "damaged"),
+        (make_zip_bomb(), "a.png", "not a photo"),
         (SVG, "a.svg", "not a photo"),
         (SVG, "a.png", "not a photo"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "a.png", "not a photo"),
@@ -58,9 +58,9 @@ SVG = b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>'
         (b"hello", "../../../../etc/cron.d/a.png", "not a photo"),
     ],
 )
-def test_photos_that_are_none(client, content, name, said):
+def test_photos_that_are_none(client, content, name, message):
     given = client.upload(content, name, "image/png")
-    with pytest.raises(RefusedError, match=said):
+    with pytest.raises(RefusedError, match=message):
         client.call("explain_image", "photos", given, [], ["random"])
 
 

@@ -8,13 +8,21 @@ import gradio as gr
 
 from whence._util.defaults import METHOD
 from whence.errors import WhenceError
+from whence.faithfulness import measure
 from whence.inputs.sources import Kind
 from whence.web import views
+from whence.web.attention_heads import compute_head_attention
 from whence.web.bundle import Bundle, pack_bundle, unpack_bundle
 from whence.web.limits import MAX_PHOTO_BYTES, MAX_UPLOAD_BYTES
 from whence.web.service import ExplanationService, MethodResult, get_explanations
 from whence.web.uploads import UploadFolder
-from whence.web.validation import PageInput, UploadedPhoto, check_text, decode_photo
+from whence.web.validation import (
+    PageInput,
+    SubmittedText,
+    UploadedPhoto,
+    check_text,
+    decode_photo,
+)
 
 # This many of the most probable classes are explained if none are chosen.
 _DEFAULT_CLASSES = 2
@@ -40,10 +48,9 @@ class TabHandlers:
         self, model: str, value: object, classes: object, names: object
     ) -> tuple[object, ...]:
         """Probabilities, the explained classes, and their explanations by each method."""
-        page_input = self._read_input(value)
-        prediction = self.service.predict(model, page_input)
-        indices = self.service.resolve_classes(model, page_input, classes, _DEFAULT_CLASSES)
-        results = self.service.explain(model, page_input, indices, names)
+        prediction = self.service.predict(model, self._read_input(value))
+        indices = prediction.resolve_classes(classes, _DEFAULT_CLASSES)
+        results = self.service.explain(prediction, indices, names)
         update = gr.update(choices=self.list_classes(model), value=indices)
         html = views.render_results(results, prediction.photo)
         return views.render_probabilities(prediction), update, html
@@ -71,32 +78,34 @@ class TabHandlers:
         progress: gr.Progress = gr.Progress(),  # noqa: B008
     ) -> str:
         """Deletion curves of chosen methods and classes."""
-        page_input = self._read_input(value)
-        photo = self.service.predict(model, page_input).photo
-        indices = self.service.resolve_classes(model, page_input, classes)
+        prediction = self.service.predict(model, self._read_input(value))
+        results = self.service.explain(prediction, prediction.resolve_classes(classes), names)
 
         def report(done: int, total: int) -> None:
             progress((done, total), desc="Removing parts", unit="passes")
 
-        faithfulness = self.service.measure_faithfulness(model, page_input, indices, names, report)
-        results = self.service.explain(model, page_input, indices, names)
-        return views.render_faithfulness(faithfulness, photo, [r for r in results if r.error])
+        faithfulness = measure(
+            prediction.loaded, prediction.prepared, get_explanations(results), progress=report
+        )
+        failed = [result for result in results if result.error]
+        return views.render_faithfulness(faithfulness, prediction.photo, failed)
 
     def show_heads(self, model: str, value: object, token: object) -> tuple[object, str]:
         """The tokens that can be chosen, and the attention of one in all heads."""
-        page_input = self._read_input(value)
-        attention = self.service.attend(model, page_input, _parse_token(token))
-        photo = self.service.predict(model, page_input).photo
+        prediction = self.service.predict(model, self._read_input(value))
+        attention = compute_head_attention(
+            prediction.loaded, prediction.prepared, _parse_token(token)
+        )
         choices = [(f"{number}: {name}", number) for number, name in enumerate(attention.names)]
         update = gr.update(choices=choices, value=attention.token)
-        return update, views.render_heads(attention, photo)
+        return update, views.render_heads(attention, prediction.photo)
 
     def save_bundle(self, model: str, value: object, classes: object, names: object) -> str:
         """The path of a bundle with the input and its explanations."""
         page_input = self._read_input(value)
         prediction = self.service.predict(model, page_input)
-        indices = self.service.resolve_classes(model, page_input, classes, _DEFAULT_CLASSES)
-        results = self.service.explain(model, page_input, indices, names)
+        indices = prediction.resolve_classes(classes, _DEFAULT_CLASSES)
+        results = self.service.explain(prediction, indices, names)
         bundle = Bundle(model, page_input, prediction.photo, get_explanations(results))
         return self.uploads.store("whence.zip", pack_bundle(bundle))
 
@@ -105,26 +114,19 @@ class TabHandlers:
         if not value:
             raise WhenceError("Choose a bundle first.")
         bundle = unpack_bundle(self.uploads.read(_get_path(value), MAX_UPLOAD_BYTES))
-        page_input = bundle.page_input
-        is_photo = isinstance(page_input, UploadedPhoto)
+        is_photo = isinstance(bundle.page_input, UploadedPhoto)
         if is_photo != (self.kind == "image"):
             raise WhenceError("This bundle holds another kind of input: open it on the other tab.")
-        is_offered = bundle.model in self.service.list_models(self.kind)
-        choices = self.list_classes(bundle.model)
+        model, note = bundle.model, ""
+        classes = gr.update(choices=self.list_classes(model), value=bundle.classes)
+        if bundle.model not in self.service.list_models(self.kind):
+            model, classes = gr.skip(), gr.update(value=[])
+            note = views.render_note(f"Made with the model {bundle.model}, not offered here.")
         results = [MethodResult(name, one) for name, one in bundle.explanations.items()]
-        return (
-            self.uploads.store(f"photo.{page_input.extension}", page_input.content)
-            if isinstance(page_input, UploadedPhoto)
-            else page_input.text,
-            bundle.model if is_offered else gr.skip(),
-            gr.update(choices=choices, value=bundle.classes) if is_offered else gr.update(value=[]),
-            list(bundle.explanations),
-            ""
-            if is_offered
-            else views.render_note(f"Made with the model {bundle.model}, not offered here."),
-            views.render_results(results, bundle.photo),
-            *_clear_details(),
-        )
+        html = views.render_results(results, bundle.photo)
+        names = list(bundle.explanations)
+        shown = self._show_input(bundle.page_input)
+        return shown, model, classes, names, note, html, *_clear_details()
 
     def list_classes(self, model: str) -> list[tuple[str, int]]:
         """The names and indices of a model's classes; none if it is not offered."""
@@ -133,6 +135,12 @@ class TabHandlers:
             return []
         names = loaded.class_names
         return [(names.get(i, f"class {i}"), i) for i in range(loaded.class_count)]
+
+    def _show_input(self, page_input: PageInput) -> str:
+        """The value of the component that holds the input: a text, or the path of a photo."""
+        if isinstance(page_input, SubmittedText):
+            return page_input.text
+        return self.uploads.store(f"photo.{page_input.extension}", page_input.content)
 
     def _read_input(self, value: object) -> PageInput:
         if self.kind == "text":

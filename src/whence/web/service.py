@@ -1,4 +1,4 @@
-"""Predictions, explanations and faithfulness from the models that the page offers, with a cache."""
+"""Predictions and explanations by the models that the page offers, with a cache."""
 
 from __future__ import annotations
 
@@ -15,12 +15,10 @@ from whence._util.probabilities import to_probabilities
 from whence._util.text import format_probability
 from whence.errors import WhenceError
 from whence.explanation import Explanation
-from whence.faithfulness import Faithfulness, Progress, measure
 from whence.inputs.sources import Kind
 from whence.models import LoadedModel, Prepared, load
 from whence.models.forward import logits_of
 from whence.targets import resolve_classes
-from whence.web.attention_heads import HeadAttention, compute_head_attention
 from whence.web.limits import MAX_CLASSES, MAX_METHODS
 from whence.web.result_cache import ResultCache
 from whence.web.validation import PageInput, UploadedPhoto
@@ -57,20 +55,48 @@ class Prediction:
     """The prediction of a model for one input.
 
     Attributes:
+        key: The name of the model on the page, and the digest of the input.
+        loaded: The model.
         prepared: The input as the model takes it.
         classes: All classes, the most probable first.
-        notes: What preprocessing changed that the visitor should know.
     """
 
+    key: tuple[str, str]
+    loaded: LoadedModel
     prepared: Prepared
     classes: list[ClassProbability]
-    notes: list[str]
+
+    @property
+    def notes(self) -> list[str]:
+        """What preprocessing changed that the visitor should know."""
+        return self.prepared.notes[0]
 
     @property
     def photo(self) -> Image.Image | None:
         """The part of a photo that the model saw; None for a text."""
         shown = self.prepared.shown[0]
         return shown if isinstance(shown, Image.Image) else None
+
+    def resolve_classes(self, chosen: object, default_count: int = 1) -> list[int]:
+        """Turn chosen classes into indices; if none are chosen, take the most probable ones.
+
+        Args:
+            chosen: Indices or names, as a request sent them.
+            default_count: How many classes to take if none are chosen.
+
+        Raises:
+            WhenceError: A class does not exist, or too many were chosen.
+        """
+        if not chosen:
+            return [one.index for one in self.classes[:default_count]]
+        if not isinstance(chosen, list | tuple) or len(chosen) > MAX_CLASSES:
+            raise WhenceError(f"Choose up to {MAX_CLASSES} classes.")
+        if not all(isinstance(one, int | str) for one in chosen):
+            raise WhenceError("A class is chosen by its index or its name.")
+        logits = torch.zeros(1, self.loaded.class_count)
+        names = self.loaded.class_names
+        indices = resolve_classes(logits, names, classes=list(chosen))[0].tolist()
+        return list(dict.fromkeys(indices))
 
 
 @dataclass(frozen=True)
@@ -142,107 +168,44 @@ class ExplanationService:
         """The names of models for this kind of input."""
         return [name for name, loaded in self.models.items() if loaded.kind == kind]
 
-    def get_model(self, name: object, page_input: PageInput) -> LoadedModel:
-        """Get a model by name.
-
-        Raises:
-            WhenceError: It is not offered, or is not for such an input.
-        """
-        kind = "image" if isinstance(page_input, UploadedPhoto) else "text"
-        loaded = self.models.get(name) if isinstance(name, str) else None
-        if loaded is None:
-            raise WhenceError("This page does not offer that model.")
-        if loaded.kind != kind:
-            raise WhenceError(f"The model '{name}' explains {loaded.kind}s, not {kind}s.")
-        return loaded
-
-    def predict(self, model: str, page_input: PageInput) -> Prediction:
+    def predict(self, model: object, page_input: PageInput) -> Prediction:
         """Predict the classes of an input.
 
         Raises:
-            WhenceError: The model is not offered, or cannot read the input.
+            WhenceError: The model is not offered, is not for such an input, or cannot read it.
         """
-        loaded = self.get_model(model, page_input)
-        key = ("prediction", model, page_input.digest)
-        return self._cache.get_or_compute(key, lambda: _predict(loaded, page_input))
-
-    def resolve_classes(
-        self, model: str, page_input: PageInput, chosen: object, default_count: int = 1
-    ) -> list[int]:
-        """Turn chosen classes into indices; if none are chosen, take the most probable ones.
-
-        Args:
-            model: The name of the model.
-            page_input: The input.
-            chosen: Indices or names, as a request sent them.
-            default_count: How many classes to take if none are chosen.
-
-        Raises:
-            WhenceError: The model or a class does not exist, or too many were chosen.
-        """
-        loaded = self.get_model(model, page_input)
-        if not chosen:
-            classes = self.predict(model, page_input).classes
-            return [one.index for one in classes[:default_count]]
-        if not isinstance(chosen, list | tuple) or len(chosen) > MAX_CLASSES:
-            raise WhenceError(f"Choose up to {MAX_CLASSES} classes.")
-        if not all(isinstance(one, int | str) for one in chosen):
-            raise WhenceError("A class is chosen by its index or its name.")
-        logits = torch.zeros(1, loaded.class_count)
-        indices = resolve_classes(logits, loaded.class_names, classes=list(chosen))[0].tolist()
-        return list(dict.fromkeys(indices))
+        if not isinstance(model, str) or model not in self.models:
+            raise WhenceError("This page does not offer that model.")
+        loaded = self.models[model]
+        kind = "image" if isinstance(page_input, UploadedPhoto) else "text"
+        if loaded.kind != kind:
+            raise WhenceError(f"The model '{model}' explains {loaded.kind}s, not {kind}s.")
+        key = model, page_input.digest
+        return self._cache.get_or_compute(key, lambda: _predict(key, loaded, page_input))
 
     def explain(
-        self, model: str, page_input: PageInput, classes: object, names: object
+        self, prediction: Prediction, classes: Sequence[int], names: object
     ) -> list[MethodResult]:
-        """Explain chosen classes by chosen methods. The error of a method is part of its result.
+        """Explain classes by chosen methods. The error of a method is part of its result.
 
         Raises:
-            WhenceError: The model, a class or a method does not exist, or too many were chosen.
+            WhenceError: A method does not exist, or too many were chosen.
         """
-        indices = self.resolve_classes(model, page_input, classes)
-        chosen = _check_methods(self.get_model(model, page_input), names)
-        return [self._explain_by(name, model, page_input, indices) for name in chosen]
+        chosen = _check_methods(prediction.loaded.kind, names)
+        return [self._explain_by(name, prediction, tuple(classes)) for name in chosen]
 
     def _explain_by(
-        self, method: str, model: str, page_input: PageInput, classes: list[int]
+        self, method: str, prediction: Prediction, classes: tuple[int, ...]
     ) -> MethodResult:
         def compute() -> Explanation:
-            prepared = self.predict(model, page_input).prepared
-            return self.models[model].explain(prepared, classes=classes, method=method)
+            prepared = prediction.prepared
+            return prediction.loaded.explain(prepared, classes=list(classes), method=method)
 
-        key = ("explanation", model, page_input.digest, tuple(classes), method)
         try:
+            key = *prediction.key, classes, method
             return MethodResult(method, self._cache.get_or_compute(key, compute))
         except WhenceError as error:
             return MethodResult(method, error=str(error))
-
-    def measure_faithfulness(
-        self,
-        model: str,
-        page_input: PageInput,
-        classes: object,
-        names: object,
-        progress: Progress = lambda _done, _all: None,
-    ) -> Faithfulness:
-        """Measure how faithful chosen methods are on this input. Those that fail are left out.
-
-        Raises:
-            WhenceError: As for `explain`, or no method explains this input.
-        """
-        explanations = get_explanations(self.explain(model, page_input, classes, names))
-        prepared = self.predict(model, page_input).prepared
-        # Not cached: the order of all pixels, for each method and class, is large.
-        return measure(self.models[model], prepared, explanations, progress=progress)
-
-    def attend(self, model: str, page_input: PageInput, token: int) -> HeadAttention:
-        """Compute what a token attends to, in every head and layer.
-
-        Raises:
-            WhenceError: The model or the token does not exist.
-        """
-        prepared = self.predict(model, page_input).prepared
-        return compute_head_attention(self.get_model(model, page_input), prepared, token)
 
 
 def _choose_name(name: str, others: Collection[str]) -> str:
@@ -257,7 +220,7 @@ def _choose_name(name: str, others: Collection[str]) -> str:
     return shown
 
 
-def _predict(loaded: LoadedModel, page_input: PageInput) -> Prediction:
+def _predict(key: tuple[str, str], loaded: LoadedModel, page_input: PageInput) -> Prediction:
     if isinstance(page_input, UploadedPhoto):
         prepared = loaded.prepare([page_input.image])
         prepared.shown = [photo.copy() for photo in prepared.shown]
@@ -265,7 +228,7 @@ def _predict(loaded: LoadedModel, page_input: PageInput) -> Prediction:
     else:
         prepared = loaded.prepare([page_input.text])
     logits = logits_of(loaded, prepared.inputs)[0].double().cpu()
-    return Prediction(prepared, _rank_classes(loaded, logits), prepared.notes[0])
+    return Prediction(key, loaded, prepared, _rank_classes(loaded, logits))
 
 
 def _rank_classes(loaded: LoadedModel, logits: torch.Tensor) -> list[ClassProbability]:
@@ -279,12 +242,12 @@ def _rank_classes(loaded: LoadedModel, logits: torch.Tensor) -> list[ClassProbab
     return [ClassProbability(i, names.get(i, f"class {i}"), probabilities[i]) for i in order]
 
 
-def _check_methods(loaded: LoadedModel, names: object) -> list[str]:
+def _check_methods(kind: Kind, names: object) -> list[str]:
     """Check chosen methods, and drop those that are named twice."""
     if not isinstance(names, list | tuple) or not 1 <= len(names) <= MAX_METHODS:
         raise WhenceError(f"Choose between one and {MAX_METHODS} methods.")
     for name in names:
         methods.get(name)
-        if name not in list_methods(loaded.kind):
-            raise WhenceError(f"Method '{name}' does not explain {loaded.kind}s.")
+        if name not in list_methods(kind):
+            raise WhenceError(f"Method '{name}' does not explain {kind}s.")
     return list(dict.fromkeys(names))
