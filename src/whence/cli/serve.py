@@ -39,34 +39,34 @@ def serve(
         ),
     ] = None,
     device: Annotated[
-        str | None, typer.Option(help="Such as cpu or cuda; the best there is if left out.")
+        str | None,
+        typer.Option(help="The device, such as cpu or cuda; by default the best available."),
     ] = None,
     host: Annotated[
         str,
-        typer.Option(
-            help="The address to listen at. Others than loopback need --auth or --no-auth."
-        ),
+        typer.Option(help="The address to listen at. All but loopback need --auth or --no-auth."),
     ] = "127.0.0.1",
     port: Annotated[
         int | None,
-        typer.Option(min=1, max=65535, help="The first free one from 7860 if left out."),
+        typer.Option(min=1, max=65535, help="The port; by default the first free one from 7860."),
     ] = None,
     auth: Annotated[
         str | None,
         typer.Option(
             metavar="NAME:PASSWORD",
             envvar="WHENCE_AUTH",
-            help="Who may use the page. In the variable, no other user of the machine sees it.",
+            help="The login of the page. In the variable, no other user of the machine sees it.",
         ),
     ] = None,
     no_auth: Annotated[
         bool, typer.Option("--no-auth", help="Let anyone who reaches --host use the page.")
     ] = False,
     queue: Annotated[
-        int, typer.Option(min=1, help="How many requests may wait; further ones are told so.")
+        int,
+        typer.Option(min=1, help="How many requests may wait; further ones are refused as busy."),
     ] = 16,
 ) -> None:
-    """Open a page on which to look at explanations, compare methods and check them.
+    """Serve a page that explains photos and texts, compares methods and measures faithfulness.
 
     It listens on this machine only, unless told otherwise, and sends nothing anywhere.
     """
@@ -94,8 +94,8 @@ def _parse_login(host: str, auth: str | None, no_auth: bool) -> tuple[str, str] 
         raise WhenceError("Give either --auth or --no-auth, not both.")
     if auth is None and not no_auth and host not in _LOOPBACK:
         raise WhenceError(
-            f"At {host}, others can reach the page. Say who may use it, --auth NAME:PASSWORD, or "
-            f"that anyone may, --no-auth."
+            f"Others can reach the page at {host}. Set a login with --auth NAME:PASSWORD, or allow "
+            f"everyone with --no-auth."
         )
     if auth is None:
         return None
