@@ -18,11 +18,11 @@ PROTANOPIA = np.array([[0.11238, 0.88762, 0], [0.11238, 0.88762, 0], [0.00401, -
 DEUTERANOPIA = np.array([[0.29275, 0.70725, 0], [0.29275, 0.70725, 0], [-0.02234, 0.02234, 1]])
 
 
-def as_seen(rgb, vision):
+def simulate_vision(rgb, vision):
     rgb = rgb / 255
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
-    seen = np.clip(linear @ vision.T, 0, 1)
-    return np.where(seen <= 0.0031308, seen * 12.92, 1.055 * seen ** (1 / 2.4) - 0.055)
+    linear = np.clip(linear @ vision.T, 0, 1)
+    return np.where(linear <= 0.0031308, linear * 12.92, 1.055 * linear ** (1 / 2.4) - 0.055)
 
 
 def test_oklab_of_known_colors():
@@ -54,7 +54,7 @@ def test_sequential_lightness_rises_evenly(name):
 @pytest.mark.parametrize("name", SEQUENTIAL)
 def test_sequential_order_survives_color_blindness(name, vision):
     colors = get_colormap(name, signed=False)(np.linspace(0, 1, 21))
-    assert (np.diff(srgb_to_lab(as_seen(colors, vision))[:, 0]) > 0).all()
+    assert (np.diff(srgb_to_lab(simulate_vision(colors, vision))[:, 0]) > 0).all()
 
 
 def test_diverging_is_symmetric_about_white():
@@ -77,7 +77,7 @@ def test_diverging_is_symmetric_about_white():
 @pytest.mark.parametrize("vision", [PROTANOPIA, DEUTERANOPIA])
 def test_signs_stay_apart_in_color_blindness(vision):
     plus, minus = get_colormap("balance", signed=True)([0.5, -0.5])
-    apart = srgb_to_lab(as_seen(plus, vision)) - srgb_to_lab(as_seen(minus, vision))
+    apart = srgb_to_lab(simulate_vision(plus, vision)) - srgb_to_lab(simulate_vision(minus, vision))
     assert np.linalg.norm(apart) > 0.1
 
 

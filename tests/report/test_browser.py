@@ -61,6 +61,12 @@ def list_facts(tab, fact: str) -> list[str]:
     return tab.locator("#inputs > li").evaluate_all(f"all => all.map(one => one.dataset.{fact})")
 
 
+def wait_for_page(tab) -> None:
+    """Wait until the script has shown what was chosen: a timeout, then the next frame."""
+    frames = "requestAnimationFrame(() => requestAnimationFrame(done))"
+    tab.evaluate(f"() => new Promise(done => setTimeout(() => {frames}))")
+
+
 @pytest.fixture
 def page(here, report):
     for seed in range(3, 8):
@@ -77,7 +83,7 @@ def test_sorting(page, visit):
     )
     tab.select_option("[name=sort]", "probability")
     tab.select_option("[name=order]", "down")
-    tab.locator("#inputs > li:last-child[data-failed]").wait_for()
+    wait_for_page(tab)
     *values, failed = list_facts(tab, "probability")
     assert failed == ""  # what has no value comes last, whichever way round
     assert [float(v) for v in values] == sorted(map(float, values), reverse=True)
@@ -85,11 +91,11 @@ def test_sorting(page, visit):
         tab.select_option("[name=method]", method)
         tab.select_option("[name=order]", "up")
         tab.select_option("[name=sort]", "faithfulness")
-        tab.wait_for_timeout(100)
+        wait_for_page(tab)
         *values, _ = [one.split(" ")[at] for one in list_facts(tab, "faithfulness")]
         assert [float(v) for v in values] == sorted(map(float, values))
     tab.click("button[type=reset]")
-    tab.wait_for_timeout(100)
+    wait_for_page(tab)
     assert list_names(tab) == given
 
 
@@ -162,7 +168,7 @@ def test_on_a_phone_the_fields_wait_behind_a_button(page, visit):
     assert more.get_attribute("aria-expanded") == "true"
     tab.select_option("[name=sort]", "name")
     tab.select_option("[name=order]", "down")
-    tab.wait_for_timeout(100)
+    wait_for_page(tab)
     assert list_names(tab)[0] == "d7.png"
 
 

@@ -157,7 +157,7 @@ def _make_theme() -> gr.themes.Base:
 
 
 def _make_css() -> str:
-    colors = render_template("render/templates/switched.css.j2", dark=".dark")
+    colors = render_template("render/templates/theme_toggle.css.j2", dark=".dark")
     return str(colors + read_asset("web/static/page.css"))
 
 

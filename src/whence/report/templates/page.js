@@ -4,7 +4,7 @@
   const form = document.getElementById("choose");
   const count = document.getElementById("count");
   const fields = form.elements;
-  const numbers = (text) => text.split(" ").map((one) => (one === "" ? null : Number(one)));
+  const parseNumbers = (text) => text.split(" ").map((one) => (one === "" ? null : Number(one)));
   const searched = ".name, .class, .words, .error, .notes";
 
   const inputs = [...list.children].map((element, index) => ({
@@ -12,14 +12,14 @@
     given: index,
     name: element.querySelector(".name").textContent,
     class: element.dataset.class || null,
-    probability: numbers(element.dataset.probability)[0],
-    scores: numbers(element.dataset.faithfulness),
+    probability: parseNumbers(element.dataset.probability)[0],
+    scores: parseNumbers(element.dataset.faithfulness),
     failed: element.dataset.failed === "1",
     text: null,
   }));
 
   // Texts are joined when first searched, as a thousand take a while.
-  const textOf = (one) => {
+  const readText = (one) => {
     if (one.text === null) {
       const parts = [...one.element.querySelectorAll(searched)].map((part) => part.textContent);
       one.text = parts.join(" ").toLowerCase();
@@ -27,7 +27,7 @@
     return one.text;
   };
 
-  const within = (value, from, to) => {
+  const isWithin = (value, from, to) => {
     if (from.value === "" && to.value === "") return true;
     if (value === null) return false;
     return (from.value === "" || value >= Number(from.value)) &&
@@ -49,9 +49,9 @@
     return inputs.filter((one) =>
       (fields.class.value === "" || one.class === fields.class.value) &&
       (fields.state.value === "" || one.failed === (fields.state.value === "failed")) &&
-      within(percent(one), fields.probabilityFrom, fields.probabilityTo) &&
-      within(score(one), fields.faithfulnessFrom, fields.faithfulnessTo) &&
-      terms.every((term) => textOf(one).includes(term)));
+      isWithin(percent(one), fields.probabilityFrom, fields.probabilityTo) &&
+      isWithin(score(one), fields.faithfulnessFrom, fields.faithfulnessTo) &&
+      terms.every((term) => readText(one).includes(term)));
   };
 
   const compare = (one, other) => {
@@ -69,27 +69,27 @@
     count.value = `${shown.length} of ${inputs.length} shown`;
   };
 
-  const fade = () => {
+  const applyOpacity = () => {
     if (fields.opacity) list.style.setProperty("--opacity", fields.opacity.value / 100);
   };
 
   const names = [...new Set(inputs.map((one) => one.class).filter(Boolean))];
   for (const name of names.sort((a, b) => a.localeCompare(b))) fields.class.add(new Option(name));
 
-  let waiting = 0;
+  let frame = 0;
   form.addEventListener("input", (event) => {
-    if (event.target === fields.opacity) return fade();
-    cancelAnimationFrame(waiting);
-    waiting = requestAnimationFrame(show);
+    if (event.target === fields.opacity) return applyOpacity();
+    cancelAnimationFrame(frame);
+    frame = requestAnimationFrame(show);
   });
   form.addEventListener("submit", (event) => event.preventDefault());
-  form.addEventListener("reset", () => setTimeout(() => { fade(); show(); }));
+  form.addEventListener("reset", () => setTimeout(() => { applyOpacity(); show(); }));
   // On a phone, the other fields would fill the screen.
   const more = form.querySelector(".more");
   more.addEventListener("click", () => {
     more.setAttribute("aria-expanded", String(form.classList.toggle("open")));
   });
   form.hidden = false;
-  fade();
+  applyOpacity();
   show();
 })();
