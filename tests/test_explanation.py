@@ -106,7 +106,6 @@ def test_saving_over_a_file_replaces_it(of_images, of_text, tmp_path):
 
 
 def test_multi_label_probabilities_are_each_their_own(tmp_path):
-
     logits = torch.tensor([[0.0, 2.0]])
     explanation = Explanation(
         torch.ones(1, 2, 4), torch.tensor([[0, 1]]), logits, grid=(2, 2), multi_label=True
@@ -115,3 +114,40 @@ def test_multi_label_probabilities_are_each_their_own(tmp_path):
     assert chances == pytest.approx(torch.sigmoid(logits[0]).tolist())
     explanation.save(tmp_path / "one")
     assert Explanation.load(tmp_path / "one").multi_label
+
+
+def test_classes_have_names_probabilities_and_scores():
+    scores, logits = torch.rand(2, 2, 4), torch.tensor([[3.0, 0.0, 1.0]] * 2)
+    names = [["cat", "\x1bdog"], ["dog", "cat"]]
+    explanation = Explanation(
+        scores, torch.tensor([[0, 2], [2, 0]]), logits, grid=(2, 2), target_names=names
+    )
+    cat, dog = explanation.classes(0)
+    assert (cat.index, cat.name, dog.index, dog.name) == (0, "cat", 2, "\ufffddog")
+    assert cat.probability == pytest.approx(float(logits[0].softmax(0)[0]))
+    assert (cat.percent, dog.percent) == ("84.4%", "11.4%")
+    assert dog.scores.tolist() == scores[0, 1].tolist()
+    assert explanation.get_class(1, 1).name == "cat"
+    explanation.target_names = None
+    assert explanation.get_class(1, 0).name == "class 2"
+    with pytest.raises(WhenceError, match="no sample 2; the samples are 0 to 1"):
+        explanation.classes(2)
+    with pytest.raises(WhenceError, match="no explained class 2"):
+        explanation.get_class(0, 2)
+
+
+def test_a_single_logit_is_no_probability():
+    explanation = Explanation(torch.ones(1, 4), torch.tensor([0]), torch.tensor([[7.0]]))
+    assert explanation.get_class().probability is None
+    assert explanation.get_class().percent == ""
+
+
+@pytest.mark.parametrize("specific", [True, False])
+def test_provenance_names_method_settings_and_version(specific):
+    explanation = Explanation(torch.ones(1, 4), torch.tensor([0]), torch.ones(1, 3))
+    explanation.method, explanation.settings, explanation.version = "rollout", {"start": 1}, "1.2"
+    explanation.class_specific = specific
+    note = "" if specific else "rollout is the same for every class"
+    label = "rollout" if specific else "rollout (the same for every class)"
+    assert explanation.class_note == note
+    assert explanation.provenance == [("method", label), ("start", "1"), ("whence", "1.2")]
