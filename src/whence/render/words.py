@@ -45,6 +45,11 @@ class Word:
         """The shade, from -LEVELS to LEVELS."""
         return round(self.share * LEVELS)
 
+    @property
+    def description(self) -> str:
+        """The score in words, to show on hovering."""
+        return f"{self.share:+.2f} of the largest (score {self.score:.4g})"
+
 
 def list_words(explanation: Explanation, sample: int = 0, target: int = 0) -> list[Word]:
     """The words of a text, or its token positions where the tokens are not known.
