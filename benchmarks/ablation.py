@@ -43,7 +43,7 @@ from whence.metrics.segmentation import compare_with_masks, pool_figures
 from whence.models import LoadedModel
 from whence.models.forward import logits_of, on_device, rows_at_once
 from whence.rules.balanced import BALANCED
-from whence.tracing.trace import Trace, trace
+from whence.tracing import Trace, record
 
 BATCH = 25
 KINDS = ("attention", "gradient", "hidden", "hidden_gradient", "blocks")
@@ -73,15 +73,15 @@ class Readings:
     @classmethod
     def of(cls, loaded: LoadedModel, pixels: Tensor, classes: Tensor) -> "Readings":
         """Read one forward pass."""
-        traced = trace(loaded.model, (pixels,), {}, 0)
-        layout = find_layout(Layout(), traced.sites[0].tokens, pixels, traced.grids)
+        traced = record(loaded.model, (pixels,), {}, 0)
+        layout = find_layout(Layout(), traced.sites[0].key_count, pixels, traced.grids)
         asked, stable = classes[:, None], rules.get("stable")
         plain = gather(traced, KINDS, asked, stable, layout)
         balanced = gather(
             traced, (*KINDS, "relevance"), asked, stable, layout, gradients="balanced"
         )
-        ends = [traced.steps[block.joined.index].output for block in plain.blocks]
-        contrast = contrastive(traced, classes, [block.entering_at for block in plain.blocks])
+        ends = [traced.entries[block.skip_addition.index].output for block in plain.blocks]
+        contrast = contrastive(traced, classes, [block.input_edge for block in plain.blocks])
         return cls(balanced, plain, contrast, traced.read(asked, ends, BALANCED))
 
     def patches(self, scores: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ import torch
 import transformers
 
 from whence import Explainer
-from whence.tracing.trace import trace
+from whence.tracing import record
 from whence.version import __version__
 
 SIZES = {
@@ -49,12 +49,12 @@ def list_variants(
             return model(pixel_values=pixels)
 
     def forward_and_gradient() -> Any:
-        return trace(model, (), {"pixel_values": pixels}, "pixel_values").gradient(classes)
+        return record(model, (), {"pixel_values": pixels}, "pixel_values").gradient(classes)
 
     def explain_by(method: str, **request: Any) -> Callable[[], Any]:
         request = {"method": method, "memory": options.memory, **(request or {"target": 0})}
         # One explainer a row: it keeps its compiled programs.
-        explainer = Explainer(model, fast=options.compile, precision=options.precision)
+        explainer = Explainer(model, compile=options.compile, precision=options.precision)
         return lambda: explainer.explain({"pixel_values": pixels}, **request)
 
     every = {

@@ -54,7 +54,7 @@ def measure_row(case: Case, options: argparse.Namespace) -> Iterator[str]:
     torch.manual_seed(0)
     model = transformers.ViTForImageClassification(config).to(device).eval()
     pixels = torch.randn(case.batch, 3, case.image, case.image, device=device)
-    explainer = Explainer(model, fast=options.compile)
+    explainer = Explainer(model, compile=options.compile)
     classes = {"classes": list(range(case.classes))} if case.classes > 1 else {"target": 0}
 
     def forward() -> None:

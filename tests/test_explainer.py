@@ -139,7 +139,7 @@ def test_embeddings_instead_of_ids():
 def test_many_classes_in_groups_are_as_good_as_all_at_once(monkeypatch):
     model, pixels = HandWrittenViT(), images(32, 32)
     together = Explainer(model).explain(pixels, classes=5, keep_evidence=True)
-    monkeypatch.setattr("whence.explainer._MAPS_AT_ONCE", 6)
+    monkeypatch.setattr("whence.engine.eager._MAPS_AT_ONCE", 6)
     grouped = Explainer(model).explain(pixels, classes=5, keep_evidence=True)
     assert torch.allclose(grouped.scores, together.scores)
     assert grouped.evidence.relevance[0].shape == (3, 5, 4, 17, 17)

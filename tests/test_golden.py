@@ -107,7 +107,7 @@ def test_attribution_from_every_start(name, fast, programs):
     compared = 0
     chosen = starts(name)[:1] if fast else starts(name)
     for start in chosen:
-        explainer = Explainer(model, fast=fast)
+        explainer = Explainer(model, compile=fast)
         for _ in range(4 if fast else 1):  # the first runs are plain
             result = explainer.explain(
                 inputs,

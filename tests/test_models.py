@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tests.zoo import CASES, DEPTH, Case, blocks, built, run, sample
 from whence import Explainer, rules
 from whence._util.defaults import METHOD
-from whence.tracing.trace import trace
+from whence.tracing import record
 
 
 @pytest.fixture(params=CASES, scope="module")
@@ -125,7 +125,7 @@ def test_stable_rules_conserve_relevance_at_every_block(model, inputs):
         )
     named = {} if isinstance(inputs, Tensor) else inputs
     main = next(iter(named), 0)
-    traced = trace(watched, () if named else (inputs,), named, main)
+    traced = record(watched, () if named else (inputs,), named, main)
     classes = traced.logits.detach().argmax(1, keepdim=True)
     assert len(streams) == DEPTH
     for relevance in traced.read(classes, streams, rules.get("stable")):

@@ -1,16 +1,40 @@
 """What whence raises: sentences that a user can act on."""
 
+from __future__ import annotations
+
 
 class WhenceError(ValueError):
     """Something about the model, the inputs or the request that the user can put right."""
 
 
 class NoRuleError(WhenceError):
-    """An operation stands on the relevance path and the rule set does not say how to pass it."""
+    """Relevance meets an operation for which the rule set has no rule."""
+
+    @classmethod
+    def at_operation(cls, rules: str, name: str, where: str, kind: str = "my_kind") -> NoRuleError:
+        """The error for an operation that relevance cannot pass.
+
+        Args:
+            rules: Name of the rule set.
+            name: The torch function or module.
+            where: The module it was called in; may be empty.
+            kind: The kind of operation that lacks a rule.
+        """
+        called = f", called in {where}" if where else ""
+        return cls(
+            f"Relevance cannot pass `{name}`{called}: the rule set '{rules}' has no rule for it. "
+            f"Say what kind of operation it, or the module that it is part of, is with "
+            f"whence.register_operation(...), or give a rule: "
+            f"whence.rules.get('{rules}').extend('mine', {kind}=my_rule)."
+        )
+
+
+class UndeclaredEvidenceError(WhenceError):
+    """A method reads evidence that it did not declare in `needs`."""
 
 
 class TooLargeError(Exception):
-    """A batch takes more memory than it may: it is to go in smaller parts."""
+    """A batch takes more memory than its bound: it has to go in smaller chunks."""
 
 
 class MemoryShortError(WhenceError):

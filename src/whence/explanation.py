@@ -18,7 +18,6 @@ from whence._util.files import write_whole
 from whence._util.probabilities import to_probabilities
 from whence._util.text import format_probability, to_printable
 from whence.errors import WhenceError
-from whence.evidence import Evidence
 from whence.layout import Tokens, sum_over_words
 
 if TYPE_CHECKING:
@@ -29,8 +28,61 @@ _SAME_FOR_EVERY_CLASS = "the same for every class"
 _TENSORS = ("scores", "target", "logits")
 _FACTS = (
     *("grid", "image_size", "tokens", "target_names", "multi_label"),
-    *("method", "class_specific", "settings", "found", "version"),
+    *("method", "class_specific", "settings", "details", "version"),
 )
+
+
+@dataclass
+class KeptEvidence:
+    """What a method worked with. Lists are over attention sites or blocks, nearest the input first.
+
+    Values of one target begin with the batch; of several classes with the batch, then the classes.
+    What the method did not read is empty or None, but for attention, gradient and relevance.
+
+    Attributes:
+        pooling: (batch, tokens), weights of the rows that the classifier reads.
+        attention: The attention maps, (batch, heads, queries, keys).
+        gradient: Gradient of the class logit at the maps.
+        relevance: Relevance of the class at the maps.
+        inputs: The pixels, or the embeddings of tokens.
+        input_gradient: Gradient of the class logit at the inputs.
+        input_relevance: Relevance of the class at the inputs.
+        hidden: The residual stream before each block and after the last, (batch, tokens, width).
+        hidden_gradient: Gradient of the class logit there.
+        hidden_relevance: Relevance of the class there.
+        value_input: What the values of each attention are computed from.
+        value_input_gradient: Gradient of the class logit there.
+    """
+
+    pooling: Tensor
+    attention: list[Tensor] = field(default_factory=list)
+    gradient: list[Tensor] = field(default_factory=list)
+    relevance: list[Tensor] = field(default_factory=list)
+    inputs: Tensor | None = None
+    input_gradient: Tensor | None = None
+    input_relevance: Tensor | None = None
+    hidden: list[Tensor] = field(default_factory=list)
+    hidden_gradient: list[Tensor] = field(default_factory=list)
+    hidden_relevance: list[Tensor] = field(default_factory=list)
+    value_input: list[Tensor] = field(default_factory=list)
+    value_input_gradient: list[Tensor] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class AttentionMaps:
+    """The attention of one forward pass.
+
+    Attributes:
+        maps: For each attention site, nearest the input first, (batch, heads, queries, keys).
+        grid: Rows and columns of patches; None for text.
+        prefix: How many tokens stand before the patches.
+        tokens: The tokens and the words they belong to, where a tokenizer told them.
+    """
+
+    maps: list[Tensor]
+    grid: tuple[int, int] | None
+    prefix: int
+    tokens: Tokens | None
 
 
 @dataclass(frozen=True)
@@ -73,7 +125,7 @@ class Explanation:
         class_specific: Whether another class could have got another explanation.
         settings: Its options, the rule set if it propagates relevance, and the precision if it is
             not that of the weights.
-        found: What the method had to tell beside the scores: for each sample, or each sample and
+        details: What the method had to tell beside the scores: for each sample, or each sample and
             class, as scores are.
         version: The version of whence.
         evidence: The readings behind the scores, if they were kept. Not saved.
@@ -90,9 +142,9 @@ class Explanation:
     method: str = ""
     class_specific: bool = True
     settings: dict[str, Any] = field(default_factory=dict)
-    found: list[Any] | None = None
+    details: list[Any] | None = None
     version: str = ""
-    evidence: Evidence | None = field(default=None, repr=False, compare=False)
+    evidence: KeptEvidence | None = field(default=None, repr=False, compare=False)
 
     def heatmap(self, size: tuple[int, int] | None = None) -> Tensor:
         """Scores as images, bilinearly upsampled from the grid of patches.
@@ -237,7 +289,7 @@ class Explanation:
                     raise WhenceError(f"'{path}' is a safetensors file, but not an explanation.")
                 tensors = {name: file.get_tensor(name) for name in _TENSORS}
             told = json.loads(header["explanation"])
-            facts = {"class_specific": True, "found": None, **told}  # which came later
+            facts = {"class_specific": True, "details": None, **told}  # which came later
             for pair in ("grid", "image_size"):
                 facts[pair] = None if facts[pair] is None else tuple(facts[pair])
             facts["tokens"] = None if facts["tokens"] is None else Tokens(**facts["tokens"])

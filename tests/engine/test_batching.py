@@ -5,8 +5,8 @@ import torch
 
 from tests.zoo import CASES, built
 from whence import Explainer
+from whence.engine.batching import split_evenly
 from whence.engine.compiled import cache as replay
-from whence.engine.result import even
 
 
 @pytest.mark.parametrize(
@@ -14,7 +14,7 @@ from whence.engine.result import even
     [(64, 28, 22), (64, 64, 64), (64, 100, 64), (5, 0, 1), (7, 3, 3), (8, 5, 4), (1, 1, 1)],
 )
 def test_parts_are_few_and_nearly_equal(samples, most, size):
-    assert even(samples, most) == size
+    assert split_evenly(samples, most) == size
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_compiled_parts_have_one_shape(name, shapes):
     plain = Explainer(model)
     whole = plain.explain(inputs, method="tiba", target=1)
     (sample,) = plain._bytes_of_sample.values()
-    fast = Explainer(model, fast=True)
+    fast = Explainer(model, compile=True)
     for _ in range(3):
         shapes.clear()
         found = fast.explain(inputs, method="tiba", target=1, memory=3.5 * sample / 2**30)

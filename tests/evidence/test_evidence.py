@@ -8,9 +8,9 @@ import torch
 
 from tests.zoo import CASES, HandWrittenViT, built, images, texts
 from whence import Explainer, Explanation, Layout, methods, rules
-from whence.evidence import gather
+from whence.evidence import Evidence
 from whence.methods import registry
-from whence.tracing.trace import trace
+from whence.tracing import record
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def seen(monkeypatch):
         def __call__(self, evidence):
             kept.append(evidence)
             if self.tells:
-                evidence.found = [
+                evidence.details = [
                     [{"sample": n, "class": c} for c in row]
                     for n, row in enumerate(evidence.classes.tolist())
                 ]
@@ -40,23 +40,25 @@ def seen(monkeypatch):
 @pytest.mark.usefixtures("seen")
 def test_what_a_method_tells_is_in_the_settings_and_is_saved(tmp_path, monkeypatch):
     # Five classes of three samples are then read in three groups.
-    monkeypatch.setattr("whence.explainer._MAPS_AT_ONCE", 6)
+    monkeypatch.setattr("whence.engine.eager._MAPS_AT_ONCE", 6)
     explainer = Explainer(HandWrittenViT())
     several = explainer.explain(images(32, 32), classes=[4, 0, 3, 1, 2], method="looks")
-    assert several.found == [[{"sample": n, "class": c} for c in (4, 0, 3, 1, 2)] for n in range(3)]
+    assert several.details == [
+        [{"sample": n, "class": c} for c in (4, 0, 3, 1, 2)] for n in range(3)
+    ]
     several.save(tmp_path / "one")
     assert Explanation.load(tmp_path / "one").settings == several.settings
     one = explainer.explain(images(32, 32), target=[2, 0, 1], method="looks")
-    assert one.found == [{"sample": n, "class": c} for n, c in enumerate((2, 0, 1))]
+    assert one.details == [{"sample": n, "class": c} for n, c in enumerate((2, 0, 1))]
     kept = explainer.explain(images(32, 32), method="looks", keep_evidence=True)
-    assert kept.evidence.found == []
+    assert kept.evidence.details == []
 
 
 @pytest.mark.usefixtures("seen")
 def test_a_method_that_tells_nothing_leaves_the_settings_alone():
     result = Explainer(HandWrittenViT()).explain(images(32, 32), method="looks", tells=False)
     assert result.settings == {"tells": False}
-    assert result.found is None
+    assert result.details is None
 
 
 @pytest.mark.parametrize("gradients", ["plain", "balanced"])
@@ -90,7 +92,7 @@ def test_probabilities_of_the_explained_classes(seen, kind):
     (evidence,) = seen
     logits = torch.randn(4, 5, dtype=torch.float64)
     samples = torch.tensor([2, 0, 2, 1])
-    found = evidence.probabilities(logits, samples)
+    found = evidence.target_probabilities(logits, samples)
     for row, sample in enumerate(samples.tolist()):
         for n, c in enumerate(evidence.classes[sample].tolist()):
             total = logits[row].exp().sum()
@@ -128,16 +130,16 @@ def test_images_have_no_special_tokens(seen):
 
 def test_layer_by_layer_other_readings_are_as_without():
     case = CASES["timm-vit-fused"]
-    of = trace(built(case), (case.inputs(),), {}, 0)
+    of = record(built(case), (case.inputs(),), {}, 0)
     classes = of.logits.detach().argmax(1, keepdim=True)
     stable, layout = rules.get("stable"), Layout(grid=(4, 4), prefix=1)
     kinds = {"gradient", "hidden", "hidden_gradient", "hidden_relevance", "input_relevance"}
-    whole = gather(of, kinds, classes, stable, layout)
-    found = gather(of, kinds, classes, stable, layout, layer_by_layer=True, release=True)
+    whole = Evidence(of, classes, layout, kinds, stable)
+    found = Evidence(of, classes, layout, kinds, stable, streamed=True, release=True)
     for name in kinds - {"gradient", "input_relevance"}:
         for a, b in zip(getattr(found, name), getattr(whole, name), strict=True):
             assert torch.equal(a, b)
     assert torch.equal(found.input_relevance, whole.input_relevance)
-    layers = list(found.fused(lambda layer: layer.gradient))[::-1]
+    layers = list(found.fuse_heads(lambda layer: layer.gradient))[::-1]
     for a, b in zip(layers, whole.gradient, strict=True):
         assert torch.allclose(a, b.mean(-3), atol=1e-7)

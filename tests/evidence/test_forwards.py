@@ -10,10 +10,9 @@ from torch import nn
 from tests.zoo import CASES, HandWrittenViT, built, images, run, sample
 from whence import Explainer, WhenceError
 from whence.evidence.forwards import Forwards
-from whence.inputs.arguments import Call
+from whence.inputs.arguments import ModelArguments
+from whence.tracing import Edit, record
 from whence.tracing.graph.blocks import find_blocks
-from whence.tracing.recorder import Edit
-from whence.tracing.trace import trace
 
 MANY = {"occlusion": {}, "rise": {"masks": 30}, "value_zeroing": {}, "smoothgrad": {"samples": 9}}
 
@@ -21,8 +20,8 @@ MANY = {"occlusion": {}, "rise": {"masks": 30}, "value_zeroing": {}, "smoothgrad
 def forwards_of(name: str, memory: float | None = None) -> tuple[Forwards, nn.Module, object]:
     case = CASES[name]
     model, inputs = built(case), case.inputs()
-    call = Call.of(inputs, model)
-    traced = trace(model, call.args, dict(call.kwargs), call.main_at)
+    call = ModelArguments.from_inputs(inputs, model)
+    traced = record(model, call.args, dict(call.kwargs), call.main_at)
     return Forwards(model, call, None, traced, memory), model, inputs
 
 
@@ -66,19 +65,19 @@ def test_gradients_through_it(name):
 
 def test_edits_change_single_operations():
     forwards, model, inputs = forwards_of("hand-written")
-    call = Call.of(inputs, model)
-    traced = trace(model, call.args, dict(call.kwargs), call.main_at)
+    call = ModelArguments.from_inputs(inputs, model)
+    traced = record(model, call.args, dict(call.kwargs), call.main_at)
     block = find_blocks(traced)[1]
     samples = torch.arange(3)
     with torch.no_grad():
         expected = model(inputs)
     seen = []
-    same = forwards.edited(
-        samples, {block.leaving.index: Edit(output=lambda out: (seen.append(out), out)[1])}
+    same = forwards.run_edited(
+        samples, {block.output.index: Edit(output=lambda out: (seen.append(out), out)[1])}
     )
     assert torch.allclose(same, expected, atol=1e-6)
-    assert torch.allclose(seen[0].detach(), block.leaving.output, atol=1e-6)
-    without = forwards.edited(
+    assert torch.allclose(seen[0].detach(), block.output.output, atol=1e-6)
+    without = forwards.run_edited(
         samples, {block.site.product.index: Edit(inputs=lambda a, b: (a, b * 0))}
     )
     model.blocks[1].out.data.zero_()  # adds nothing, just as values of zero do
@@ -117,8 +116,8 @@ def test_no_pass_is_larger_than_the_bound(method):
     Counting.sizes.clear()
     free = Explainer(model).explain(pixels, method=method, **MANY[method])
     assert max(Counting.sizes) > 4
-    traced = trace(model, (pixels,), {}, 0)
-    four_rows = 4.5 / (Forwards(model, Call((pixels,)), None, traced, 1.0).rows_at_once)
+    traced = record(model, (pixels,), {}, 0)
+    four_rows = 4.5 / (Forwards(model, ModelArguments((pixels,)), None, traced, 1.0).rows_at_once)
     Counting.sizes.clear()
     bound = Explainer(model).explain(pixels, method=method, memory=four_rows, **MANY[method])
     assert max(Counting.sizes) <= 4
@@ -152,7 +151,7 @@ def test_progress_is_shown_in_a_terminal_alone(monkeypatch):
 def test_some_rows_of_a_call():
     case = CASES["Bert-sdpa"]
     inputs = {**case.inputs(), "position_ids": torch.arange(10)[None], "return_dict": True}
-    call = Call.of(inputs, built(case)).rows(torch.tensor([2, 2, 0, 1]))
+    call = ModelArguments.from_inputs(inputs, built(case)).rows(torch.tensor([2, 2, 0, 1]))
     assert torch.equal(call.main, inputs["input_ids"][[2, 2, 0, 1]])
     assert torch.equal(call.kwargs["attention_mask"], inputs["attention_mask"][[2, 2, 0, 1]])
     assert call.kwargs["position_ids"].shape == (1, 10)

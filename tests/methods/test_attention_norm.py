@@ -5,10 +5,11 @@ from torch import Tensor, nn
 from tests.methods.plain_models import to_double
 from tests.zoo import CASES, HandWrittenViT, blocks, built, images, run, texts
 from whence import Explainer, WhenceError
-from whence.inputs.arguments import Call
+from whence.inputs.arguments import ModelArguments
 from whence.methods.attention_norm import _HeldNorm
-from whence.tracing.graph.blocks import find_blocks, projected_values
-from whence.tracing.trace import trace
+from whence.methods.attention_norm import _project_values as project_values
+from whence.tracing import record
+from whence.tracing.graph.blocks import find_blocks
 
 INCLUDES = ["weights", "residual", "layer_norm"]
 
@@ -131,18 +132,18 @@ def test_layer_norm_is_residual_in_models_that_normalise_before(example):
 def test_parts_and_the_bias_are_all_of_the_attention(name):
     """In every family, LayerScale included; the norm behind is linear once it is held."""
     model, inputs = built(CASES[name]).double(), to_double(CASES[name].inputs())
-    call = Call.of(inputs, model)
-    recorded = trace(model, call.args, dict(call.kwargs), call.main_at)
+    call = ModelArguments.from_inputs(inputs, model)
+    recorded = record(model, call.args, dict(call.kwargs), call.main_at)
     for block, attention in zip(find_blocks(recorded), recorded.attention(), strict=True):
-        total = torch.einsum("bhqk,bhkw->bqw", attention, projected_values(recorded, block))
-        left_out = block.joined.output - block.entering - total
+        total = torch.einsum("bhqk,bhkw->bqw", attention, project_values(recorded, block))
+        left_out = block.skip_addition.output - block.input - total
         bias = left_out[:1, :1]
         assert torch.allclose(left_out, bias.expand_as(left_out), rtol=1e-8, atol=1e-10)
-        if block.norm is not None:
-            norm = _HeldNorm(recorded, block, block.norm)
-            beta = block.norm.function(torch.zeros_like(bias))
-            parts = norm.scaled(total + block.entering) + norm.scaled(bias)
-            assert torch.allclose(parts / norm.spread + beta, block.norm.output, rtol=1e-8)
+        if block.post_norm is not None:
+            norm = _HeldNorm(recorded, block, block.post_norm)
+            beta = block.post_norm.function(torch.zeros_like(bias))
+            parts = norm.scaled(total + block.input) + norm.scaled(bias)
+            assert torch.allclose(parts / norm.spread + beta, block.post_norm.output, rtol=1e-8)
 
 
 def test_values_that_several_heads_share():

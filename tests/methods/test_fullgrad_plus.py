@@ -5,11 +5,11 @@ from torch.nn import functional as F
 
 from tests.zoo import CASES, HandWrittenViT, built, images, run
 from whence import Explainer, WhenceError, rules
-from whence.evidence import gather
-from whence.inputs.arguments import Call
+from whence.evidence import Evidence
+from whence.inputs.arguments import ModelArguments
 from whence.layout import Layout, find_layout
 from whence.methods import build
-from whence.tracing.trace import trace
+from whence.tracing import record
 
 
 def cast(inputs, dtype: torch.dtype):
@@ -20,19 +20,19 @@ def cast(inputs, dtype: torch.dtype):
 
 def explain(model: nn.Module, inputs, classes: Tensor | None = None, **options):
     """Scores of all tokens, prefix tokens included, (classes, batch, tokens), and the logits."""
-    call = Call.of(inputs, model)
-    recorded = trace(model, call.args, dict(call.kwargs), call.main_at)
-    layout = find_layout(Layout(), recorded.sites[0].tokens, call.main, recorded.grids)
+    call = ModelArguments.from_inputs(inputs, model)
+    recorded = record(model, call.args, dict(call.kwargs), call.main_at)
+    layout = find_layout(Layout(), recorded.sites[0].key_count, call.main, recorded.grids)
     method = build("fullgrad_plus", options)
     classes = recorded.logits.topk(2).indices if classes is None else classes
-    found = gather(
+    found = Evidence(
         recorded,
-        method.needs,
         classes,
-        rules.get("stable"),
         layout,
+        method.needs,
+        rules.get("stable"),
         padding=call.padding,
-        gradients=options.get("gradients", "plain"),
+        gradient_rules=method.gradient_rules,
     )
     return method(found), recorded.logits.detach().gather(1, classes).T
 

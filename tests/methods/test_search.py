@@ -164,7 +164,7 @@ def test_exhaustive_search_on_images(average, score):
             [a[n] for a in evidence.attention], [g[n, c] for g in evidence.gradient], read
         )
         setting, best, faithful = best_of(candidates, score, places, probability)
-        found = result.found[n][c]
+        found = result.details[n][c]
         check(found, result.scores[n, c], (setting, best[prefix:], faithful))
         winners.add(setting)
     assert len(winners) > 1
@@ -197,7 +197,7 @@ def test_exhaustive_search_on_padded_texts(score):
         setting, best, faithful = best_of(candidates, score, places, probability)
         best = best.clone()
         best[0] = best[1:].min()  # the token that is read
-        check(result.found[n], result.scores[n, :length], (setting, best, faithful))
+        check(result.details[n], result.scores[n, :length], (setting, best, faithful))
         assert (result.scores[n, length:] == 0).all()
         winners.add(setting)
     assert len(winners) > 1
@@ -234,7 +234,7 @@ def test_no_candidate_is_more_faithful_than_the_winner(score):
     ):
         one = explainer.explain(inputs, heads=[heads], layers=[layers], rows=[rows], **options)
         for n in range(3):
-            alone, found = one.found[n], best.found[n]
+            alone, found = one.details[n], best.found[n]
             assert alone["candidates"] == 1
             assert found["faithfulness"] >= alone["faithfulness"] - 1e-12
             if alone["setting"] == found["setting"]:
@@ -260,7 +260,7 @@ def test_the_budget_is_kept(budget):
     )
     assert 3 < sum(Counts.rows) <= 3 + 3 * 2 * 2 * budget
     # Four heads, three layers: (2 + 4) * (3 + 3) * 4.
-    for found in result.found:
+    for found in result.details:
         assert (found["rated"], found["candidates"]) == (budget, 144)
 
 
@@ -330,12 +330,12 @@ def test_it_does_not_depend_on_the_batch_or_on_memory(name):
 
 def test_several_classes_are_as_each_alone(monkeypatch):
     explainer, pixels = Explainer(small_vit()), images(32, 32).double()
-    monkeypatch.setattr("whence.explainer._MAPS_AT_ONCE", 6)
+    monkeypatch.setattr("whence.engine.eager._MAPS_AT_ONCE", 6)
     several = explainer.explain(pixels, classes=[2, 0, 4], method="search")
     for n, target in enumerate((2, 0, 4)):
         one = explainer.explain(pixels, target=target, method="search")
         assert torch.allclose(several.scores[:, n], one.scores)
-        for found, other in zip(several.found, one.found, strict=True):
+        for found, other in zip(several.details, one.details, strict=True):
             assert found[n]["setting"] == other["setting"]
 
 
@@ -347,7 +347,7 @@ def test_it_is_deterministic_and_saved_with_its_winner(tmp_path):
     assert torch.equal(first.scores, second.scores)
     assert first.settings == second.settings
     first.save(tmp_path / "one")
-    assert Explanation.load(tmp_path / "one").found == first.found
+    assert Explanation.load(tmp_path / "one").found == first.details
 
 
 def test_of_equal_candidates_the_first_wins():
@@ -367,12 +367,12 @@ def test_of_equal_candidates_the_first_wins():
                 score=score,
             )
             # What joins all heads and layers comes before single ones.
-            for found in result.found:
+            for found in result.details:
                 assert found["setting"] == {"heads": "mean", "layers": "mean", "rows": "max"}
     result = explainer.explain(
         images(32, 32).double(), method="search", heads=("1", "0"), layers=("1", "0")
     )
-    for found in result.found:
+    for found in result.details:
         assert found["setting"] == {"heads": "1", "layers": "1", "rows": "read"}
         assert found["faithfulness"] == 0
 
@@ -439,7 +439,7 @@ def test_the_most_faithful_method_wins(how):
     for n, (c, target) in itertools.product(range(3), enumerate((1, 4))):
         areas = {name: rated(model, pixels[n], target, alone[name][n, c]) for name in names}
         best = max(areas, key=areas.get)
-        found = result.found[n][c]
+        found = result.details[n][c]
         assert found["setting"] == {"method": best}
         assert found["faithfulness"] == pytest.approx(areas[best], rel=1e-8)
         assert torch.allclose(result.scores[n, c], alone[best][n, c], rtol=1e-8)
@@ -515,7 +515,7 @@ def test_a_logit_that_nothing_moves(score):
         model.head.weight.zero_()
     result = Explainer(model).explain(images(32, 32), classes=2, method="search", score=score)
     assert result.scores.isfinite().all()
-    for found in itertools.chain(*result.found):
+    for found in itertools.chain(*result.details):
         assert found["faithfulness"] == 0
         assert found["setting"] == {"heads": "mean", "layers": "mean", "rows": "read"}
 
@@ -530,7 +530,7 @@ def test_a_text_of_one_token_and_an_empty_image(score):
     result = Explainer(small_vit()).explain(blank, method="search", score=score)
     assert result.scores.isfinite().all()
     # Nothing is lost where nothing was.
-    for found in result.found:
+    for found in result.details:
         assert found["faithfulness"] == pytest.approx(0, abs=1e-12)
         assert found["setting"] == {"heads": "mean", "layers": "mean", "rows": "read"}
 

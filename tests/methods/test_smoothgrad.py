@@ -139,7 +139,7 @@ def test_wrong_options(options, message):
 
 def test_many_classes_go_in_groups(monkeypatch):
     """Averaged gradients have the size of the inputs for each class, and would fill the memory."""
-    monkeypatch.setattr("whence.explainer._MAPS_AT_ONCE", 6)
+    monkeypatch.setattr("whence.engine.eager._MAPS_AT_ONCE", 6)
     plain, seen, call = build_image_model(IMAGES[0]), [], SmoothGrad.__call__
 
     def watched(self, evidence):

@@ -11,7 +11,7 @@ import whence
 from tests.zoo import CASES, HandWrittenViT, built, images, sample, texts
 from whence import Explainer, WhenceError
 from whence.evidence import Evidence
-from whence.tracing.replica import replicate
+from whence.tracing import replicate
 
 pytest.importorskip("sklearn")
 hierarchy = pytest.importorskip("scipy.cluster.hierarchy")

@@ -6,16 +6,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tests.zoo import CASES, HandWrittenViT, built, images
-from whence.inputs.arguments import Call
-from whence.rules.balanced import BALANCED, reading
-from whence.tracing.trace import Trace, trace
+from whence.inputs.arguments import ModelArguments
+from whence.rules.balanced import BALANCED
+from whence.tracing import Trace, record
 
 WIDTH, HEADS, TOKENS = 16, 4, 6
 
 
 def traced(model: nn.Module, x: Tensor) -> Trace:
-    call = Call.of(x, model)
-    return trace(model, call.args, dict(call.kwargs), call.main_at)
+    call = ModelArguments.from_inputs(x, model)
+    return record(model, call.args, dict(call.kwargs), call.main_at)
 
 
 def balanced(model: nn.Module, x: Tensor, target: int = 0) -> Tensor:
@@ -284,7 +284,7 @@ def test_gradients_at_attention_maps_are_still_read(kind):
 
 def test_nothing_comes_through_the_softmax():
     recorded = traced(HandWrittenViT().double(), images(32, 32).double())
-    softmax = next(step for step in recorded.steps if step.operation.name == "softmax")
+    softmax = next(step for step in recorded.entries if step.operation.name == "softmax")
     classes = torch.zeros(3, 1, dtype=torch.long)
     assert recorded.read(classes, [softmax.inputs[0]], BALANCED)[0].abs().max() == 0
     assert recorded.read(classes, [softmax.inputs[0]])[0].abs().max() > 0
@@ -293,8 +293,8 @@ def test_nothing_comes_through_the_softmax():
 @pytest.mark.parametrize("name", ["timm-vit-fused", "Bert-sdpa", "Albert-sdpa", "torchvision-vit"])
 def test_balanced_gradients_of_several_classes(name):
     model, inputs = built(CASES[name]), CASES[name].inputs()
-    call = Call.of(inputs, model)
-    recorded = trace(model, call.args, dict(call.kwargs), call.main_at)
+    call = ModelArguments.from_inputs(inputs, model)
+    recorded = record(model, call.args, dict(call.kwargs), call.main_at)
     classes = torch.tensor([[0, 2]]).expand(3, 2)
     both = recorded.read(classes, recorded.inputs, BALANCED)[0]
     for n in (0, 1):
@@ -303,5 +303,4 @@ def test_balanced_gradients_of_several_classes(name):
 
 
 def test_how_gradients_are_read():
-    assert reading("plain") is None
-    assert reading("balanced") is BALANCED
+    assert rules.get("balanced") is BALANCED

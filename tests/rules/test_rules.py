@@ -6,11 +6,6 @@ from functools import partial
 import pytest
 import torch
 from torch import Tensor, nn
-
-from tests.real import photo, real_vit
-from tests.zoo import CASES, built
-from whence import Explainer, NoRuleError, WhenceError, rules
-from whence.rules import RuleSet
 from whence.tracing.ops.operations import (
     Add,
     ConstantMatMul,
@@ -22,7 +17,12 @@ from whence.tracing.ops.operations import (
     Shift,
     Tape,
 )
-from whence.tracing.trace import trace
+
+from tests.real import photo, real_vit
+from tests.zoo import CASES, built
+from whence import Explainer, NoRuleError, WhenceError, rules
+from whence.rules import RuleSet
+from whence.tracing import record
 
 SETS = ("stable", "reference", "paper")
 AUTHORS = ("reference", "paper")
@@ -275,7 +275,7 @@ def watched(errors: dict[str, list[float]]) -> RuleSet:
 
 def check_every_operation(model: nn.Module, pixels: Tensor) -> None:
     errors: dict[str, list[float]] = {}
-    traced = trace(model, (pixels,), {}, 0)
+    traced = record(model, (pixels,), {}, 0)
     classes = traced.logits.detach().argmax(1, keepdim=True)
     traced.relevance(classes, watched(errors))
     assert {"linear", "matmul", "add", "softmax", "layer_norm"} <= set(errors)
@@ -296,7 +296,7 @@ def test_stable_conserves_in_every_operation_of_the_real_vit(data):
 
 def test_sets_are_found_by_name():
     assert rules.available()[:3] == list(SETS)
-    mine = rules.get("stable").extended("mine", add=lambda op, r: (r, torch.zeros_like(r)))
+    mine = rules.get("stable").extend("mine", add=lambda op, r: (r, torch.zeros_like(r)))
     assert rules.get(mine) is mine
     with pytest.raises(WhenceError, match=r"no rule set 'stabel'. Available: stable, reference"):
         rules.get("stabel")
@@ -304,7 +304,7 @@ def test_sets_are_found_by_name():
 
 def test_a_registered_set_is_found_by_name(monkeypatch):
     monkeypatch.setattr(rules, "_SETS", dict(rules._SETS))
-    mine = rules.register(rules.get("stable").extended("mine"))
+    mine = rules.register(rules.get("stable").extend("mine"))
     assert rules.get("mine") is mine
     assert "mine" in rules.available()
 
@@ -399,7 +399,7 @@ def test_a_rule_of_a_user_is_given_one_class_at_a_time(name, kind):
     case = CASES["ViTForImageClassification-sdpa"]
     inputs = {"pixel_values": case.inputs()["pixel_values"].double()}
     theirs = rules.get(name).rules.get(kind, lambda _, relevance: relevance)
-    mine = rules.get(name).extended("mine", **{kind: Unhashable(theirs)})
+    mine = rules.get(name).extend("mine", **{kind: Unhashable(theirs)})
     explain = partial(Explainer(built(case).double()).explain, inputs, method="tiba", rules=mine)
     several = explain(classes=[0, 1]).scores
     for number in range(2):

@@ -8,11 +8,10 @@ from torch.nn import functional as F
 from tests.zoo import CASES, built
 from whence import Explainer, WhenceError, rules
 from whence.rules.balanced import BALANCED
-from whence.tracing.backward import Rows
-from whence.tracing.ops.attention import Attention
-from whence.tracing.ops.operations import Add, Linear, MatMul, Operation
-from whence.tracing.tape import Tape
-from whence.tracing.trace import Trace, trace
+from whence.tracing import Trace, record
+from whence.tracing.backward import SparseRows
+from whence.tracing.ops.base import Add, Operation
+from whence.tracing.ops.products import Linear, MatMul
 
 # A class token, averages, heads folded into the batch, text, attention call by call.
 MODELS = [
@@ -31,10 +30,10 @@ def traced(name: str) -> Trace:
     case = CASES[name]
     model, inputs = built(case).double(), case.inputs()
     if isinstance(inputs, Tensor):
-        return trace(model, (inputs.double(),), {}, 0)
+        return record(model, (inputs.double(),), {}, 0)
     main = next(key for key in ("input_ids", "pixel_values") if key in inputs)
     given = {k: v.double() if v.is_floating_point() else v for k, v in inputs.items()}
-    return trace(model, (), given, main)
+    return record(model, (), given, main)
 
 
 def by_engine(of: Trace, classes: Tensor, rule_set) -> list[Tensor]:
@@ -47,7 +46,7 @@ def by_engine(of: Trace, classes: Tensor, rule_set) -> list[Tensor]:
         )
     finally:
         of.tape.rules = None
-    return [site.by_head(one, of.batch) for site, one in zip(of.sites, found, strict=True)]
+    return [site.split_heads(one, of.batch) for site, one in zip(of.sites, found, strict=True)]
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -63,8 +62,10 @@ def test_readings_are_those_of_the_engine(name):
             alone = of.read(one, places, rule_set)
             expected = by_engine(of, one, rule_set)
             for site, a, b, c in zip(of.sites, alone, together, expected, strict=True):
-                assert torch.allclose(site.by_head(a[0], of.batch), c, rtol=1e-9, atol=1e-14)
-                assert torch.allclose(site.by_head(b[number], of.batch), c, rtol=1e-9, atol=1e-14)
+                assert torch.allclose(site.split_heads(a[0], of.batch), c, rtol=1e-9, atol=1e-14)
+                assert torch.allclose(
+                    site.split_heads(b[number], of.batch), c, rtol=1e-9, atol=1e-14
+                )
 
 
 class Product(torch.autograd.Function):
@@ -116,15 +117,15 @@ class Reads(nn.Module):
 @pytest.mark.parametrize("read", READ)
 def test_gradients_are_those_of_the_engine_however_tokens_are_read(read):
     torch.manual_seed(0)
-    of = trace(Reads(READ[read]).double(), (torch.randn(3, 7, 8).double() / 4,), {}, 0)
+    of = record(Reads(READ[read]).double(), (torch.randn(3, 7, 8).double() / 4,), {}, 0)
     classes = of.logits.detach().topk(2).indices
     together = of.read(classes, [site.weights for site in of.sites])
     for number in range(2):
         one = classes[:, number : number + 1]
         alone = of.read(one, [site.weights for site in of.sites])
         for site, a, b, c in zip(of.sites, alone, together, by_engine(of, one, None), strict=True):
-            assert torch.allclose(site.by_head(a[0], 3), c, rtol=1e-9, atol=1e-14)
-            assert torch.allclose(site.by_head(b[number], 3), c, rtol=1e-9, atol=1e-14)
+            assert torch.allclose(site.split_heads(a[0], 3), c, rtol=1e-9, atol=1e-14)
+            assert torch.allclose(site.split_heads(b[number], 3), c, rtol=1e-9, atol=1e-14)
 
 
 class OfMixedTypes(nn.Module):
@@ -148,7 +149,7 @@ class OfMixedTypes(nn.Module):
 @pytest.mark.parametrize("rule_set", [None, "stable", "reference", "paper"])
 def test_readings_have_the_types_of_what_they_belong_to(rule_set):
     torch.manual_seed(0)
-    of = trace(OfMixedTypes(), (torch.randn(2, 5, 8) / 2,), {}, 0)
+    of = record(OfMixedTypes(), (torch.randn(2, 5, 8) / 2,), {}, 0)
     classes = of.logits.detach().argmax(1, keepdim=True)
     how = None if rule_set is None else rules.get(rule_set)
     places = [of.sites[0].weights, of.inputs[0]]
@@ -174,7 +175,7 @@ def test_several_readings_go_down_together():
 
 def test_behind_a_class_token_only_its_row_is_worked_on(monkeypatch):
     of = traced("timm-vit-fused")
-    tokens, seen = of.sites[0].tokens, []
+    tokens, seen = of.sites[0].key_count, []
     plain = Linear.gradient
 
     def watched(self, output):
@@ -221,12 +222,12 @@ def recorded(operation: Operation, *inputs: Tensor) -> Operation:
     ids=lambda operation: type(operation).__name__,
 )
 def test_rows_get_what_the_whole_would_give_them(operation, rule_set):
-    rows = Rows(torch.rand(2, 2, 5).double(), -2, 3, operation.output.shape)
-    small, shapes = operation.only_rows(*rows.place)
+    rows = SparseRows(torch.rand(2, 2, 5).double(), -2, 3, operation.output.shape)
+    small, shapes = operation.narrow_rows(*rows.place)
     some = rules.get(rule_set).propagate(small, rows.value)
-    whole = rules.get(rule_set).propagate(operation, rows.whole())
+    whole = rules.get(rule_set).propagate(operation, rows.to_dense())
     for part, shape, expected in zip(some, shapes, whole, strict=True):
-        got = part if shape is None else Rows(part, -2, 3, shape).whole()
+        got = part if shape is None else SparseRows(part, -2, 3, shape).to_dense()
         assert torch.allclose(got, expected)
 
 
@@ -268,7 +269,7 @@ def test_shortcuts_that_end_in_nan_are_not_taken_in_the_end(monkeypatch):
 
     exact = rules.get("stable").rules["linear"]
     case = CASES["timm-vit-fused"]
-    asked = {"method": "tiba", "rules": rules.get("stable").extended("coarse", linear=coarse)}
+    asked = {"method": "tiba", "rules": rules.get("stable").extend("coarse", linear=coarse)}
     found = Explainer(built(case)).explain(case.inputs(), **asked)
     plain = Explainer(built(case)).explain(case.inputs(), method="tiba")
     assert torch.allclose(found.scores, plain.scores, rtol=1e-4, atol=1e-9)

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from whence import NoRuleError, WhenceError, register_operation, rules
 from whence.tracing import calls as spelling
-from whence.tracing.trace import trace
+from whence.tracing import record
 
 WIDTH, HEADS, TOKENS, BATCH = 8, 2, 5, 2
 
@@ -59,7 +59,7 @@ def readings(model: nn.Module, rule_set: str = "stable") -> list[Tensor]:
     x = inputs()
     with torch.no_grad():
         plain = model(x.clone())
-    traced = trace(model, (x,), {}, 0)
+    traced = record(model, (x,), {}, 0)
     assert torch.allclose(traced.logits, plain)
     classes = torch.arange(3).expand(BATCH, 3)
     result = [traced.logits.detach()]
@@ -67,7 +67,7 @@ def readings(model: nn.Module, rule_set: str = "stable") -> list[Tensor]:
         at_map, at_input = traced.read(
             classes, [traced.sites[0].weights, *traced.inputs], rules_read
         )
-        result += [at_input, traced.sites[0].by_head(at_map, BATCH)]
+        result += [at_input, traced.sites[0].split_heads(at_map, BATCH)]
     return result
 
 
@@ -204,7 +204,7 @@ def test_in_place_writes_do_not_disturb_what_was_kept():
 def test_an_unknown_operation_on_the_relevance_path_is_named():
     model = nn.Sequential()
     model.add_module("body", Attention(after=lambda x: x.cumsum(1)))
-    traced = trace(model, (inputs(),), {}, 0)
+    traced = record(model, (inputs(),), {}, 0)
     classes = torch.zeros(BATCH, 1, dtype=torch.long)
     assert traced.gradient(classes)[0].abs().max() > 0
     message = r"`cumsum`, called in module 'body' \(Attention\).*'stable' has no rule"
@@ -221,7 +221,7 @@ def test_an_unknown_operation_elsewhere_does_no_harm():
         def forward(self, x: Tensor) -> Tensor:
             return self.body(x.cumsum(1))
 
-    traced = trace(Below(), (inputs(),), {}, 0)
+    traced = record(Below(), (inputs(),), {}, 0)
     relevance = traced.relevance(torch.zeros(BATCH, 1, dtype=torch.long), rules.get("stable"))
     assert relevance[0].abs().max() > 0
 
@@ -236,10 +236,10 @@ def test_an_autograd_function_of_the_model_is_not_passed_in_silence():
         def backward(ctx, g):
             return g * 2
 
-    traced = trace(Attention(after=Doubled.apply), (inputs(),), {}, 0)
+    traced = record(Attention(after=Doubled.apply), (inputs(),), {}, 0)
     classes = torch.zeros(BATCH, 1, dtype=torch.long)
     (gradient,) = traced.gradient(classes)
-    plain = trace(Attention(after=lambda x: 2 * x), (inputs(),), {}, 0).gradient(classes)[0]
+    plain = record(Attention(after=lambda x: 2 * x), (inputs(),), {}, 0).gradient(classes)[0]
     assert torch.allclose(gradient, plain)
     with pytest.raises(NoRuleError, match=r"`Doubled`, called in a part of the model that hides"):
         traced.relevance(classes, rules.get("stable"))
@@ -308,8 +308,8 @@ def test_a_users_own_kind_has_the_users_own_rule():
         (x,) = operation.inputs
         return x.detach() * operation.vjp(relevance / operation.output)[0]
 
-    mine = rules.get("stable").extended("mine", running_sum=rule)
-    traced = trace(Attention(after=lambda x: x.cumsum(1)), (inputs(),), {}, 0)
+    mine = rules.get("stable").extend("mine", running_sum=rule)
+    traced = record(Attention(after=lambda x: x.cumsum(1)), (inputs(),), {}, 0)
     classes = torch.zeros(BATCH, 1, dtype=torch.long)
     (relevance,) = traced.read(classes, traced.inputs, mine)
     assert relevance.sum(dim=(0, 2, 3)) == pytest.approx(torch.ones(BATCH).tolist())

@@ -13,8 +13,7 @@ from torch.nn import functional as F
 
 from tests.zoo import CASES, HandWrittenViT, built, images
 from whence import Explainer, NoRuleError, WhenceError, rules
-from whence.tracing.ops.operations import Recorded
-from whence.tracing.trace import trace
+from whence.tracing import record
 
 
 @pytest.fixture
@@ -35,7 +34,7 @@ def test_one_forward_serves_all_readings(model):
 
 
 def test_no_gradient_of_a_weight_is_ever_computed(model):
-    traced = trace(model, (images(32, 32),), {}, 0)
+    traced = record(model, (images(32, 32),), {}, 0)
     found, waiting = set(), [traced.logits.grad_fn]
     while waiting:
         node = waiting.pop()
@@ -171,7 +170,7 @@ def test_what_a_model_holds_constant_is_constant():
             return super().forward(image) * brightness[:, None]
 
     model, x = Stops(), images(32, 32)
-    traced = trace(model, (x,), {}, 0)
+    traced = record(model, (x,), {}, 0)
     plain = x.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(model(plain)[:, 0].sum(), plain)
     ours = traced.read(torch.zeros(3, 1, dtype=torch.long), traced.inputs)[0][0]
@@ -328,7 +327,7 @@ def test_overwriting_changes_no_number():
     x = images(32, 32)
     before = x.clone()
     classes = torch.ones(3, 1, dtype=torch.long)
-    ours, expected = trace(model, (x,), {}, 0), trace(clean, (x,), {}, 0)
+    ours, expected = record(model, (x,), {}, 0), record(clean, (x,), {}, 0)
     assert torch.equal(x, before)
     assert torch.allclose(ours.logits, expected.logits, atol=1e-6)
     for rule_set in (None, rules.get("stable")):
@@ -403,7 +402,7 @@ def test_ids_are_followed_from_their_embeddings(lookup):
             return self.vit.head(x[:, 0])
 
     ids = torch.randint(0, 50, (2, 7))
-    traced = trace(Text(), (ids,), {}, 0)
+    traced = record(Text(), (ids,), {}, 0)
     assert [tuple(leaf.shape) for leaf in traced.inputs] == [(2, 7, 32)]
     assert Explainer(Text()).explain(ids).scores.shape == (2, 7)
 

@@ -60,6 +60,8 @@ VIEW = "ViewBackward0"
 
 # Metadata of the forward outputs of a node, whose gradients are the inputs of the node.
 output_metadata: Callable[[Node], Sequence[TensorMetadata]] = attrgetter("_input_metadata")
+# What others have noted about a node, by keys of their own.
+node_metadata: Callable[[Node], dict[str, Any]] = attrgetter("metadata")
 # The factor of the second term of an addition.
 saved_alpha: Callable[[Node], float] = attrgetter("_saved_alpha")
 # The step of a slice.

@@ -1,55 +1,134 @@
-"""What `explain` is asked for."""
+"""Request: a model, a batch, and what is to be explained of it by which method."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import operator
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from whence.errors import WhenceError
+from whence.inputs.arguments import ModelArguments
+from whence.layout import Layout, Tokens, find_tokens
+from whence.layout.words import TextTokenizer
 from whence.methods import Method
 from whence.rules import RuleSet
+from whence.targets import Classes, ClassTarget, select_samples
+from whence.tracing import unwrap_model
 
 
-class Request(NamedTuple):
-    """What `explain` was asked for, of which its arguments tell more."""
+@dataclass(frozen=True)
+class Subject:
+    """A model, and what the user says of it.
 
-    method: Method
-    name: str
-    rules: RuleSet
-    target: Any
-    classes: Any
-    keep_evidence: bool
-    memory: float | None
+    Attributes:
+        model: The model.
+        class_names: Names of its classes, by index.
+        tokenizer: To know tokens and words when inputs are plain ids.
+        layout: What cannot be found from the model.
+        output: Gets the logits from what the model returns, if it is not obvious.
+    """
+
+    model: nn.Module
+    class_names: Mapping[int, str]
+    tokenizer: TextTokenizer | None
+    layout: Layout
+    output: Callable[[Any], Tensor] | None
 
     @property
-    def highest(self) -> int | None:
+    def multi_label(self) -> bool:
+        """Whether several classes can hold at once."""
+        config = getattr(unwrap_model(self.model), "config", None)
+        return getattr(config, "problem_type", None) == "multi_label_classification"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What `Explainer.explain` was asked for, of a batch or a chunk of it.
+
+    Attributes:
+        subject: The model.
+        arguments: What it is called with.
+        method: The method.
+        method_name: What the user called it.
+        rules: The rules for relevance.
+        target: The class to explain, or one for each sample.
+        classes: Instead, several classes.
+        keep_evidence: Whether evidence is returned, too.
+        max_bytes: How many bytes a forward pass may keep for the backward pass.
+        forwards_bytes: How many bytes methods of many forward passes may take for them.
+        tokens: The tokens of a text, where they are known.
+    """
+
+    subject: Subject
+    arguments: ModelArguments
+    method: Method
+    method_name: str
+    rules: RuleSet
+    target: ClassTarget | None
+    classes: Classes | None
+    keep_evidence: bool
+    max_bytes: float
+    forwards_bytes: float
+    tokens: Tokens | None = None
+
+    @property
+    def batch(self) -> int:
+        """Number of samples."""
+        return len(self.arguments.main)
+
+    @property
+    def top_count(self) -> int | None:
         """How many of the highest classes are asked for; None if classes are named."""
         if self.target is None and self.classes is None:
             return 1
-        usual = hasattr(self.classes, "__index__") and not isinstance(self.classes, bool)
-        one = usual and getattr(self.classes, "ndim", 0) == 0
-        return operator.index(self.classes) if one and self.target is None else None
+        if self.target is not None or not hasattr(self.classes, "__index__"):
+            return None
+        single = not isinstance(self.classes, bool) and getattr(self.classes, "ndim", 0) == 0
+        return operator.index(self.classes) if single else None  # type: ignore[arg-type]
+
+    @cached_property
+    def special(self) -> Tensor | None:
+        """(batch, tokens), true where a token belongs to no word; None if words are not known."""
+        if self.tokens is None:
+            return None
+        rows = [[word is None for word in row] for row in self.tokens.words]
+        return torch.tensor(rows, device=self.arguments.main.device)
+
+    def with_tokens(self) -> Request:
+        """The same request, with the tokens of a text."""
+        main = self.arguments.main
+        if main.dim() == 4:
+            return self
+        tokens = find_tokens(self.arguments.kwargs, main, self.subject.tokenizer)
+        return dataclasses.replace(self, tokens=tokens)
+
+    def select_rows(self, rows: slice) -> Request:
+        """The same request for some of the samples."""
+        if rows == slice(0, self.batch):
+            return self
+        target, classes = select_samples(self.target, self.classes, rows, self.batch)
+        return dataclasses.replace(
+            self,
+            arguments=self.arguments.select_rows(rows),
+            target=target,
+            classes=classes,
+            tokens=None if self.tokens is None else self.tokens.select_samples(rows),
+        )
 
 
-def is_plain(value: Any) -> bool:
-    """Whether all that a value is can be read from how it is written."""
-    if isinstance(value, Mapping):
-        return is_plain(list(value.items()))
-    if isinstance(value, list | tuple):
-        return all(map(is_plain, value))
-    return value is None or isinstance(value, bool | int | float | str | torch.dtype)
-
-
-def check_memory(memory: Any) -> None:
+def check_memory(memory: object) -> None:
     """Refuse what is no amount of memory.
 
     Raises:
         WhenceError: It is none.
     """
     number = isinstance(memory, int | float) and not isinstance(memory, bool)
-    if memory is not None and not (number and 0 < memory < math.inf):
+    if memory is not None and not (number and 0 < memory < math.inf):  # type: ignore[operator]
         raise WhenceError(f"memory is a number of gibibytes above 0, such as 0.5, not {memory!r}.")

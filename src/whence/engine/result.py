@@ -1,9 +1,7 @@
-"""Explanations of a batch in parts."""
+"""Result: the scores of a batch, or of a chunk of it, before they become an Explanation."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -13,59 +11,50 @@ from whence.evidence import Evidence
 from whence.layout import Layout, Tokens
 
 
-class Part(NamedTuple):
-    """The explanation of some samples of a batch.
+class Result(NamedTuple):
+    """What is computed of some samples.
 
     Attributes:
         scores: (samples, classes, units).
-        indices: (samples, classes), the explained class indices.
+        classes: (samples, classes), the explained class indices.
         logits: (samples, all classes).
         layout: Where tokens stand on the input.
         tokens: The tokens of a text.
-        told: What the method has to tell beside its scores.
-        evidence: What it worked with, if that is kept.
-        doubt: A single truth value, whether all this can be trusted, and what computes it if not.
+        details: What the method has to tell beside its scores, for each sample and class.
+        evidence: What the method worked with, for each group of classes, if it is kept.
+        sample_bytes: How much memory the backward pass of one sample takes; 0 if that is not known.
     """
 
     scores: Tensor
-    indices: Tensor
+    classes: Tensor
     logits: Tensor
     layout: Layout
-    tokens: Tokens | None
-    told: list[list[dict[str, Any]]]
-    evidence: list[Evidence]
-    doubt: tuple[Tensor, Callable[[], Part]] | None = None
+    tokens: Tokens | None = None
+    details: list[list[dict[str, Any]]] = []
+    evidence: list[Evidence] = []
+    sample_bytes: float = 0.0
 
-    def sound(self) -> Part:
-        """This, or what is computed in its place if it turns out that it cannot be trusted."""
-        return self if self.doubt is None or bool(self.doubt[0]) else self.doubt[1]()
-
-    def last(self, samples: int) -> Part:
-        """The explanation of the last samples alone."""
+    def select_last(self, samples: int) -> Result:
+        """The result of the last samples alone."""
         rows = slice(len(self.scores) - samples, len(self.scores))
         return self._replace(
             scores=self.scores[rows],
-            indices=self.indices[rows],
+            classes=self.classes[rows],
             logits=self.logits[rows],
             tokens=None if self.tokens is None else self.tokens.select_samples(rows),
-            told=self.told[rows],
+            details=self.details[rows],
         )
 
     @classmethod
-    def joined(cls, parts: list[Part]) -> Part:
-        """Several parts, none of which has evidence, as one."""
-        if len(parts) == 1:
-            return parts[0]
-        scores, indices, logits = (
-            torch.cat([part[number] for part in parts])  # type: ignore[misc]
-            for number in range(3)
+    def concatenate(cls, results: list[Result]) -> Result:
+        """The results of several chunks, none of which has evidence, as one."""
+        if len(results) == 1:
+            return results[0]
+        tokens = [result.tokens for result in results if result.tokens is not None]
+        return results[0]._replace(
+            scores=torch.cat([result.scores for result in results]),
+            classes=torch.cat([result.classes for result in results]),
+            logits=torch.cat([result.logits for result in results]),
+            tokens=Tokens.concatenate(tokens) if tokens else None,
+            details=[one for result in results for one in result.details],
         )
-        tokens = [part.tokens for part in parts if part.tokens is not None]
-        told = [one for part in parts for one in part.told]
-        joined = Tokens.concatenate(tokens) if tokens else None
-        return cls(scores, indices, logits, parts[0].layout, joined, told, [])
-
-
-def even(samples: int, most: int) -> int:
-    """The size of the fewest parts of at most so many samples that are nearly equal."""
-    return math.ceil(samples / math.ceil(samples / max(1, most)))

@@ -1,26 +1,25 @@
-"""The places of a trace where evidence is read, and what is read there."""
+"""Readings of a trace: gradient or relevance at places of the graph, or site by site."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
-from whence.errors import WhenceError
 from whence.rules import RuleSet
-from whence.tracing.graph.blocks import Block
-from whence.tracing.ops.attention import Attention, of_heads
-from whence.tracing.ops.operations import MatMul
+from whence.tracing.graph.sites import AttentionSite
+from whence.tracing.ops.attention import ChunkedAttention, select_heads
+from whence.tracing.ops.products import MatMul
 from whence.tracing.trace import Trace
 
 
-class Layer(NamedTuple):
-    """What there is at the attention maps of a layer, or of some of its heads.
+class MapReadings(NamedTuple):
+    """What there is at the attention maps of a site, or of some of its heads.
 
     What a method does not need is empty.
 
@@ -35,138 +34,156 @@ class Layer(NamedTuple):
     relevance: Tensor
 
 
-class Places:
-    """The places of a trace where evidence is read."""
+_REDUCE: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "mean": torch.sum,
+    "max": torch.amax,
+    "min": torch.amin,
+}
+_COMBINE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "mean": Tensor.add_,
+    "max": torch.maximum,
+    "min": torch.minimum,
+}
 
-    def __init__(self, traced: Trace, blocks: list[Block], first_layer: int = 0) -> None:
-        self._traced = traced
-        self._blocks = blocks
-        # A layer that does not exist is for the method to refuse.
-        exists = abs(first_layer) <= len(traced.sites) - (first_layer >= 0)
-        self._sites = traced.sites[first_layer if exists else 0 :]
-
-    @property
-    def input(self) -> Tensor:
-        """The one tensor in which the model's dependence on its input begins."""
-        if len(self._traced.inputs) != 1:
-            raise WhenceError(
-                f"The model reads its input in {len(self._traced.inputs)} places, so that it has "
-                f"no single gradient or relevance."
-            )
-        return self._traced.inputs[0]
-
-    def _hidden(self) -> list[tuple[Tensor, GradientEdge]]:
-        last = self._blocks[-1].leaving
-        entering = [(block.entering, block.entering_at) for block in self._blocks]
-        return [*entering, (last.output, self._traced.steps[last.index].output)]
-
-    def _attended(self) -> list[tuple[Tensor, GradientEdge]]:
-        return [(block.attended, block.attended_at) for block in self._blocks]
-
-    def descend(
-        self,
-        kinds: Collection[str],
-        classes: Tensor,
-        gradients: RuleSet | None,
-        rules: RuleSet,
-        release: bool,
-    ) -> Iterator[Callable[[], Iterator[Layer]]]:
-        """The attention maps from the last down to the first, with readings of them."""
-        sites = self._sites[::-1]
-        how = {"gradient": gradients, "relevance": rules}
-        wanted = [kind for kind in how if kind in kinds]
-        readings = self._traced.descend(
-            classes,
-            [site.place for site in sites] if wanted else (),
-            [how[kind] for kind in wanted],
-            release=release,
-        )
-        waiting: dict[int, list[Tensor]] = {}
-        # Of attentions side by side, the way down may meet the last one not as the first. What they
-        # are read from then has to outlast their release.
-        products = {number: site.product for number, site in enumerate(sites)}
-        empty = torch.empty(0)
-        for number, site in enumerate(sites):
-            while wanted and number not in waiting:
-                met, found = next(readings)
-                waiting[met] = found
-                if met != number:
-                    products[met] = copy.copy(products[met])
-            read = dict(zip(wanted, waiting.pop(number, ()), strict=True))
-            product = products.pop(number)
-            if isinstance(product, Attention):
-                layer = partial(_in_heads, product, kinds, read, how)
-            else:
-                read = {kind: site.by_head(one, self._traced.batch) for kind, one in read.items()}
-                if "attention" in kinds:
-                    read["attention"] = site.by_head(site.weights.detach(), self._traced.batch)
-                layer = partial(iter, (Layer(*(read.get(kind, empty) for kind in Layer._fields)),))
-            read = {}
-            yield layer
-            del layer, product
-            if release:
-                site.release()
-
-    def hidden_values(self) -> list[Tensor]:
-        """What enters each block, and what leaves the last, (batch, tokens, width)."""
-        return [self._traced.by_token(value, at, value.shape) for value, at in self._hidden()]
-
-    def attended_values(self) -> list[Tensor]:
-        """What the values of each attention are computed from, (batch, tokens, width)."""
-        return [self._traced.by_token(value, at, value.shape) for value, at in self._attended()]
-
-    def read(
-        self, what: str, kinds: Collection[str], classes: Tensor, rules: RuleSet | None
-    ) -> dict[str, list[Tensor]]:
-        """Gradient or relevance wherever it is asked for, in one backward pass."""
-        names = (what, f"input_{what}", f"hidden_{what}", f"attended_{what}")
-        found: dict[str, list[Tensor]] = {name: [] for name in names}
-        places: dict[str, list[tuple[Tensor, Tensor | GradientEdge]]] = {}
-        if what in kinds:
-            places[what] = [(site.weights, site.weights) for site in self._sites]
-        if f"input_{what}" in kinds:
-            places[f"input_{what}"] = [(self.input, self.input)]
-        if f"hidden_{what}" in kinds:
-            places[f"hidden_{what}"] = list(self._hidden())
-        if f"attended_{what}" in kinds:
-            places[f"attended_{what}"] = list(self._attended())
-        flat = [(name, value, at) for name, group in places.items() for value, at in group]
-        if not flat:
-            return found
-        readings = self._traced.read(classes, [at for _, _, at in flat], rules)
-        sites = iter(self._sites)
-        for (name, value, at), read in zip(flat, readings, strict=True):
-            if name == what:
-                read = next(sites).by_head(read, self._traced.batch)
-            elif isinstance(at, GradientEdge):
-                read = self._traced.by_token(read, at, value.shape)
-            found[name].append(read)
-        # Layers that were not read are empty, so that layers keep their numbers.
-        missing = len(self._traced.sites) - len(found[what]) if found[what] else 0
-        found[what] = [classes.new_zeros(0) for _ in range(missing)] + found[what]
-        return found
+HeadFusion = Literal["mean", "max", "min"]
+HeadChunks = Callable[[], Iterator[MapReadings]]
+"""Gives the readings of one site, some heads at a time."""
 
 
-def _in_heads(
-    attention: Attention,
+def fuse_chunks(
+    chunks: Iterator[MapReadings], weigh: Callable[[MapReadings], Tensor], heads: HeadFusion
+) -> Tensor:
+    """One matrix (..., queries, keys) of all heads of a site."""
+    fused, count = None, 0
+    for readings in chunks:
+        maps = weigh(readings)
+        count += maps.shape[-3]
+        part = _REDUCE[heads](maps, -3)
+        fused = part if fused is None else _COMBINE[heads](fused, part)
+        del maps, part, readings
+    if fused is None:
+        raise ValueError("A site has at least one head.")
+    return fused.div_(count) if heads == "mean" else fused
+
+
+def read_places(
+    trace: Trace,
+    classes: Tensor,
+    rules: RuleSet | None,
+    sites: Sequence[AttentionSite],
+    inputs: Sequence[Tensor],
+    tokens: Mapping[str, Sequence[tuple[Tensor, GradientEdge]]],
+) -> tuple[list[Tensor], list[Tensor], dict[str, list[Tensor]]]:
+    """Gradient or relevance at several kinds of places, in one backward pass.
+
+    Args:
+        trace: The recorded forward pass.
+        classes: (batch, n) class indices.
+        rules: How values pass operations; None for plain gradients.
+        sites: Attention sites.
+        inputs: Leaves of the graph.
+        tokens: Tensors whose rows are tokens, and where they are in the graph.
+
+    Returns:
+        By heads at every site of the trace, empty where it was not asked for; at the inputs; and by
+        tokens.
+    """
+    edges = [edge for values in tokens.values() for _, edge in values]
+    places: list[Tensor | GradientEdge] = [*(site.weights for site in sites), *inputs, *edges]
+    read = iter(trace.read(classes, places, rules) if places else ())
+    maps = [site.split_heads(next(read), trace.batch) for site in sites]
+    # Sites that were not read are empty, so that sites keep their numbers.
+    missing = len(trace.sites) - len(maps) if maps else 0
+    at_inputs = [next(read) for _ in inputs]
+    at_tokens = {
+        kind: [trace.split_tokens(next(read), edge, value.shape) for value, edge in values]
+        for kind, values in tokens.items()
+    }
+    return [classes.new_zeros(0)] * missing + maps, at_inputs, at_tokens
+
+
+def iterate_sites(
+    trace: Trace,
+    sites: Sequence[AttentionSite],
     kinds: Collection[str],
-    readings: Mapping[str, Tensor],
-    how: Mapping[str, RuleSet | None],
-) -> Iterator[Layer]:
-    """What there is at maps that were not kept, given what was read behind them."""
+    classes: Tensor,
+    rules: Mapping[str, RuleSet | None],
+    *,
+    release: bool,
+) -> Iterator[HeadChunks]:
+    """The attention maps from the last to the first, with what is read there.
+
+    Args:
+        trace: The recorded forward pass.
+        sites: The sites, nearest the input first.
+        kinds: Which of attention, gradient and relevance.
+        classes: (batch, n) class indices.
+        rules: How gradient and relevance pass operations.
+        release: Whether to free what has been passed.
+    """
+    sites = sites[::-1]
+    wanted = [kind for kind in rules if kind in kinds]
+    values = trace.iterate_backward(
+        classes,
+        [site.graph_tensor for site in sites] if wanted else (),
+        [rules[kind] for kind in wanted],
+        release=release,
+    )
+    waiting: dict[int, list[Tensor]] = {}
+    # Of attentions side by side, the backward pass may meet the last one not as the first. What
+    # they are read from then has to outlast their release.
+    products = {number: site.product for number, site in enumerate(sites)}
+    for number, site in enumerate(sites):
+        while wanted and number not in waiting:
+            met, read = next(values)
+            waiting[met] = read
+            if met != number:
+                products[met] = copy.copy(products[met])
+        found = dict(zip(wanted, waiting.pop(number, ()), strict=True))
+        product = products.pop(number)
+        chunks: HeadChunks
+        if isinstance(product, ChunkedAttention):
+            chunks = partial(_read_in_chunks, product, kinds, found, rules)
+        else:
+            found = {kind: site.split_heads(one, trace.batch) for kind, one in found.items()}
+            if "attention" in kinds:
+                found["attention"] = site.split_heads(site.weights.detach(), trace.batch)
+            chunks = partial(iter, (_make_readings(found),))
+        found = {}
+        yield chunks
+        del chunks, product
+        if release:
+            site.release()
+
+
+def _make_readings(found: Mapping[str, Tensor]) -> MapReadings:
     empty = torch.empty(0)
-    for heads in attention.parts():
-        product = attention.spelled_out(heads)[-1]
+    return MapReadings(*(found.get(kind, empty) for kind in MapReadings._fields))
+
+
+def _read_in_chunks(
+    attention: ChunkedAttention,
+    kinds: Collection[str],
+    at_output: Mapping[str, Tensor],
+    rules: Mapping[str, RuleSet | None],
+) -> Iterator[MapReadings]:
+    """What there is at maps that were not kept, given what was read at the attention's output."""
+    for heads in attention.head_chunks():
+        product = attention.split_operations(heads)[-1]
         product.wanted = (True, False)
         found = {"attention": product.a} if "attention" in kinds else {}
-        for kind, behind in readings.items():
+        for kind, values in at_output.items():
             found[kind] = torch.stack(
-                [_at_map(product, of_heads(one, heads), how[kind]) for one in behind]
+                [_read_at_map(product, select_heads(one, heads), rules[kind]) for one in values]
             )
-        yield Layer(*(found.pop(kind, empty) for kind in Layer._fields))
+        readings = _make_readings(found)
+        del found
+        yield readings
+        del readings
 
 
-def _at_map(product: MatMul, behind: Tensor, rules: RuleSet | None) -> Tensor:
-    read = product.gradient(behind) if rules is None else rules.propagate(product, behind)
-    assert read[0] is not None
-    return read[0]
+def _read_at_map(product: MatMul, value: Tensor, rules: RuleSet | None) -> Tensor:
+    values = product.gradient(value) if rules is None else rules.propagate(product, value)
+    if values[0] is None:
+        raise RuntimeError("A rule gave no value for an attention map, which is wanted.")
+    return values[0]

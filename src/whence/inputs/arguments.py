@@ -1,4 +1,4 @@
-"""How a model is called: which argument is explained, and the rest that goes with it."""
+"""The arguments that a model is called with: which of them is explained, and which goes with it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from whence._util.torch_internals import module_registries
 from whence.errors import WhenceError
-from whence.tracing.replica import tensors_of
 
 
 @dataclass(frozen=True)
-class Call:
+class ModelArguments:
     """The arguments of a model's forward.
 
     Attributes:
@@ -28,23 +28,23 @@ class Call:
     main_at: int | str = 0
 
     @classmethod
-    def of(cls, inputs: Any, model: nn.Module) -> Call:
-        """The call for a batch as a user gives it.
+    def from_inputs(cls, inputs: Any, model: nn.Module) -> ModelArguments:
+        """The arguments for a batch as a user gives it.
 
         Raises:
             WhenceError: The inputs cannot be given to this model.
         """
         if isinstance(inputs, Tensor):
-            call = cls(args=(inputs,))
+            arguments = cls(args=(inputs,))
         elif isinstance(inputs, Mapping):
-            call = cls(kwargs=inputs, main_at=_main_of(inputs, model))
+            arguments = cls(kwargs=inputs, main_at=_find_main(inputs, model))
         else:
             raise WhenceError(
                 f"Inputs are a tensor, or a mapping of tensors as the model takes them, not "
                 f"{type(inputs).__name__}."
             )
-        call._check(model)
-        return call
+        arguments._check(model)
+        return arguments
 
     @property
     def main(self) -> Tensor:
@@ -68,39 +68,39 @@ class Call:
         one_for_all = mask.shape[0] == 1
         return (mask == 0).expand(len(self.main), -1) if one_for_all else mask == 0
 
-    def rows(self, samples: Tensor | slice) -> Call:
-        """The call with some of its samples, each as often as named."""
+    def select_rows(self, samples: Tensor | slice) -> ModelArguments:
+        """The arguments for some of the samples, each as often as named."""
         batch = len(self.main)
 
-        def chosen(value: Any) -> Any:
+        def select(value: Any) -> Any:
             if not (isinstance(value, Tensor) and value.dim() and len(value) == batch):
                 return value
             return value[samples if isinstance(samples, slice) else samples.to(value.device)]
 
-        kwargs = {name: chosen(value) for name, value in self.kwargs.items()}
-        return Call(tuple(map(chosen, self.args)), kwargs, self.main_at)
+        kwargs = {name: select(value) for name, value in self.kwargs.items()}
+        return ModelArguments(tuple(map(select, self.args)), kwargs, self.main_at)
 
-    def with_tensors(self, tensors: Iterable[Tensor]) -> Call:
-        """The call with others in the place of its tensors, in their order."""
+    def replace_tensors(self, tensors: Iterable[Tensor]) -> ModelArguments:
+        """The arguments with others in place of the tensors, in their order."""
         others = iter(tensors)
 
-        def exchanged(value: Any) -> Any:
+        def replace(value: Any) -> Any:
             return next(others) if isinstance(value, Tensor) else value
 
-        args = tuple(map(exchanged, self.args))
-        kwargs = {name: exchanged(value) for name, value in self.kwargs.items()}
-        return Call(args, kwargs, self.main_at)
+        args = tuple(map(replace, self.args))
+        kwargs = {name: replace(value) for name, value in self.kwargs.items()}
+        return ModelArguments(args, kwargs, self.main_at)
 
-    def with_main(self, value: Tensor) -> Call:
-        """The call with another value of the argument that is explained."""
+    def replace_main(self, value: Tensor) -> ModelArguments:
+        """The arguments with another value of the one that is explained."""
         if isinstance(self.main_at, int):
             args = list(self.args)
             args[self.main_at] = value
-            return Call(tuple(args), self.kwargs, self.main_at)
-        return Call(self.args, {**self.kwargs, self.main_at: value}, self.main_at)
+            return ModelArguments(tuple(args), self.kwargs, self.main_at)
+        return ModelArguments(self.args, {**self.kwargs, self.main_at: value}, self.main_at)
 
     def _check(self, model: nn.Module) -> None:
-        devices = {p.device for p in tensors_of(model) if isinstance(p, nn.Parameter)}
+        devices = {p.device for p in list_tensors(model) if isinstance(p, nn.Parameter)}
         for tensor in self.tensors:
             if len(devices) == 1 and tensor.device not in devices:
                 device = devices.pop()
@@ -118,7 +118,7 @@ class Call:
             raise WhenceError(f"The batch is empty: its shape is {tuple(self.main.shape)}.")
 
 
-def _main_of(inputs: Mapping[str, Any], model: nn.Module) -> str:
+def _find_main(inputs: Mapping[str, Any], model: nn.Module) -> str:
     tensors = [name for name, value in inputs.items() if isinstance(value, Tensor)]
     usual = (getattr(model, "main_input_name", None), "inputs_embeds", "pixel_values")
     for name in (*usual, "input_ids", "input_values", *tensors):
@@ -127,3 +127,18 @@ def _main_of(inputs: Mapping[str, Any], model: nn.Module) -> str:
     raise WhenceError(
         'The inputs hold no tensor. With a tokenizer or processor, ask for return_tensors="pt".'
     )
+
+
+def list_tensors(model: nn.Module) -> list[Tensor]:
+    """A model's parameters and buffers, as fast as they can be listed; some perhaps twice."""
+    tensors: list[Tensor | None] = []
+    modules, seen = [model], {id(model)}
+    while modules:
+        parameters, buffers, children = module_registries(modules.pop())
+        tensors.extend(parameters.values())
+        tensors.extend(buffers.values())
+        for child in children.values():
+            if child is not None and id(child) not in seen:
+                seen.add(id(child))
+                modules.append(child)
+    return [tensor for tensor in tensors if tensor is not None]

@@ -15,7 +15,7 @@ from whence.errors import WhenceError
 from whence.models import LoadedModel, load
 from whence.models.scale import Scale
 from whence.targets import find_class_names
-from whence.tracing.replica import unwrapped
+from whence.tracing import unwrap_model
 
 Model = nn.Module | LoadedModel | str | Path | None
 ImageSize = int | Sequence[int]
@@ -57,7 +57,7 @@ class ImageModel:
         """
         loaded = _load(model)
         module = loaded.model if isinstance(loaded, LoadedModel) else loaded
-        inner = unwrapped(module)
+        inner = unwrap_model(module)
         if getattr(inner, "main_input_name", None) == "input_ids":
             raise WhenceError(f"{type(inner).__name__} reads texts; pictures need a vision model.")
         size = _find_size(inner, loaded) if image_size is None else _check_size(image_size)

@@ -11,10 +11,8 @@ from torch import Tensor, nn
 
 from whence.errors import WhenceError
 from whence.targets import find_class_index
+from whence.tracing import Edit, Intervention, Trace, find_logits, record, replicate
 from whence.tracing.graph.blocks import find_blocks
-from whence.tracing.recorder import Edit, Run
-from whence.tracing.replica import replicate
-from whence.tracing.trace import Trace, find_logits, trace
 
 # From pixels as the model takes them, or from an inner activation, to a scalar.
 ScalarFunction = Callable[[Tensor], Tensor]
@@ -132,15 +130,15 @@ def build_inner_objective(
     Raises:
         WhenceError: The model has no such layer, channel, token or head.
     """
-    traced = trace(model, (start,), {}, 0, output)
+    traced = record(model, (start,), {}, 0, output)
     activation, reduce = _locate(traced, target)
 
     def compute(inputs: Tensor) -> Tensor:
         scalars: list[Tensor] = []
         edit = activation.observe(lambda value: scalars.append(reduce(value)))
         followed = inputs if inputs.requires_grad else inputs.detach().requires_grad_()
-        run = Run(followed, {activation.operation: edit})
-        trace(model, (inputs.detach(),), {}, 0, output, run)
+        run = Intervention(followed, {activation.operation: edit})
+        record(model, (inputs.detach(),), {}, 0, output, run)
         return scalars[-1]
 
     if isinstance(target, Channel):  # a channel has a sign and may cancel; squares do not
@@ -214,11 +212,11 @@ def _locate_hidden_state(traced: Trace, layer: int) -> tuple[_Activation, int]:
     layer = _check_index(layer, depth + 1, "hidden state", "The model")
     block = blocks[min(layer, depth - 1)]
     if layer == depth:
-        activation = _Activation(block.leaving.index, None, block.leaving.output)
+        activation = _Activation(block.output.index, None, block.output.output)
     else:
-        argument = int(block.entering is block.joined.b)
-        activation = _Activation(block.joined.index, argument, block.entering)
-    tokens, shape = block.site.tokens, tuple(activation.value.shape)
+        argument = int(block.input is block.skip_addition.b)
+        activation = _Activation(block.skip_addition.index, argument, block.input)
+    tokens, shape = block.site.key_count, tuple(activation.value.shape)
     if activation.value.numel() != tokens * shape[-1]:
         raise WhenceError(
             f"Hidden states of shape {shape} around {block.site.where} are not those of {tokens} "

@@ -44,7 +44,7 @@ class AttCat(Method):
     gradients: Gradients = "plain"
 
     def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
-        queries = evidence.real().to(evidence.logits.dtype)
+        queries = evidence.token_mask.to(evidence.logits.dtype)
         queries = queries / queries.sum(-1, keepdim=True)
         scores = torch.zeros_like(evidence.pooling)
         # The last hidden state, which no attention reads, has no partner.

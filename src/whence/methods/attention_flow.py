@@ -57,7 +57,7 @@ class AttentionFlow(Method):
         one_sequence(evidence)
         layers = layers_from(self.start_layer, len(evidence.attention))
         maps = [evidence.attention[layer].mean(1).cpu().double().numpy() for layer in layers]
-        real = evidence.real().cpu().numpy()
+        real = evidence.token_mask.cpu().numpy()
         pooling = evidence.pooling.cpu().double().numpy()
         scores = np.zeros((*pooling.shape[:2], maps[-1].shape[-1]))
         # Classes mostly read the same tokens, and then have the same flows.

@@ -48,7 +48,7 @@ class AttentionGradCam(Method):
     gradients: Gradients = "plain"
 
     @property
-    def first_layer(self) -> int:  # noqa: D102
+    def first_site(self) -> int:  # noqa: D102
         return self.layer
 
     def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
@@ -64,7 +64,7 @@ class AttentionGradCam(Method):
 def _explained(gradient: Tensor, evidence: Evidence) -> Tensor:
     """(batch, 1, queries, keys): 1 where both are no padding and the key is explained."""
     queries, keys = gradient.shape[-2:]
-    real = evidence.real()
+    real = evidence.token_mask
     counted = torch.ones(len(real), queries, keys, dtype=torch.bool, device=gradient.device)
     if keys == evidence.tokens:
         counted &= real[:, None, :]

@@ -13,8 +13,9 @@ from whence.evidence import Evidence
 from whence.methods.registry import Method, register
 from whence.methods.shared.maps import one_sequence
 from whence.methods.shared.mixing import layers_of, rolled_out, shares
-from whence.tracing.graph.blocks import Block, projected_values
-from whence.tracing.ops.operations import Function
+from whence.tracing.graph.blocks import Block
+from whence.tracing.ops.base import Function
+from whence.tracing.ops.products import Linear
 from whence.tracing.trace import Trace
 
 
@@ -73,8 +74,7 @@ class AttentionNorm(Method):
     def _norms(self, evidence: Evidence, layer: int) -> Tensor:
         """(batch, queries, keys), the norm of what each query gets from each key."""
         traced, block = evidence.trace, evidence.blocks[layer]
-        assert traced is not None
-        attention, values = evidence.attention[layer], projected_values(traced, block)
+        attention, values = evidence.attention[layer], _project_values(traced, block)
         if attention.shape[-2] != attention.shape[-1]:
             raise WhenceError(
                 f"The attention in {block.site.where} has {attention.shape[-2]} queries for "
@@ -82,10 +82,10 @@ class AttentionNorm(Method):
             )
         own = None
         if self.include != "weights":
-            own = traced.by_token(block.entering, block.entering_at, block.entering.shape)
-        if self.include != "layer_norm" or block.norm is None:
+            own = traced.split_tokens(block.input, block.input_edge, block.input.shape)
+        if self.include != "layer_norm" or block.post_norm is None:
             return _norms_of_sums(attention, values, own)
-        norm = _HeldNorm(traced, block, block.norm)
+        norm = _HeldNorm(traced, block, block.post_norm)
         assert own is not None
         return _norms_of_sums(attention, norm.scaled(values), norm.scaled(own)) / norm.spread
 
@@ -119,9 +119,9 @@ class _HeldNorm:
 
     def __init__(self, traced: Trace, block: Block, norm: Function) -> None:
         def by_token(value: Tensor, index: int) -> Tensor:
-            return traced.by_token(value, traced.steps[index].output, value.shape)
+            return traced.split_tokens(value, traced.entries[index].output, value.shape)
 
-        sums = by_token(block.joined.output, block.joined.index)
+        sums = by_token(block.skip_addition.output, block.skip_addition.index)
         normalised = by_token(norm.output, norm.index)
         bias, self._weight, self._centres = _parts_of(norm)
         scaled, target = self.scaled(sums), normalised - bias
@@ -164,3 +164,38 @@ def _parts_of(norm: Function) -> tuple[Tensor, Tensor, bool]:
     weight = at_probe * probe.square().mean().sqrt() / probe
     centres = (first_row(ones) - bias).abs().amax() < 1e-3 * weight.abs().amax()
     return bias, weight, bool(centres)
+
+
+def _project_values(trace: Trace, block: Block) -> Tensor:
+    """What each head adds for each token it attends to fully: (batch, heads, keys, width).
+
+    The values of one head are put in their place among zeros, and taken through the projection
+    that joins the heads, without its bias.
+    """
+    values = block.site.split_values(trace.batch)
+    linear = [operation for operation in block.projection if isinstance(operation, Linear)]
+    if len(linear) != 1 or linear[0].weight.dim() != 2:
+        raise WhenceError(
+            f"The attention in {block.site.where} is not followed by a single projection that "
+            f"joins its heads, which this method needs."
+        )
+    heads, width = values.shape[1], values.shape[3]
+    weight = linear[0].weight
+    if getattr(linear[0], "weight_first", False):
+        raise WhenceError(f"The projection in {block.site.where} cannot be split into heads.")
+    weight = weight if type(linear[0]) is Linear else weight.mT
+    by_head = weight.reshape(weight.shape[0], heads, width)
+    projected = torch.einsum("bhkd,whd->bhkw", values, by_head)
+    for operation in block.projection[block.projection.index(linear[0]) + 1 :]:
+        # Scaling by a constant, as LayerScale does.
+        if not isinstance(operation, Function):
+            raise WhenceError(f"The attention in {block.site.where} is projected twice.")
+        scale = operation.vjp(torch.ones_like(operation.output))[0]
+        row = scale.reshape(-1, scale.shape[-1])[0]
+        if not torch.allclose(scale, row.expand_as(scale)):
+            raise WhenceError(
+                f"What follows the attention in {block.site.where} is not linear, as this method "
+                f"needs it to be."
+            )
+        projected = projected * row
+    return projected

@@ -10,7 +10,6 @@ from torch import Tensor
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
 from whence.methods.shared.inputs import summed
-from whence.rules.balanced import Reading
 
 
 @register("attnlrp")
@@ -42,9 +41,7 @@ class AttnLrp(Method):
     cost: ClassVar[str] = "2"
     signed: ClassVar[bool] = True
 
-    gradients: ClassVar[Reading] = "attnlrp"
+    gradients: ClassVar[str] = "attnlrp"
 
     def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
-        assert evidence.inputs is not None
-        assert evidence.input_gradient is not None
         return summed(evidence, evidence.inputs * evidence.input_gradient)

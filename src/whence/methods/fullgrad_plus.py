@@ -14,9 +14,10 @@ from torch.nn import functional as F
 from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
-from whence.rules.balanced import Gradients, is_norm, reading
-from whence.tracing.ops.operations import Convolution, Function, Linear, Operation
-from whence.tracing.recorder import Step
+from whence.rules.balanced import Gradients
+from whence.tracing.ops.base import Function, Operation, is_norm
+from whence.tracing.ops.products import Convolution, Linear
+from whence.tracing.recording import Entry
 from whence.tracing.trace import Trace
 
 
@@ -63,10 +64,9 @@ class FullGradPlus(Method):
 
     def _of_biases(self, evidence: Evidence) -> Tensor:
         traced = evidence.trace
-        assert traced is not None
         found = [
             (step, bias)
-            for step in _steps_behind(traced, evidence.blocks[0].entering_at)
+            for step in _steps_behind(traced, evidence.blocks[0].input_edge)
             if (bias := _bias(step.operation)) is not None
         ]
         scores = torch.zeros_like(evidence.pooling)
@@ -76,15 +76,15 @@ class FullGradPlus(Method):
         rows = evidence.batch * evidence.tokens
         folded = [step.output for step, _ in found if len(step.operation.output) == rows]
         if folded and evidence.batch > 1:
-            traced.find_order(folded)
-        gradients = traced.read(evidence.classes, places, reading(self.gradients))
+            traced.find_sample_order(folded)
+        gradients = traced.read(evidence.classes, places, self.gradient_rules)
         for (step, bias), gradient in zip(found, gradients, strict=True):
             shares = _shares(step.operation, bias, gradient)
             scores = scores + _at_tokens(shares, step, traced, evidence)
         return scores
 
 
-def _steps_behind(traced: Trace, place: GradientEdge) -> Iterator[Step]:
+def _steps_behind(traced: Trace, place: GradientEdge) -> Iterator[Entry]:
     """The operations that a place of the graph has an influence on."""
     influenced = {place.node}
 
@@ -98,7 +98,7 @@ def _steps_behind(traced: Trace, place: GradientEdge) -> Iterator[Step]:
                 waiting.extend(behind for behind, _ in at.next_functions)
         return False
 
-    for step in traced.steps:
+    for step in traced.entries:
         if any(is_influenced(edge.node) for edge in step.inputs):
             influenced.add(step.output.node)
             yield step
@@ -121,7 +121,7 @@ def _shares(operation: Operation, bias: Tensor, gradient: Tensor) -> Tensor:
     return (gradient * bias).sum(-1)
 
 
-def _at_tokens(shares: Tensor, step: Step, traced: Trace, evidence: Evidence) -> Tensor:
+def _at_tokens(shares: Tensor, step: Entry, traced: Trace, evidence: Evidence) -> Tensor:
     """Shares, laid out as the operation's output without its width, as (classes, batch, tokens)."""
     batch, tokens, prefix = evidence.batch, evidence.tokens, evidence.layout.prefix or 0
     rows = tuple(shares.shape[1:])
@@ -133,7 +133,7 @@ def _at_tokens(shares: Tensor, step: Step, traced: Trace, evidence: Evidence) ->
     if len(rows) == 3 and rows[0] == batch and rows[2] == tokens != rows[1]:
         return shares.sum(2)  # of heads
     try:
-        by_token = traced.by_token(shares[..., None], step.output, torch.Size((*rows, 1)))
+        by_token = traced.split_tokens(shares[..., None], step.output, torch.Size((*rows, 1)))
     except WhenceError as error:
         operation = step.operation
         raise WhenceError(

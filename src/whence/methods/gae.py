@@ -9,13 +9,17 @@ import torch
 from torch import Tensor
 
 from whence.errors import WhenceError
-from whence.evidence import Evidence
-from whence.evidence.readings import Layer
+from whence.evidence import Evidence, MapReadings
 from whence.methods.registry import Method, register
 from whence.methods.shared.maps import carried, lowest_at_pooled, pooled_rows
-from whence.rules.balanced import Gradients, reading
-from whence.tracing.graph.sequences import Streams, explained_stream, find_streams, pools
-from whence.tracing.recorder import Run
+from whence.rules.balanced import Gradients
+from whence.tracing import Intervention
+from whence.tracing.graph.sequences import (
+    SiteSequences,
+    find_input_sequence,
+    find_sequences,
+    is_attention_pooling,
+)
 from whence.tracing.trace import Trace
 
 
@@ -59,42 +63,41 @@ class Gae(Method):
         "Encoder-Decoder Transformers, ICCV 2021"
     )
     cost: ClassVar[str] = "2, or 4 with cross-attention"
-    layer_by_layer: ClassVar[bool] = True
+    streamed: ClassVar[bool] = True
 
     gradients: Gradients = "plain"
 
     def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
-        assert evidence.trace is not None
         trace = evidence.trace
-        streams = find_streams(trace)
-        pooling = pools(trace, streams) and evidence.pooling.shape[-1] == 1
-        if any(of.cross and of.constant for of in streams) and not pooling:
+        streams = find_sequences(trace)
+        pooling = is_attention_pooling(trace, streams) and evidence.pooling.shape[-1] == 1
+        if any(of.is_cross and of.constant for of in streams) and not pooling:
             # The tokens that attend may have attended to each other before, unseen.
-            trace = trace.again(Run(constants=True))
-            streams = find_streams(trace)
-        within = streams[:-1] if pools(trace, streams) else streams
+            trace = trace.rerecord(Intervention(follow_constants=True))
+            streams = find_sequences(trace)
+        within = streams[:-1] if is_attention_pooling(trace, streams) else streams
         if len({end for of in within for end in (of.queries, of.keys)}) > 1:
             return self._across(evidence, trace, streams)
         kept, moved = evidence.pooling, torch.zeros_like(evidence.pooling)
-        for added in evidence.fused(_weighted):
+        for added in evidence.fuse_heads(_weighted):
             kept, moved = carried(kept, moved, added)
         return lowest_at_pooled(moved, evidence)
 
-    def _across(self, evidence: Evidence, trace: Trace, streams: list[Streams]) -> Tensor:
+    def _across(self, evidence: Evidence, trace: Trace, streams: list[SiteSequences]) -> Tensor:
         """The scores in a model of several sequences."""
-        explained = explained_stream(trace, streams)
+        explained = find_input_sequence(trace, streams)
         if trace is evidence.trace:
-            layers = list(evidence.fused(_weighted))[::-1]
+            layers = list(evidence.fuse_heads(_weighted))[::-1]
         else:
             places = [site.weights for site in trace.sites]
-            readings = trace.read(evidence.classes, places, reading(self.gradients))
+            readings = trace.read(evidence.classes, places, self.gradient_rules)
             layers = [
-                _weighted(Layer(maps, site.by_head(at, trace.batch), at)).mean(-3)
+                _weighted(MapReadings(maps, site.split_heads(at, trace.batch), at)).mean(-3)
                 for site, maps, at in zip(trace.sites, trace.attention(), readings, strict=True)
             ]
         relevancies = _Relevancies()
         for of, added in zip(streams, layers, strict=True):
-            if of.cross:
+            if of.is_cross:
                 relevancies.attend(of.queries, of.keys, added)
             else:
                 relevancies.attend_to_itself(of.queries, added)
@@ -108,7 +111,7 @@ class Gae(Method):
         return lowest_at_pooled(pooled_rows(found, evidence), evidence)
 
 
-def _weighted(layer: Layer) -> Tensor:
+def _weighted(layer: MapReadings) -> Tensor:
     return (layer.gradient * layer.attention).clamp_(min=0)
 
 

@@ -34,7 +34,7 @@ class GradCam(Method):
         gradients: ``"plain"``, as the authors', or ``"balanced"``.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("attended", "attended_gradient")
+    needs: ClassVar[tuple[str, ...]] = ("value_input", "value_input_gradient")
     citation: ClassVar[str] = (
         "Selvaraju, Cogswell, Das, Vedantam, Parikh, Batra: Grad-CAM: Visual Explanations from "
         "Deep Networks via Gradient-based Localization, ICCV 2017"
@@ -46,14 +46,14 @@ class GradCam(Method):
     gradients: Gradients = "plain"
 
     def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
-        layers = len(evidence.attended)
+        layers = len(evidence.value_input)
         if not -layers <= self.layer < layers:
             raise WhenceError(
                 f"layer={self.layer} does not exist: the model has {layers} attention layers, "
                 f"0 to {layers - 1}, or -1 to -{layers} from the end."
             )
-        features = evidence.attended[self.layer]
-        gradient = evidence.attended_gradient[self.layer]
+        features = evidence.value_input[self.layer]
+        gradient = evidence.value_input_gradient[self.layer]
         counted = _counted(evidence, features)[..., None]
         count = counted.sum(-2, keepdim=True).clamp(min=1)
         weights = torch.where(counted, gradient, 0).sum(-2, keepdim=True) / count

@@ -42,5 +42,4 @@ class Gradient(Method):
     gradients: Gradients = "plain"
 
     def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
-        assert evidence.input_gradient is not None
         return magnitudes(evidence, evidence.input_gradient)

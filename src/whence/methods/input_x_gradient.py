@@ -42,6 +42,4 @@ class InputXGradient(Method):
     gradients: Gradients = "plain"
 
     def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
-        assert evidence.inputs is not None
-        assert evidence.input_gradient is not None
         return summed(evidence, evidence.inputs * evidence.input_gradient)

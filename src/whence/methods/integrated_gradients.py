@@ -63,20 +63,16 @@ class IntegratedGradients(Method):
             )
 
     def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
-        assert evidence.inputs is not None
-        assert evidence.forwards is not None
         captum = needed("captum.attr", "captum")
-        method = captum.IntegratedGradients(evidence.forwards.differentiable(self.gradients))
+        method = captum.IntegratedGradients(evidence.forwards.as_function(self.gradient_rules))
         attributions = [
             self._of_samples(evidence, method, torch.arange(part.start, part.stop, device="cpu"))
-            for part in evidence.forwards.parts(evidence.batch, "integrating gradients")
+            for part in evidence.forwards.chunks(evidence.batch, "integrating gradients")
         ]
         return torch.cat(attributions, 1)
 
     def _of_samples(self, evidence: Evidence, method: Any, samples: Tensor) -> Tensor:
         """The scores of some samples that fit into memory together."""
-        assert evidence.inputs is not None
-        assert evidence.forwards is not None
         samples = samples.to(evidence.inputs.device)
         scores = []
         for target in evidence.classes[samples].T:

@@ -16,6 +16,7 @@ from whence.methods.shared.inputs import (
     check_one_row_per_token,
     measured,
     real_inputs,
+    tokens_to_inputs,
     with_prefix,
 )
 
@@ -55,16 +56,14 @@ class Occlusion(Method):
             raise WhenceError(f"window={self.window} must be at least 1.")
 
     def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
-        assert evidence.inputs is not None
-        assert evidence.forwards is not None
         inputs, device = evidence.inputs, evidence.inputs.device
         windows = self._windows(evidence).to(device)
         samples, covered = _worth_covering(evidence, windows)
         whole = measured(evidence, inputs, torch.arange(evidence.batch, device=device), self.output)
         drops = whole.new_zeros(*whole.shape, len(windows))
-        for part in evidence.forwards.parts(len(samples), "covering"):
+        for part in evidence.forwards.chunks(len(samples), "covering"):
             rows, window = samples[part], covered[part]
-            hidden = evidence.to_inputs(windows[window].to(inputs.dtype)) > 0
+            hidden = tokens_to_inputs(evidence, windows[window].to(inputs.dtype)) > 0
             changed = torch.where(hidden, self.baseline, inputs[rows])
             left = measured(evidence, changed, rows, self.output)
             drops[:, rows, window] = whole[:, rows] - left
@@ -74,7 +73,6 @@ class Occlusion(Method):
 
     def _windows(self, evidence: Evidence) -> Tensor:
         """(windows, tokens), true at the tokens that each covers."""
-        assert evidence.inputs is not None
         grid = evidence.layout.grid
         if grid is None:
             if self.window > 1:

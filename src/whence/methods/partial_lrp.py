@@ -37,7 +37,7 @@ class PartialLrp(Method):
     layer: int = -1
 
     @property
-    def first_layer(self) -> int:  # noqa: D102
+    def first_site(self) -> int:  # noqa: D102
         return self.layer
 
     def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102

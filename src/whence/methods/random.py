@@ -32,6 +32,6 @@ class Random(Method):
 
     def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
         drawn = SeededRandom(self.seed).draw_uniform(evidence.tokens, dtype=torch.float64)
-        positions = (evidence.real().cumsum(1) - 1).clamp(min=0)
+        positions = (evidence.token_mask.cumsum(1) - 1).clamp(min=0)
         scores = drawn.to(evidence.pooling)[positions]
         return scores.expand(len(evidence.pooling), -1, -1)

@@ -15,8 +15,10 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from torch import Tensor
 
+from whence import rules
 from whence.errors import WhenceError
 from whence.evidence import KINDS, Evidence
+from whence.rules import RuleSet
 
 
 class Method:
@@ -31,8 +33,8 @@ class Method:
         class_specific: Whether different classes get different explanations.
         signed: Whether scores below zero speak against the class.
         inputs: What it explains: ``"image"``, ``"text"`` or both.
-        layer_by_layer: Whether it reads attention maps by `Evidence.fused`, so that they need not
-            all be there at once; its attention, gradient and relevance are then not filled.
+        streamed: Whether it reads attention maps by `Evidence.fuse_heads` alone, so that they need
+            not all be in memory at once.
     """
 
     needs: ClassVar[tuple[str, ...]] = ()
@@ -41,12 +43,18 @@ class Method:
     class_specific: ClassVar[bool] = True
     signed: ClassVar[bool] = False
     inputs: ClassVar[tuple[str, ...]] = ("image", "text")
-    layer_by_layer: ClassVar[bool] = False
+    streamed: ClassVar[bool] = False
 
     @property
-    def first_layer(self) -> int:
-        """The lowest layer whose attention map the method looks at; nothing is read below."""
+    def first_site(self) -> int:
+        """The first attention site whose map the method reads; no earlier one is read."""
         return 0
+
+    @property
+    def gradient_rules(self) -> RuleSet | None:
+        """How gradients are read, as an option ``gradients`` says; None for plain ones."""
+        gradients: str = getattr(self, "gradients", "plain")
+        return None if gradients == "plain" else rules.get(gradients)
 
     @property
     def propagates(self) -> bool:

@@ -18,7 +18,9 @@ from whence.methods.shared.inputs import (
     Output,
     check_one_row_per_token,
     measured,
+    pixels_to_tokens,
     real_inputs,
+    tokens_to_inputs,
     with_prefix,
 )
 
@@ -69,12 +71,10 @@ class Rise(Method):
             raise WhenceError(f"resolution={self.resolution} must be at least 1.")
 
     def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
-        assert evidence.inputs is not None
-        assert evidence.forwards is not None
         inputs, batch = evidence.inputs, evidence.batch
         visible = self._of_pixels(evidence) if evidence.layout.grid else self._of_tokens(evidence)
         total = inputs.new_zeros(())
-        for part in evidence.forwards.parts(batch * self.masks, "masking"):
+        for part in evidence.forwards.chunks(batch * self.masks, "masking"):
             rows = torch.arange(part.start, part.stop, device=inputs.device)
             samples, mask = rows % batch, rows // batch
             factors, of_tokens = visible(mask, samples)
@@ -111,7 +111,7 @@ class Rise(Method):
                 for one, y, x in zip(large, down[first:last], right[first:last], strict=True)
             ]
             factors = torch.stack(cropped)
-            of_patches = evidence.to_tokens(factors)[:, 0] / pixels
+            of_patches = pixels_to_tokens(evidence, factors)[:, 0] / pixels
             return factors[mask - first], of_patches[mask - first]
 
         return visible
@@ -132,7 +132,7 @@ class Rise(Method):
         def visible(mask: Tensor, samples: Tensor) -> tuple[Tensor, Tensor]:
             of_tokens = shown[mask].gather(1, place[samples])
             factors = torch.where(real[samples], of_tokens, 1)
-            return evidence.to_inputs(factors), of_tokens * real[samples]
+            return tokens_to_inputs(evidence, factors), of_tokens * real[samples]
 
         return visible
 

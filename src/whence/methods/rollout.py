@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from whence.errors import WhenceError
-from whence.evidence import Evidence
-from whence.evidence.readings import Layer
+from whence.evidence import Evidence, MapReadings
 from whence.methods.registry import Method, register
 from whence.methods.shared.maps import carried, check_layer, lowest_at_pooled, one_sequence
 
@@ -45,7 +44,7 @@ class Rollout(Method):
     citation: ClassVar[str] = "Abnar, Zuidema: Quantifying Attention Flow in Transformers, ACL 2020"
     cost: ClassVar[str] = "1"
     class_specific: ClassVar[bool] = False
-    layer_by_layer: ClassVar[bool] = True
+    streamed: ClassVar[bool] = True
 
     start_layer: int = 0
     heads: Literal["mean", "max", "min"] = "mean"
@@ -60,21 +59,21 @@ class Rollout(Method):
             )
 
     @property
-    def first_layer(self) -> int:  # noqa: D102
+    def first_site(self) -> int:  # noqa: D102
         return self.start_layer
 
     def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
         one_sequence(evidence)
         kept, moved = evidence.pooling, torch.zeros_like(evidence.pooling)
         check_layer(self.start_layer, evidence)
-        for fused in evidence.fused(_attention, self.heads, self.start_layer):
+        for fused in evidence.fuse_heads(_attention, self.heads, self.start_layer):
             if self.discard_ratio:
                 fused = _without_lowest(fused, self.discard_ratio, evidence)
             kept, moved = carried(kept, moved, fused, self.normalize_rows)
         return lowest_at_pooled(kept + moved, evidence)
 
 
-def _attention(layer: Layer) -> Tensor:
+def _attention(layer: MapReadings) -> Tensor:
     return layer.attention
 
 
@@ -82,7 +81,7 @@ def _without_lowest(maps: Tensor, ratio: float, evidence: Evidence) -> Tensor:
     """Maps, (batch, queries, keys), whose lowest entries are 0: a fraction of the real ones."""
     counted = torch.ones_like(maps, dtype=torch.bool)
     own = torch.zeros_like(counted)
-    real = evidence.real()
+    real = evidence.token_mask
     if maps.shape[-1] == evidence.tokens:
         counted &= real[:, None, :]
     if maps.shape[-2] == evidence.tokens:

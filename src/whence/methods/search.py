@@ -15,7 +15,7 @@ from whence.evidence import Evidence
 from whence.methods.registry import Method, build, get, register
 from whence.methods.shared.deletion import rate_by_area, rate_by_rank
 from whence.methods.shared.maps import lowest_at_pooled, one_sequence
-from whence.rules.balanced import Gradients, Reading
+from whence.rules.balanced import Gradients
 
 _HEADS = ("mean", "gradient", "each")
 _LAYERS = ("mean", "product", "rollout", "each")
@@ -148,7 +148,7 @@ class Search(Method):
             faithful = rate_by_rank(evidence, scores)
         best = _first_best(faithful)
         rated = faithful.gather(0, best[None])[0]
-        evidence.found = [
+        evidence.details = [
             [
                 {
                     "setting": settings[int(best[target, sample])],
@@ -168,8 +168,7 @@ class Search(Method):
         for name in names:
             takes_gradients = any(field.name == "gradients" for field in fields(get(name)))  # type: ignore[arg-type]
             method = build(name, {"gradients": self.gradients} if takes_gradients else {})
-            read: Reading = getattr(method, "gradients", "plain")
-            found = evidence.further(method.needs, read, method.class_specific)
+            found = evidence.derive(method.needs, method.gradient_rules, method.class_specific)
             scores.append(method(found))
         return torch.stack(scores)
 
@@ -272,7 +271,7 @@ def _of_rows(evidence: Evidence, joined: Tensor, rows: str) -> Tensor:
         return (evidence.pooling[..., None, :] @ joined)[..., 0, :]
     if rows == "to":
         return (joined @ evidence.pooling[..., None])[..., 0]
-    real = evidence.real()[..., None]
+    real = evidence.token_mask[..., None]
     joined = joined * real
     row = joined.amax(-2) if rows == "max" else joined.sum(-2) / real.sum(-2)
     return row.expand_as(evidence.pooling)

@@ -60,13 +60,11 @@ class SmoothGrad(Method):
             raise WhenceError(f"noise={self.noise} must not be negative.")
 
     def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
-        assert evidence.inputs is not None
-        assert evidence.forwards is not None
         inputs, batch = evidence.inputs, evidence.batch
-        model = evidence.forwards.differentiable(self.gradients)
+        model = evidence.forwards.as_function(self.gradient_rules)
         noise = self._noise(evidence)
         total = inputs.new_zeros(evidence.classes.shape[1], *inputs.shape)
-        for part in evidence.forwards.parts(batch * self.samples, "adding noise"):
+        for part in evidence.forwards.chunks(batch * self.samples, "adding noise"):
             rows = range(part.start, part.stop)
             # Samples of one copy stand together, so that images share its noise.
             copies = torch.stack([inputs[i % batch] + noise(i // batch, i % batch) for i in rows])
@@ -111,6 +109,6 @@ def _gradients(
     """The gradient at rows, (rows, ...), of one explained class after the other."""
     with torch.enable_grad():
         inputs = inputs.requires_grad_()
-        chosen = evidence.chosen(model(inputs, samples), samples)
+        chosen = evidence.target_logits(model(inputs, samples), samples)
     for of_class in chosen:
         yield torch.autograd.grad(of_class, inputs, torch.ones_like(of_class), retain_graph=True)[0]

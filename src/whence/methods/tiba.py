@@ -8,8 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from whence.evidence import Evidence
-from whence.evidence.readings import Layer
+from whence.evidence import Evidence, MapReadings
 from whence.methods.registry import Method, register
 from whence.methods.shared.maps import carried, check_layer, lowest_at_pooled, one_sequence
 from whence.rules.balanced import Gradients
@@ -44,24 +43,24 @@ class Tiba(Method):
         "Chefer, Gur, Wolf: Transformer Interpretability Beyond Attention Visualization, CVPR 2021"
     )
     cost: ClassVar[str] = "5"
-    layer_by_layer: ClassVar[bool] = True
+    streamed: ClassVar[bool] = True
 
     start_layer: int = 0
     normalize_rows: bool = False
     gradients: Gradients = "plain"
 
     @property
-    def first_layer(self) -> int:  # noqa: D102
+    def first_site(self) -> int:  # noqa: D102
         return self.start_layer
 
     def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
         one_sequence(evidence)
         kept, moved = evidence.pooling, torch.zeros_like(evidence.pooling)
         check_layer(self.start_layer, evidence)
-        for added in evidence.fused(_weighted, first=self.start_layer):
+        for added in evidence.fuse_heads(_weighted, first=self.start_layer):
             kept, moved = carried(kept, moved, added, self.normalize_rows)
         return lowest_at_pooled(moved, evidence)
 
 
-def _weighted(layer: Layer) -> Tensor:
+def _weighted(layer: MapReadings) -> Tensor:
     return (layer.gradient * layer.relevance).clamp_(min=0)

@@ -14,8 +14,8 @@ from whence.evidence import Evidence
 from whence.methods.registry import Method, register
 from whence.methods.shared.maps import one_sequence
 from whence.methods.shared.mixing import layers_of, rolled_out, shares
+from whence.tracing import Edit
 from whence.tracing.graph.blocks import Block
-from whence.tracing.recorder import Edit
 
 
 @register("value_zeroing")
@@ -51,18 +51,17 @@ class ValueZeroing(Method):
 
     def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
         forwards = evidence.forwards
-        assert forwards is not None
         one_sequence(evidence)
         layers = layers_of(self.layer, len(evidence.blocks))
         zeroings = [_Zeroing(evidence.blocks[layer], evidence) for layer in layers]
         # The order of dimensions shows in a pass of two rows that are the same.
         first = torch.zeros(2, dtype=torch.long, device=evidence.logits.device)
-        forwards.edited(first, _joined([zeroing.watching() for zeroing in zeroings]))
-        rows = evidence.real().nonzero()
-        for part in forwards.parts(len(rows), "zeroing values"):
+        forwards.run_edited(first, _joined([zeroing.watching() for zeroing in zeroings]))
+        rows = evidence.token_mask.nonzero()
+        for part in forwards.chunks(len(rows), "zeroing values"):
             samples, tokens = rows[part].T
             changes = [zeroing.changing(samples, tokens) for zeroing in zeroings]
-            forwards.edited(samples, _joined(changes))
+            forwards.run_edited(samples, _joined(changes))
         return rolled_out([shares(z.distances) for z in zeroings], evidence.pooling, False)
 
 
@@ -80,7 +79,7 @@ class _Zeroing:
         self._block = block
         self._batch = evidence.batch
         tokens = evidence.tokens
-        self.distances = block.leaving.output.new_zeros(evidence.batch, tokens, tokens)
+        self.distances = block.output.output.new_zeros(evidence.batch, tokens, tokens)
         self._values_by_row = self._leaving_by_row = True
 
     def watching(self) -> dict[int, Edit]:
@@ -105,7 +104,7 @@ class _Zeroing:
             return tuple(changed)
 
         def leaving(output: Tensor) -> Tensor:
-            clean = self._rows(self._block.leaving.output, self._batch)[samples]
+            clean = self._rows(self._block.output.output, self._batch)[samples]
             turned = _cosine_distance(self._rows(output.detach(), len(samples)), clean)
             self.distances[samples, :, tokens] = turned
             return (clean if self._leaving_by_row else clean.transpose(0, 1)).reshape(output.shape)
@@ -115,7 +114,7 @@ class _Zeroing:
     def _edits(
         self, values: Callable[..., tuple[Tensor, ...]], leaving: Callable[[Tensor], Tensor]
     ) -> dict[int, Edit]:
-        at_values, at_end = self._block.site.product.index, self._block.leaving.index
+        at_values, at_end = self._block.site.product.index, self._block.output.index
         return {at_values: Edit(inputs=values), at_end: Edit(output=leaving)}
 
     @property

@@ -15,6 +15,7 @@ from whence._util.random import SeededRandom
 from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
+from whence.methods.shared.inputs import pixels_to_tokens
 
 
 @register("vit_cx")
@@ -45,7 +46,7 @@ class VitCx(Method):
         layer: Which attention's input is taken as features; negative ones count from the last.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("attended", "forwards")
+    needs: ClassVar[tuple[str, ...]] = ("value_input", "forwards")
     citation: ClassVar[str] = (
         "Xie, Li, Cao, Zhang: ViT-CX: Causal Explanation of Vision Transformers, IJCAI 2023"
     )
@@ -64,8 +65,7 @@ class VitCx(Method):
                 raise WhenceError(f"{option}={value} must be a number from 0 upwards.")
 
     def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
-        forwards, grid, layers = evidence.forwards, evidence.layout.grid, len(evidence.attended)
-        assert forwards is not None
+        forwards, grid, layers = evidence.forwards, evidence.layout.grid, len(evidence.value_input)
         if grid is None or forwards.inputs.dim() != 4:
             raise WhenceError(
                 "Method 'vit_cx' explains images only: its masks are maps of patches. For text, "
@@ -76,7 +76,7 @@ class VitCx(Method):
                 f"layer={self.layer} does not exist: the model has {layers} attention layers, 0 to "
                 f"{layers - 1}."
             )
-        features = evidence.attended[self.layer][:, evidence.layout.prefix or 0 :]
+        features = evidence.value_input[self.layer][:, evidence.layout.prefix or 0 :]
         size = (forwards.inputs.shape[-2], forwards.inputs.shape[-1])
         maps = []
         with bar("masking", evidence.batch) as advance:
@@ -92,20 +92,21 @@ class VitCx(Method):
     def _scores(self, masks: Tensor, evidence: Evidence, sample: int) -> Tensor:
         """The causal score of each mask, (classes, masks)."""
         forwards = evidence.forwards
-        assert forwards is not None
         image = forwards.inputs[sample]
         at = evidence.classes.new_tensor([sample])
-        unchanged = evidence.probabilities(evidence.logits[at], at)
+        unchanged = evidence.target_probabilities(evidence.logits[at], at)
         source = SeededRandom(self.seed)
         scores = [unchanged[:, :0]]
-        for part in forwards.parts(len(masks), "masking", max(1, forwards.rows_at_once // 2)):
+        for part in forwards.chunks(len(masks), "masking", max(1, forwards.rows_at_once // 2)):
             mask = masks[part, None]
             # Drawn one by one: a mask's noise depends neither on the part nor on the other masks.
             drawn = [source.draw_normal(*image.shape) for _ in mask]
             noise = self.noise * torch.stack(drawn).to(image) * (1 - mask)
             rows = torch.cat([image * mask + noise, image + noise])
             samples = at.expand(len(rows))
-            masked, whole = evidence.probabilities(forwards(rows, samples), samples).chunk(2, 1)
+            masked, whole = evidence.target_probabilities(forwards(rows, samples), samples).chunk(
+                2, 1
+            )
             scores.append(masked - whole + unchanged)
         return torch.cat(scores, 1)
 
@@ -123,7 +124,9 @@ def _masks(maps: Tensor, size: tuple[int, int], distance: float) -> Tensor:
 def _saliency(evidence: Evidence, masks: Tensor, scores: Tensor) -> Tensor:
     """The masks' scores, (classes, masks), averaged over the masks that cover each token."""
     # Summed to tokens first, so that there is no map of pixels for each class.
-    share = evidence.to_tokens(masks / masks.sum(0).clamp(min=torch.finfo(masks.dtype).tiny))
+    share = pixels_to_tokens(
+        evidence, masks / masks.sum(0).clamp(min=torch.finfo(masks.dtype).tiny)
+    )
     if not len(masks):
         return scores.new_zeros(len(scores), share.shape[-1])
     # Without what all scores have in common, equal scores give zeros and not rounding errors.

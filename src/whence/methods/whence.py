@@ -53,7 +53,7 @@ class Whence(Method):
         "Balancing Gradient Flow for Universally Better Vision Transformer Attributions, CVPR 2025"
     )
     cost: ClassVar[str] = "2"
-    layer_by_layer: ClassVar[bool] = True
+    streamed: ClassVar[bool] = True
 
     sharing: float | None = None
     start_layer: int = 0
@@ -64,7 +64,7 @@ class Whence(Method):
             raise WhenceError(f"sharing is a weight of 0 or more, not {self.sharing}.")
 
     @property
-    def first_layer(self) -> int:  # noqa: D102
+    def first_site(self) -> int:  # noqa: D102
         return self.start_layer
 
     def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
@@ -79,7 +79,6 @@ class Whence(Method):
 
 def _held(evidence: Evidence, first: int) -> Tensor:
     """(classes, batch, tokens): the evidence for the class that enters blocks."""
-    assert evidence.trace is not None
     layers = slice(first, len(evidence.trace.sites))
     entering = zip(evidence.hidden[layers], evidence.hidden_gradient[layers], strict=True)
     held = [(hidden * gradient).sum(-1).clamp_(min=0) for hidden, gradient in entering]
@@ -105,7 +104,7 @@ def _attended(evidence: Evidence, first: int) -> Tensor | None:
     A sum serves as well as the mean, since rows are divided by theirs.
     """
     summed = None
-    for weights in evidence.fused(lambda layer: layer.attention, first=first):
+    for weights in evidence.fuse_heads(lambda layer: layer.attention, first=first):
         # The last map may be one of pooling by attention, which binds no two tokens.
         if weights.shape[-2] == weights.shape[-1]:
             summed = weights if summed is None else summed.add_(weights)

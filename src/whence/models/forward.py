@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from whence.models import LoadedModel
-from whence.tracing.trace import find_logits
+from whence.tracing import find_logits
 
 # Rows that go through the model together, if memory allows.
 _ON_A_GPU, _ON_A_CPU = 256, 32

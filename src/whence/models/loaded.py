@@ -69,7 +69,7 @@ class LoadedModel:
             self.model,
             class_names=self.class_names,
             tokenizer=self.tokenizer,
-            fast=self.fast,
+            compile=self.fast,
             precision=self.precision,  # type: ignore[arg-type]  # which refuses other words
         )
 
@@ -157,6 +157,6 @@ def one_sample(explanation: Explanation, sample: int, prepared: Prepared) -> Exp
         logits=explanation.logits[chosen],
         tokens=tokens,
         target_names=None if names is None else names[chosen],
-        found=None if explanation.found is None else explanation.found[chosen],
+        details=None if explanation.details is None else explanation.details[chosen],
         evidence=None,
     )

@@ -41,7 +41,7 @@ def found(
         "method": explanation.method,
         "class_specific": explanation.class_specific,
         "settings": explanation.settings,
-        "found": None if explanation.found is None else explanation.found[0],
+        "details": None if explanation.details is None else explanation.details[0],
         "files": planned.files,
         "classes": classes,
         "sentence": _sentence(explanation, classes),

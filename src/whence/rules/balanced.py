@@ -1,8 +1,9 @@
-"""Gradients read otherwise: balanced ones, and those of AttnLRP.
+"""The rule set ``balanced``: gradients that make input times gradient complete (LibraGrad).
 
-Both are readings of the tape, as relevance is, but what goes down are gradients: at any place, the
-value times the reading is that place's contribution to the logit. They differ from the plain
-gradient where a Transformer multiplies what depends on the input with what depends on it too.
+LayerNorm's standard deviation is held constant, an activation x g(x) has its gate held constant,
+and no gradient enters a softmax (Mehri, Soleymani Baghshah, Pilehvar; CVPR 2025). Anywhere in the
+graph, the value times such a gradient is its contribution to the logit; with the biases' share the
+contributions sum to it.
 """
 
 from __future__ import annotations
@@ -14,24 +15,17 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from whence.engine.compiled.program import is_written_down
-from whence.rules import RuleSet, of_classes
+from whence.rules.ruleset import Rule, RuleSet, batched_over_classes, register
 from whence.tracing.calls import name_of
-from whence.tracing.ops.operations import Function, MatMul, Operation
+from whence.tracing.ops.base import Function, Operation, Values, is_norm
+from whence.tracing.ops.products import MatMul
 
 Gradients = Literal["plain", "balanced"]
-Reading = Literal["plain", "balanced", "attnlrp"]
+"""How a method reads gradients: as autograd gives them, or balanced."""
 
 # Functions of one number through the origin, by the end of the name of the call or module.
 _ACTIVATIONS = ("gelu", "silu", "swish", "mish", "relu", "relu6", "elu", "selu", "celu", "tanh")
 _SPREADS = frozenset(("sqrt", "rsqrt", "var", "std", "norm", "vector_norm", "var_mean", "std_mean"))
-
-
-def is_norm(operation: Operation) -> bool:
-    """Whether an operation divides its input by a spread of it."""
-    return operation.name in ("layer_norm", "rms_norm", "group_norm", "normalize") or (
-        operation.name.lower().endswith("norm") and operation.name != "batch_norm"
-    )
 
 
 def _is_activation(operation: Operation) -> bool:
@@ -39,47 +33,48 @@ def _is_activation(operation: Operation) -> bool:
     return name.endswith((*_ACTIVATIONS, "hardtanh", "hardswish")) or name == "softsign"
 
 
-@of_classes
-def _plain(op: Operation, gradient: Tensor) -> tuple[Tensor | None, ...]:
+@batched_over_classes
+def pass_gradient(op: Operation, gradient: Tensor) -> Values:
+    """The gradient as autograd gives it."""
     return op.gradient(gradient)
 
 
-@of_classes
-def _halves(op: Operation, gradient: Tensor) -> tuple[Tensor | None, ...]:
+@batched_over_classes
+def halve_gradient(op: Operation, gradient: Tensor) -> Values:
     """Half the gradient to each factor: the two contributions then add up to the product."""
     return op.gradient(gradient / 2)
 
 
-@of_classes
-def _attended(op: MatMul, gradient: Tensor) -> tuple[Tensor | None, ...]:
+@batched_over_classes
+def _pass_to_values(op: MatMul, gradient: Tensor) -> Values:
     """Of attention, whose softmax lets nothing through, the values contribute all."""
-    return op.gradient(gradient) if op.attends else _halves(op, gradient)
+    return op.gradient(gradient) if op.in_attention else halve_gradient(op, gradient)
 
 
-def _to_numerator(op: Function, gradient: Tensor) -> tuple[Tensor, ...]:
+def _pass_to_numerator(op: Function, gradient: Tensor) -> tuple[Tensor, ...]:
     numerator, denominator = op.vjp(gradient)
     return numerator, torch.zeros_like(denominator)
 
 
-def _chord(op: Function, gradient: Tensor) -> tuple[Tensor, ...]:
+def _hold_gate(op: Function, gradient: Tensor) -> tuple[Tensor, ...]:
     """The slope f(x) / x of an activation x g(x), whose gate g(x) is taken as constant."""
     x = op.inputs[0].detach()
     slope = op.output / x
-    if is_written_down(x) or x.is_cuda or not bool(slope.sum().isfinite()):  # there may be a 0 / 0
+    if not op.guard.sees_values or x.is_cuda or not bool(slope.sum().isfinite()):  # 0 / 0
         slope = torch.where(x == 0, op.vjp(torch.ones_like(op.output))[0], slope)
     return (gradient * slope,)
 
 
-def _spread_held(op: Function, gradient: Tensor) -> tuple[Tensor, ...]:
+def _hold_spread(op: Function, gradient: Tensor) -> tuple[Tensor, ...]:
     """The gradient of a norm whose denominator is taken as constant; the mean is not."""
     with torch.enable_grad():
         x = op.inputs[0].detach().requires_grad_()
-        with _HeldSpread():
+        with _HoldSpreads():
             y = op.function(x)
     return torch.autograd.grad(y, x, gradient)
 
 
-class _HeldSpread(TorchFunctionMode):
+class _HoldSpreads(TorchFunctionMode):
     """While on, spreads are constants for autograd."""
 
     def __torch_function__(
@@ -155,42 +150,37 @@ _NORMS: dict[str, Callable[..., Tensor]] = {
 }
 
 
-def _passing(softmax: Callable[[Function, Tensor], tuple[Tensor, ...]]) -> Callable[..., Any]:
-    def rule(op: Function, gradient: Tensor) -> tuple[Tensor, ...]:
-        if op.attends:
+def pass_nonlinear(softmax: Callable[[Function, Tensor], Values]) -> Rule:
+    """The rule for functions: norms hold their spread, activations their gate.
+
+    Args:
+        softmax: The rule for the softmax of an attention.
+    """
+
+    def rule(op: Function, gradient: Tensor) -> Values:
+        if op.in_attention:
             return softmax(op, gradient)
         if is_norm(op):
-            return _spread_held(op, gradient)
-        return _chord(op, gradient) if _is_activation(op) else op.vjp(gradient)
+            return _hold_spread(op, gradient)
+        return _hold_gate(op, gradient) if _is_activation(op) else op.vjp(gradient)
 
     return rule
 
 
-BALANCED = RuleSet(
-    "balanced",
-    {
-        "linear": _plain,
-        "matmul": _attended,
-        "add": _plain,
-        "product": _halves,
-        "quotient": _to_numerator,
-        "sum": _plain,
-        "shift": _plain,
-        "pass": _passing(lambda op, _: (torch.zeros_like(op.inputs[0]),)),
-    },
-    in_parts=True,
+BALANCED = register(
+    RuleSet(
+        "balanced",
+        {
+            "linear": pass_gradient,
+            "matmul": _pass_to_values,
+            "add": pass_gradient,
+            "product": halve_gradient,
+            "quotient": _pass_to_numerator,
+            "sum": pass_gradient,
+            "shift": pass_gradient,
+            "pass": pass_nonlinear(lambda op, _: (torch.zeros_like(op.inputs[0]),)),
+        },
+        supports_partial=True,
+        is_gradient=True,
+    )
 )
-ATTNLRP = RuleSet(
-    "attnlrp",
-    {
-        **BALANCED.rules,
-        "matmul": _halves,
-        "pass": _passing(lambda op, gradient: op.vjp(gradient)),
-    },
-    in_parts=True,
-)
-
-
-def reading(gradients: Reading) -> RuleSet | None:
-    """How a tape is read for gradients; None for plain ones."""
-    return {"plain": None, "balanced": BALANCED, "attnlrp": ATTNLRP}[gradients]

@@ -1,7 +1,19 @@
-"""One forward pass, read as attention, gradient or relevance."""
+"""One forward pass of an unmodified model, recorded so that it can be read backward."""
 
 from whence.tracing.calls import register_operation
 from whence.tracing.graph.sites import AttentionSite
-from whence.tracing.trace import Trace, trace
+from whence.tracing.record import find_logits, record, replicate, unwrap_model
+from whence.tracing.recording import Edit, Intervention
+from whence.tracing.trace import Trace
 
-__all__ = ["AttentionSite", "Trace", "register_operation", "trace"]
+__all__ = [
+    "AttentionSite",
+    "Edit",
+    "Intervention",
+    "Trace",
+    "find_logits",
+    "record",
+    "register_operation",
+    "replicate",
+    "unwrap_model",
+]

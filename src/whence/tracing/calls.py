@@ -1,8 +1,8 @@
-"""Which torch calls spell which operation.
+"""Torch calls: which of them are one operation, and what composite ones such as einsum consist of.
 
 PyTorch has many ways to write the same thing: ``a @ b``, ``torch.bmm``, ``torch.einsum``; a fused
-call or its parts; in place or not. Here each is led back to the few operations that rules know. A
-call is recognised by its name, so that ``torch.add``, ``Tensor.add`` and ``+`` are one.
+call or its parts; in place or not. A call is recognised by its name, so that ``torch.add``,
+``Tensor.add`` and ``+`` are one.
 """
 
 from __future__ import annotations
@@ -12,26 +12,23 @@ import string
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from whence.errors import WhenceError
-from whence.tracing.graph.sites import made_of_patches, spelled_out_attention
-from whence.tracing.ops.operations import (
-    Add,
-    ConstantMatMul,
-    Convolution,
-    Function,
-    Linear,
-    MatMul,
-    Shift,
+from whence._util.torch_internals import (
+    attribute_name,
+    flatten_tree,
+    is_attribute_getter,
+    skip_override_check,
+    unflatten_tree,
+    without_torch_function,
 )
-
-if TYPE_CHECKING:
-    from whence.tracing.recorder import Recorder
+from whence.errors import WhenceError
+from whence.tracing.ops.attention import ChunkedAttention, Softmax, masked_softmax
+from whence.tracing.ops.base import is_traced
+from whence.tracing.recording import Recording
 
 # Calls that only move numbers about: their ordinary backward routes relevance like gradients.
 ROUTING = frozenset(
@@ -65,7 +62,6 @@ SUMMING = frozenset(
     adaptive_avg_pool3d
     """.split()
 )
-# Those of them that take each number by itself.
 ELEMENT_WISE = frozenset(
     """
     gelu relu relu6 silu mish elu selu celu leaky_relu hardswish hardsigmoid hardtanh softplus
@@ -73,12 +69,10 @@ ELEMENT_WISE = frozenset(
     """.split()
 )
 DROPOUT = frozenset(
-    """
-    dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout
-    """.split()
+    "dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout".split()
 )
 
-# Modules that spell one operation in many calls, by the name of their class: activations such as
+# Modules that compute one operation in many calls, by the name of their class: activations such as
 # NewGELUActivation or QuickGELU, norms such as LlamaRMSNorm or a hand-written LayerNorm.
 _PASSING_SUFFIXES = ("RMSNorm", "LayerNorm", "GELU", "GELUActivation", "Mish", "Swish", "SiLU")
 _PASSING_PACKAGES = ("transformers.activations", "timm.layers.activations")
@@ -86,26 +80,31 @@ _PASSING_PACKAGES = ("transformers.activations", "timm.layers.activations")
 _registered: dict[type[nn.Module] | str, str] = {}
 
 
-def register_operation(spelling: type[nn.Module] | Callable[..., Any] | str, kind: str) -> None:
+def register_operation(operation: type[nn.Module] | Callable[..., Any] | str, kind: str) -> None:
     """Treat a module class, a torch function or a function's name as one operation.
 
     Args:
-        spelling: A subclass of ``torch.nn.Module`` whose whole ``forward`` is the operation, or a
+        operation: A subclass of ``torch.nn.Module`` whose whole ``forward`` is the operation, or a
             function that torch dispatches (a custom operator, say), or such a function's name.
         kind: ``"pass"`` if relevance passes it unchanged (activations, norms), ``"sum"`` if it adds
             or averages its input, ``"product"`` if it multiplies its inputs, or a kind of your own
             for which a rule set has a rule.
     """
-    if isinstance(spelling, type) and not issubclass(spelling, nn.Module):
+    if isinstance(operation, type) and not issubclass(operation, nn.Module):
         raise WhenceError(
-            f"{spelling.__name__} is neither a module class nor a function: whence cannot see its "
+            f"{operation.__name__} is neither a module class nor a function: whence cannot see its "
             f"calls. Register a subclass of torch.nn.Module or a function that torch dispatches."
         )
-    _registered[spelling if isinstance(spelling, type) else name_of(spelling)] = kind
+    _registered[operation if isinstance(operation, type) else name_of(operation)] = kind
 
 
-def kind_of_module(module: nn.Module) -> str | None:
-    """The kind of operation that a module is as a whole, or None if its calls are to be seen."""
+def registered_kind(name: str) -> str | None:
+    """The kind that a user registered for a torch function."""
+    return _registered.get(name)
+
+
+def find_module_kind(module: nn.Module) -> str | None:
+    """The kind of operation that a module is as a whole, or None if its calls are recorded."""
     for base in type(module).__mro__:
         if base in _registered:
             return _registered[base]
@@ -122,24 +121,24 @@ def kind_of_module(module: nn.Module) -> str | None:
     return None
 
 
-def mixed_by_module(module: nn.Module) -> int | None:
+def find_mixed_dims(module: nn.Module) -> int | None:
     """How many of the last dimensions a module mixes, if that is known."""
     element_wise = type(module).__module__.startswith(_PASSING_PACKAGES)
     return 0 if element_wise and not any(True for _ in module.parameters()) else None
 
 
 def name_of(function: Callable[..., Any] | str) -> str:
-    """The name under which a torch function is known here."""
+    """The name by which a torch function is recognised."""
     if isinstance(function, str):
         return function
-    if isinstance(function, types.MethodWrapperType):
-        return function.__self__.__name__  # type: ignore[attr-defined, no-any-return]
+    if is_attribute_getter(function):
+        return attribute_name(function)
     name: str = getattr(function, "__name__", str(function))
     return name.split(".")[0]
 
 
 @dataclass
-class Call:
+class TorchCall:
     """A torch call with at least one argument that depends on the model's input."""
 
     name: str
@@ -159,26 +158,26 @@ class Call:
 
     def as_function(self) -> tuple[Callable[..., Tensor], list[Tensor]]:
         """The call as a function of the tensors that depend on the input, and those tensors."""
-        simple = self._of_first_argument()
+        simple = self._as_function_of_first()
         if simple is not None:
             return simple
-        leaves, tree = torch.utils._pytree.tree_flatten((self.args, self.kwargs))
-        places = [i for i, leaf in enumerate(leaves) if is_traced(leaf)]
-        inputs = [leaves[i] for i in places]
-        for i in places:
+        leaves, tree = flatten_tree((self.args, self.kwargs))
+        positions = [i for i, leaf in enumerate(leaves) if is_traced(leaf)]
+        inputs = [leaves[i] for i in positions]
+        for i in positions:
             leaves[i] = None  # the function outlives the call, and must not keep its graph
         called = self.function
 
         def function(*values: Tensor) -> Tensor:
             filled = list(leaves)
-            for i, value in zip(places, values, strict=True):
+            for i, value in zip(positions, values, strict=True):
                 filled[i] = value
-            args, kwargs = torch.utils._pytree.tree_unflatten(filled, tree)
-            return _one_tensor(called, called(*args, **kwargs))
+            args, kwargs = unflatten_tree(filled, tree)
+            return _require_tensor(called, called(*args, **kwargs))
 
         return function, inputs
 
-    def _of_first_argument(self) -> tuple[Callable[..., Tensor], list[Tensor]] | None:
+    def _as_function_of_first(self) -> tuple[Callable[..., Tensor], list[Tensor]] | None:
         """The same for nearly all calls, quickly; None where other arguments may matter, too."""
         others = (*self.args[1:], *self.kwargs.values())
         if not self.args or not is_traced(self.args[0]):
@@ -188,10 +187,10 @@ class Call:
             if not shapes or any(isinstance(v, dict) or is_traced(v) for v in others):
                 return None
         called, rest, kwargs = self.function, self.args[1:], self.kwargs
-        return lambda x: _one_tensor(called, called(x, *rest, **kwargs)), [self.args[0]]
+        return lambda x: _require_tensor(called, called(x, *rest, **kwargs)), [self.args[0]]
 
 
-def _one_tensor(called: Any, output: Any) -> Tensor:
+def _require_tensor(called: Callable[..., Any], output: Any) -> Tensor:
     if isinstance(output, Tensor):
         return output
     name = getattr(called, "__qualname__", str(called))
@@ -201,142 +200,83 @@ def _one_tensor(called: Any, output: Any) -> Tensor:
     )
 
 
-def is_traced(value: object) -> bool:
-    """Whether a value is a tensor that depends on the model's input.
-
-    Everything else is computed without gradients, so that only parameters, which are leaves, and
-    what depends on the input can require them.
-    """
-    return isinstance(value, Tensor) and value.requires_grad and not value.is_leaf
+# Composite calls ---------------------------------------------------------------------------------
 
 
-def spell(record: Recorder, call: Call) -> Any:
-    """Make a call as the operation that it spells."""
-    if call.name in _registered:
-        return _whole(record, call, _registered[call.name])
-    if call.name in ROUTING:
-        return record.route(call)
-    if call.name in PASSING:
-        return _whole(record, call, "pass")
-    if call.name in SUMMING:
-        return _whole(record, call, "sum")
-    if call.name in DROPOUT:
-        return call.argument(0, "input")
-    if call.name in _SPELLINGS:
-        return _SPELLINGS[call.name](record, call)
-    return record.refuse(call.run(), call.name)
+def decompose_attention(
+    recording: Recording,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,  # noqa: ARG001  explained as in evaluation mode
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Record ``scaled_dot_product_attention`` as the operations that it consists of."""
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    if is_causal:
+        size = query.shape[-2], key.shape[-2]
+        attn_mask = torch.ones(size, dtype=torch.bool, device=query.device).tril()
+    with recording.active():
+        if enable_gqa:
+            key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+            value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
+        output = _record_without_maps(recording, query, key, value, attn_mask, scale)
+        if output is not None:
+            return output
+        scores = query @ key.mT
+        if attn_mask is not None and attn_mask.requires_grad and not attn_mask.is_leaf:
+            return (scores * scale + attn_mask).softmax(-1) @ value
+    mask = None if attn_mask is None else attn_mask.detach()
+    if scores.requires_grad:
+        weights = recording.apply(Softmax(scale, mask), scores)
+    else:
+        weights = masked_softmax(scores, scale, mask)
+    with recording.active():
+        return weights @ value
 
 
-def _whole(record: Recorder, call: Call, kind: str) -> Any:
-    function, inputs = call.as_function()
-    if not fits(kind, inputs):
-        return record.refuse(call.run(), call.name)
-    operation = Function(kind, function, _mixed(call), name=call.name, where=record.where(kind))
-    return record.apply(operation, *inputs)
-
-
-def _mixed(call: Call) -> int | None:
-    """How many of the last dimensions of its input a call mixes, if that is known."""
-    if call.name in ELEMENT_WISE:
-        # A constant of fewer dimensions is the same for all rows that are counted further ahead.
-        others = (v for v in (*call.args, *call.kwargs.values()) if isinstance(v, Tensor))
-        return max((v.dim() for v in others if not is_traced(v)), default=0)
-    if call.name in ("layer_norm", "rms_norm"):
-        return len(call.argument(1, "normalized_shape"))
-    if call.name == "softmax":
-        return 1 if call.argument(1, "dim") == -1 else None
-    return None
-
-
-def fits(kind: str, inputs: list[Tensor]) -> bool:
-    """Whether as many tensors depend on the input as an operation of this kind takes."""
-    return len(inputs) == 1 if kind in ("pass", "sum") else bool(inputs)
-
-
-# Linear maps -------------------------------------------------------------------------------------
-
-
-def _linear(record: Recorder, call: Call) -> Any:
-    x, weight, bias = (call.argument(i, n) for i, n in enumerate(("input", "weight", "bias")))
-    if is_traced(weight) or is_traced(bias):
-        with record:
-            product = x @ weight.mT
-            return product if bias is None else product + bias
-    return record.apply(Linear(weight, bias), x)
-
-
-def _convolution(record: Recorder, call: Call) -> Any:
-    x, weight, bias = (call.argument(i, n) for i, n in enumerate(("input", "weight", "bias")))
-    dimensions = int(call.name[4])
-    if is_traced(weight) or is_traced(bias) or x.dim() != dimensions + 2:
-        return record.refuse(call.run(), call.name)
-    stride, padding, dilation = (
-        [value] * dimensions if isinstance(value, int) else value
-        for value in (
-            call.argument(3, "stride", 1),
-            call.argument(4, "padding", 0),
-            call.argument(5, "dilation", 1),
-        )
-    )
-    if padding == "same":
-        wanted = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=True)]
-        with record:
-            x = F.pad(x, [p for n in reversed(wanted) for p in (n // 2, n - n // 2)])
-    if isinstance(padding, str):
-        padding = [0] * dimensions
-    settings = (stride, padding, dilation, call.argument(6, "groups", 1))
-    output = record.apply(Convolution(weight, bias, settings), x)
-    record.grids.append(tuple(output.shape[2:]))
+def _record_without_maps(
+    recording: Recording,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    scale: float,
+) -> Tensor | None:
+    """Record attention as one operation that keeps no maps; None if they are small enough."""
+    bytes_of_head = query.shape[0] * query.shape[-2] * key.shape[-2] * query.element_size()
+    all_traced = all(map(is_traced, (query, key, value)))
+    constant = mask is None or not mask.requires_grad or mask.is_leaf
+    if query.dim() != 4 or not (all_traced and constant):
+        return None
+    if bytes_of_head * query.shape[1] <= recording.max_map_bytes:
+        return None
+    heads_at_once = max(1, int(recording.max_map_bytes // bytes_of_head))
+    if not query.shape[:2] == key.shape[:2] == value.shape[:2]:
+        shared = torch.broadcast_shapes(query.shape[:2], key.shape[:2], value.shape[:2])  # type: ignore[no-untyped-call]
+        query, key, value = (x.expand(*shared, -1, -1) for x in (query, key, value))
+    mask = None if mask is None else mask.detach()
+    attention = ChunkedAttention(scale, mask, heads_at_once)
+    with without_torch_function():
+        output = recording.apply(attention, query, key, value)
+    recording.note_chunked_attention(attention, output)
     return output
 
 
-# Products of two tensors -------------------------------------------------------------------------
+def run_body(recording: Recording, call: TorchCall) -> Any:
+    """Run the body of a torch function that is itself written in Python, so its calls are seen."""
+    if not isinstance(call.function, types.FunctionType):
+        return recording.refuse(call.run(), call.name)
+    body = skip_override_check(call.function)
+    with recording.active():
+        return body(*call.args, **call.kwargs)
 
 
-def _matmul(record: Recorder, call: Call) -> Any:
-    a, b = call.argument(0, "input"), call.argument(1, "other", call.kwargs.get("mat2"))
-    if b.dim() == 1 and a.dim() > 1:
-        with record:
-            return (a @ b[:, None])[..., 0]
-    if min(a.dim(), b.dim()) < 2:
-        return record.refuse(call.run(), call.name)
-    if is_traced(a) and is_traced(b):
-        product = MatMul()
-        output = record.apply(product, a, b)
-        record.notice_attention(product, a, b)
-        return output
-    if is_traced(a):
-        return record.apply(ConstantMatMul(b, weight_first=False), a)
-    return record.apply(ConstantMatMul(a, weight_first=True), b)
-
-
-def _added_matmul(record: Recorder, call: Call) -> Any:
-    term = call.argument(0, "input")
-    a = call.argument(1, "mat1", call.kwargs.get("batch1"))
-    b = call.argument(2, "mat2", call.kwargs.get("batch2"))
-    beta, alpha = call.kwargs.get("beta", 1), call.kwargs.get("alpha", 1)
-    constant = not is_traced(b) and not is_traced(term)
-    if call.name == "addmm" and constant and term.dim() == 1 and alpha == beta == 1:
-        return record.apply(Linear(b.mT, term), a)
-    with record:
-        product = a @ b
-        product = product if alpha == 1 else product * alpha
-        return product if beta == 0 else product + (term if beta == 1 else term * beta)
-
-
-def _einsum(record: Recorder, call: Call) -> Any:
-    equation, *operands = call.args
-    if len(operands) == 1 and isinstance(operands[0], list | tuple):
-        operands = list(operands[0])
-    indices = _einsum_indices(equation, operands)
-    if indices is None:
-        return record.refuse(call.run(), "einsum")
-    with record:
-        return _einsum_as_matmul(*indices, *operands)
-
-
-def _einsum_indices(equation: Any, operands: list[Tensor]) -> tuple[str, str, str] | None:
-    """The indices of two operands and of the result, if one matrix product can do it."""
+def parse_einsum(equation: Any, operands: list[Tensor]) -> tuple[str, str, str] | None:
+    """The indices of two operands and of the result, if one matrix product can compute it."""
     if not isinstance(equation, str) or len(operands) != 2:
         return None
     terms, arrow, result = equation.replace(" ", "").partition("->")
@@ -357,105 +297,27 @@ def _einsum_indices(equation: Any, operands: list[Tensor]) -> tuple[str, str, st
     return None if repeated or broadcast else (a, b, result)
 
 
-def _einsum_as_matmul(ia: str, ib: str, result: str, a: Tensor, b: Tensor) -> Tensor:
-    """An einsum of two operands as reshapes around one matrix product."""
+def einsum_as_matmul(ia: str, ib: str, result: str, a: Tensor, b: Tensor) -> Tensor:
+    """Compute an einsum of two operands as reshapes around one matrix product."""
     # An index that one operand has alone and the result lacks is summed away first.
-    a, ia = _summed(a, ia, ib + result)
-    b, ib = _summed(b, ib, ia + result)
+    a, ia = _sum_away(a, ia, ib + result)
+    b, ib = _sum_away(b, ib, ia + result)
     size = {**dict(zip(ia, a.shape, strict=True)), **dict(zip(ib, b.shape, strict=True))}
     batch = [i for i in result if i in ia and i in ib]
     rows = [i for i in result if i in ia and i not in ib]
     columns = [i for i in result if i in ib and i not in ia]
     inner = [i for i in ia if i in ib and i not in result]
 
-    def arranged(x: Tensor, own: str, first: list[str], second: list[str]) -> Tensor:
+    def arrange(x: Tensor, own: str, first: list[str], second: list[str]) -> Tensor:
         x = x.permute([own.index(i) for i in batch + first + second])
         lengths = (math.prod(size[i] for i in group) for group in (first, second))
         return x.reshape(*(size[i] for i in batch), *lengths)
 
-    product = arranged(a, ia, rows, inner) @ arranged(b, ib, inner, columns)
+    product = arrange(a, ia, rows, inner) @ arrange(b, ib, inner, columns)
     order = batch + rows + columns
     return product.reshape([size[i] for i in order]).permute([order.index(i) for i in result])
 
 
-def _summed(x: Tensor, own: str, kept: str) -> tuple[Tensor, str]:
+def _sum_away(x: Tensor, own: str, kept: str) -> tuple[Tensor, str]:
     gone = [n for n, i in enumerate(own) if i not in kept]
     return (x.sum(gone), "".join(i for i in own if i in kept)) if gone else (x, own)
-
-
-# Sums and element-wise products ------------------------------------------------------------------
-
-
-def _add(record: Recorder, call: Call) -> Any:
-    a, b = call.argument(0, "input"), call.argument(1, "other")
-    scale = call.kwargs.get("alpha", 1)
-    if "sub" in call.name:
-        scale = -scale
-    if call.name in ("__rsub__", "rsub"):
-        a, b = b, a
-    if is_traced(a) and is_traced(b):
-        return record.apply(Add(scale), a, b)
-    traced, constant = (a, b) if is_traced(a) else (b, a)
-    if scale == 1 and isinstance(constant, Tensor) and made_of_patches(traced):
-        return record.apply(Shift(constant), traced)
-    if is_traced(a) or scale == 1:
-        # A constant is added: the ordinary backward hands everything to the other term.
-        return record.route(call)
-    return _whole(record, call, "pass")
-
-
-def _multiply(record: Recorder, call: Call) -> Any:
-    if call.kwargs.get("rounding_mode") is not None:
-        return record.refuse(call.run(), call.name)
-    both = is_traced(call.argument(0, "input")) and is_traced(call.argument(1, "other"))
-    of_two = "product" if "mul" in call.name else "quotient"
-    return _whole(record, call, of_two if both else "pass")
-
-
-def _glu(record: Recorder, call: Call) -> Any:
-    with record:
-        a, b = call.argument(0, "input").chunk(2, call.argument(1, "dim", -1))
-        return a * b.sigmoid()
-
-
-# Attention ---------------------------------------------------------------------------------------
-
-
-def _attention(record: Recorder, call: Call) -> Tensor:
-    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
-    given = {**dict(zip(names, call.args, strict=False)), **call.kwargs}
-    return spelled_out_attention(record, **given)
-
-
-def _unfolded(record: Recorder, call: Call) -> Any:
-    """Run the body of a torch function that is itself written in Python, so its calls are seen.
-
-    Such a function first asks whether anyone overrides it, and hands itself over whole if so. A
-    copy whose question is answered no goes on to its body, where the recorder sees every call.
-    """
-    function = call.function
-    assert isinstance(function, types.FunctionType)
-    unasked = types.FunctionType(
-        function.__code__,
-        {**function.__globals__, "has_torch_function": lambda _: False},
-        function.__name__,
-        function.__defaults__,
-        function.__closure__,
-    )
-    unasked.__kwdefaults__ = function.__kwdefaults__
-    with record:
-        return unasked(*call.args, **call.kwargs)
-
-
-_SPELLINGS: dict[str, Callable[[Any, Call], Any]] = {
-    **dict.fromkeys(("linear",), _linear),
-    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _convolution),
-    **dict.fromkeys(("matmul", "mm", "bmm"), _matmul),
-    **dict.fromkeys(("addmm", "baddbmm"), _added_matmul),
-    **dict.fromkeys(("einsum",), _einsum),
-    **dict.fromkeys(("add", "sub", "subtract", "rsub", "__rsub__"), _add),
-    **dict.fromkeys(("mul", "multiply", "div", "divide", "true_divide"), _multiply),
-    **dict.fromkeys(("glu",), _glu),
-    **dict.fromkeys(("scaled_dot_product_attention",), _attention),
-    **dict.fromkeys(("multi_head_attention_forward",), _unfolded),
-}

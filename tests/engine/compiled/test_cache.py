@@ -119,7 +119,7 @@ def test_what_is_not_sound_is_not_used(monkeypatch):
 
     monkeypatch.setattr(replay, "_ready", unsound)
     plain = Explainer(model).explain(inputs, method="tiba").scores
-    fast = Explainer(model, fast=True)
+    fast = Explainer(model, compile=True)
     for _ in range(4):
         assert torch.equal(fast.explain(inputs, method="tiba").scores, plain)
     assert len(runs) == 2
@@ -171,7 +171,7 @@ def explained(made):
     """Explains over and over, and says how often something was made ready for that."""
     case = CASES["ViTForImageClassification-sdpa"]
     model, given = built(case), case.inputs()
-    fast, plain = Explainer(model, fast=True), Explainer(model)
+    fast, plain = Explainer(model, compile=True), Explainer(model)
 
     def explain(**request):
         expected = plain.explain(given, method="tiba", **request)
@@ -236,7 +236,7 @@ def check(name, method, requests, device="cpu", within=1e-11):
             one(given) if isinstance(given, torch.Tensor) else {k: one(v) for k, v in given.items()}
         )
 
-    plain, fast = Explainer(model), Explainer(model, fast=True)
+    plain, fast = Explainer(model), Explainer(model, compile=True)
     for request in requests:
         for turn in range(4):
             inputs = of_turn(turn)
@@ -305,7 +305,7 @@ def test_what_a_model_decides_by_values_is_seen(uncompiled):
 
     model = Looking().eval()
     inputs = CASES["ViTForImageClassification-sdpa"].inputs()
-    plain, fast = Explainer(model), Explainer(model, fast=True)
+    plain, fast = Explainer(model), Explainer(model, compile=True)
     for sign in (1, 1, 1, -1, 1, -1):
         given = {"pixel_values": inputs["pixel_values"].abs() * sign}
         expected = plain.explain(given, method="tiba").scores
@@ -326,7 +326,7 @@ def _texts(fast, plain, given, **request):
 def test_methods_that_look_at_values_are_not_recorded(method, options, uncompiled):
     case = CASES["Bert-sdpa"]
     model = built(case)
-    fast, plain = Explainer(model, fast=True), Explainer(model)
+    fast, plain = Explainer(model, compile=True), Explainer(model)
     fast.explain(case.inputs(), method="tiba")  # so that the number of classes is known
     with pytest.warns(UserWarning, match="looked at by"):
         _texts(fast, plain, case.inputs(), method=method, **options)
@@ -353,7 +353,7 @@ def test_models_that_look_at_values_unseen_are_not_recorded(factor, uncompiled):
             return self.inner(pixel_values * factor(pixel_values.detach()))
 
     model, pixels = Looking().eval(), CASES["ViTForImageClassification-sdpa"].inputs()
-    plain, fast = Explainer(model), Explainer(model, fast=True)
+    plain, fast = Explainer(model), Explainer(model, compile=True)
 
     def compare(sign):
         given = {"pixel_values": pixels["pixel_values"].abs() * sign + sign}
@@ -373,7 +373,7 @@ def test_of_equal_logits_the_same_is_explained(uncompiled):
     model.classifier = nn.Linear(32, 40)
     nn.init.zeros_(model.classifier.weight)
     nn.init.zeros_(model.classifier.bias)
-    fast = Explainer(model, fast=True)
+    fast = Explainer(model, compile=True)
     for _ in range(3):
         assert fast.explain(case.inputs(), method="gae").target.tolist() == [0, 0, 0]
     assert uncompiled
@@ -401,7 +401,7 @@ def test_an_example_in_doubt_does_not_keep_others_from_being_recorded(uncompiled
     model, inputs = built(case).double(), case.inputs()["pixel_values"].double()
     with torch.no_grad():
         model.vit.layers[0].mlp.fc2.bias[0] = -1000  # far larger than its positive products
-    plain, fast = Explainer(model), Explainer(model, fast=True)
+    plain, fast = Explainer(model), Explainer(model, compile=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for turn in range(4):
@@ -415,7 +415,7 @@ def test_an_example_in_doubt_does_not_keep_others_from_being_recorded(uncompiled
 def test_another_head_is_another_number_of_classes(made):
     case = CASES["ViTForImageClassification-sdpa"]
     model, inputs = built(case), case.inputs()
-    fast = Explainer(model, fast=True)
+    fast = Explainer(model, compile=True)
     for _ in range(3):
         fast.explain(inputs, target=0, method="tiba")
     more = 2 * model.classifier.out_features
@@ -456,7 +456,7 @@ def test_graphs_say_the_same(name):
 def test_weights_that_changed_are_seen():
     case = CASES["ViTForImageClassification-sdpa"]
     model, inputs = built(case).cuda(), {"pixel_values": case.inputs()["pixel_values"].cuda()}
-    fast = Explainer(model, fast=True)
+    fast = Explainer(model, compile=True)
     before = [fast.explain(inputs, target=0, method="tiba").scores for _ in range(3)][-1]
     with torch.no_grad():
         model.classifier.weight.mul_(-1)

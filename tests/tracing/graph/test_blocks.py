@@ -6,11 +6,11 @@ from torch import nn
 
 from tests.zoo import BATCH, CASES, DEPTH, HandWrittenViT, built, images, run
 from whence import rules
-from whence.evidence import Evidence, gather
-from whence.inputs.arguments import Call
+from whence.evidence import Evidence
+from whence.inputs.arguments import ModelArguments
 from whence.layout import Layout, find_layout
+from whence.tracing import Trace, record
 from whence.tracing.graph.blocks import find_blocks
-from whence.tracing.trace import Trace, trace
 
 TRANSFORMERS = [name for name in CASES if name.endswith(("-sdpa", "-eager"))]
 
@@ -22,14 +22,14 @@ def double(inputs):
 
 
 def traced(model: nn.Module, inputs) -> Trace:
-    call = Call.of(inputs, model)
-    return trace(model, call.args, dict(call.kwargs), call.main_at)
+    call = ModelArguments.from_inputs(inputs, model)
+    return record(model, call.args, dict(call.kwargs), call.main_at)
 
 
 def evidence_of(recorded: Trace, *kinds: str) -> Evidence:
     classes = recorded.logits.argmax(1, keepdim=True)
-    layout = find_layout(Layout(), recorded.sites[0].tokens, recorded.inputs[0], recorded.grids)
-    return gather(recorded, kinds, classes, rules.get("stable"), layout)
+    layout = find_layout(Layout(), recorded.sites[0].key_count, recorded.inputs[0], recorded.grids)
+    return Evidence(recorded, classes, layout, kinds, rules.get("stable"))
 
 
 @pytest.mark.parametrize("name", TRANSFORMERS)
@@ -60,8 +60,8 @@ def test_what_leaves_a_block_enters_the_next(name):
     blocks = find_blocks(traced(model, inputs))
     assert len(blocks) == DEPTH
     for block, following in pairwise(blocks):
-        assert torch.equal(block.leaving.output, following.entering)
-        assert not torch.equal(block.entering, following.entering)
+        assert torch.equal(block.output.output, following.entering)
+        assert not torch.equal(block.input, following.entering)
 
 
 class SequenceFirst(HandWrittenViT):
@@ -107,6 +107,6 @@ def test_hidden_states_of_sequences_before_samples(folded, batch):
 
 def test_values_are_computed_from_what_is_attended():
     model = HandWrittenViT().double()
-    found = evidence_of(traced(model, images(32, 32).double()), "hidden", "attended")
+    found = evidence_of(traced(model, images(32, 32).double()), "hidden", "value_input")
     for hidden, attended, block in zip(found.hidden, found.attended, model.blocks, strict=False):
         assert torch.allclose(attended, block.norm1(hidden), rtol=1e-10)

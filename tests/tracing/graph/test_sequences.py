@@ -4,24 +4,27 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tests.zoo import CASES, built
-from whence.tracing.graph.sequences import Streams, explained_stream, find_streams, pools
-from whence.tracing.recorder import Run
-from whence.tracing.trace import Trace, trace
+from whence.tracing import Intervention, Trace, record
+from whence.tracing.graph.sequences import SiteSequences, find_sequences, is_attention_pooling
+    find_input_sequence,
+    find_sequences,
+    is_attention_pooling,
+)
 
 
 def traced(model: nn.Module, inputs) -> Trace:
     if isinstance(inputs, Tensor):
-        return trace(model, (inputs,), {}, 0)
-    return trace(model, (), inputs, next(iter(inputs)))
+        return record(model, (inputs,), {}, 0)
+    return record(model, (), inputs, next(iter(inputs)))
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_self_attention_is_one_stream(name):
     case = CASES[name]
     recorded = traced(built(case), case.inputs())
-    streams = find_streams(recorded)
-    assert streams == [Streams(0, 0)] * len(recorded.sites)
-    assert not pools(recorded, streams)
+    streams = find_sequences(recorded)
+    assert streams == [SiteSequences(0, 0)] * len(recorded.sites)
+    assert not is_attention_pooling(recorded, streams)
 
 
 class Decoder(nn.Module):
@@ -51,13 +54,13 @@ class Decoder(nn.Module):
 def test_constant_queries_are_seen_when_asked_for(queries):
     model = Decoder(queries)
     recorded = traced(model, torch.randn(2, 7, 8))
-    own, across = Streams(0, 0), Streams(1, 0)
-    assert find_streams(recorded) == [own, across._replace(constant=True), Streams(1, 1), across]
-    again = recorded.again(Run(constants=True))
-    decoder = Streams(1, 1)
-    streams = find_streams(again)
+    own, across = SiteSequences(0, 0), SiteSequences(1, 0)
+    assert find_sequences(recorded) == [own, across._replace(constant=True), SiteSequences(1, 1), across]
+    again = recorded.rerecord(Intervention(follow_constants=True))
+    decoder = SiteSequences(1, 1)
+    streams = find_sequences(again)
     assert streams == [own, decoder, across, decoder, across]
-    assert explained_stream(again, streams) == 0
+    assert find_input_sequence(again, streams) == 0
     assert torch.equal(again.logits, recorded.logits)
 
 
@@ -69,10 +72,10 @@ def test_what_is_explained_is_not_a_constant_sequence():
             x = self.attend(1, x, x)
             return self.head(self.attend(2, y, x).mean(1))
 
-    again = traced(First(), torch.randn(2, 7, 8)).again(Run(constants=True))
-    streams = find_streams(again)
+    again = traced(First(), torch.randn(2, 7, 8)).rerecord(Intervention(follow_constants=True))
+    streams = find_sequences(again)
     assert [of.queries == of.keys for of in streams] == [True, True, False]
-    assert explained_stream(again, streams) == streams[1].keys != streams[0].keys
+    assert find_input_sequence(again, streams) == streams[1].keys != streams[0].keys
 
 
 def test_pooling_by_attention():
@@ -82,7 +85,7 @@ def test_pooling_by_attention():
             return self.head(self.attend(1, self.queries.expand(len(x), -1, -1), x).mean(1))
 
     recorded = traced(Pools(), torch.randn(2, 7, 8))
-    assert pools(recorded, find_streams(recorded))
+    assert is_attention_pooling(recorded, find_sequences(recorded))
 
 
 def test_tokens_that_are_merged():
@@ -92,6 +95,6 @@ def test_tokens_that_are_merged():
             x = x[:, ::2] + x[:, 1::2]
             return self.head(self.attend(1, x, x).mean(1))
 
-    streams = find_streams(traced(Merges(), torch.randn(2, 8, 8)))
+    streams = find_sequences(traced(Merges(), torch.randn(2, 8, 8)))
     assert [of.merged for of in streams] == [False, True]
     assert streams[0].queries != streams[1].queries

@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 from tests.zoo import HandWrittenBlock
 from whence import Explainer, WhenceError, rules
-from whence.tracing.graph.sites import masked_softmax
-from whence.tracing.trace import trace
+from whence.tracing import record
+from whence.tracing.ops.attention import masked_softmax
 
 BATCH, HEADS, TOKENS, WIDTH = 3, 2, 6, 8
 
@@ -68,7 +68,7 @@ def test_scaled_dot_product_attention(name):
         key_heads=1 if name == "grouped queries" else HEADS,
     )
     x = double(BATCH, TOKENS, WIDTH)
-    traced = trace(model, (x,), {}, 0)
+    traced = record(model, (x,), {}, 0)
     plain = x.clone().requires_grad_()
     logits = model(plain)
     assert torch.allclose(traced.logits, logits)
@@ -87,7 +87,7 @@ def test_a_mask_that_depends_on_the_input_is_followed():
         return F.scaled_dot_product_attention(q, k, v, attn_mask=k.sum(-1)[..., None, :])
 
     model, x = Attends(attend), double(BATCH, TOKENS, WIDTH)
-    traced = trace(model, (x,), {}, 0)
+    traced = record(model, (x,), {}, 0)
     plain = x.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(model(plain)[:, 0].sum(), plain)
     classes = torch.zeros(BATCH, 1, dtype=torch.long)
@@ -137,7 +137,7 @@ def test_multihead_attention(batch_first, need_weights, padding, options):
     }
     model = WithMultiheadAttention(batch_first, call, **options)
     x = double(BATCH, TOKENS, WIDTH)
-    traced = trace(model, (x,), {}, 0)
+    traced = record(model, (x,), {}, 0)
     plain = x.clone().requires_grad_()
     logits = model(plain)
     assert torch.allclose(traced.logits, logits)
@@ -198,7 +198,7 @@ def test_maps_are_laid_out_by_sample_and_head(layout, batch):
     usual.load_state_dict(model.state_dict())
     x = double(batch, TOKENS, WIDTH)
     classes = torch.zeros(batch, 1, dtype=torch.long)
-    ours, expected = (trace(m, (x,), {}, 0) for m in (model, usual))
+    ours, expected = (record(m, (x,), {}, 0) for m in (model, usual))
     assert torch.allclose(ours.attention()[0], expected.attention()[0])
     assert torch.allclose(ours.gradient(classes)[0], expected.gradient(classes)[0])
     stable = rules.get("stable")
@@ -235,7 +235,7 @@ def test_attention_that_is_lost_on_the_way_is_an_error():
             return self.odd(self.usual(x))
 
     with pytest.raises(WhenceError, match=r"computed in module 'odd' .*could not be followed"):
-        trace(Both(), (torch.randn(2, 5, 8),), {}, 0)
+        record(Both(), (torch.randn(2, 5, 8),), {}, 0)
 
 
 @pytest.mark.parametrize("scale_in_place", [True, False])
@@ -249,7 +249,7 @@ def test_a_map_scaled_after_softmax_is_found(scale_in_place):
         a = a / a.sum(-1, keepdim=True)
         return a @ v
 
-    traced = trace(Attends(attend), (double(BATCH, TOKENS, WIDTH),), {}, 0)
+    traced = record(Attends(attend), (double(BATCH, TOKENS, WIDTH),), {}, 0)
     assert len(traced.sites) == 1
     sums = traced.attention()[0].sum(-1)
     assert torch.allclose(sums, torch.ones_like(sums))

@@ -8,15 +8,15 @@ import torch
 from tests.zoo import CASES, built
 from whence import Explainer, methods
 from whence.errors import WhenceError
-from whence.tracing.ops.products import are_coarse, matmul, products_in
+from whence.tracing.ops.products import is_reduced_precision, matmul, use_precision
 
 
 def test_products_are_rounded_and_nothing_else_is():
     a, b = torch.randn(3, 4), torch.randn(4, 5)
-    with products_in("bfloat16"):
-        assert are_coarse()
+    with use_precision("bfloat16"):
+        assert is_reduced_precision()
         found = matmul(a, b)
-    assert not are_coarse()
+    assert not is_reduced_precision()
     assert found.dtype == torch.float32
     assert torch.equal(found, (a.bfloat16() @ b.bfloat16()).float())
     assert torch.equal(matmul(a, b), a @ b)
@@ -27,7 +27,7 @@ def test_the_switch_for_tf32_is_put_back_by_the_last():
     inside = []
 
     def work(_):
-        with products_in("tf32"):
+        with use_precision("tf32"):
             inside.append(torch.get_float32_matmul_precision())
 
     with ThreadPoolExecutor(4) as pool:
@@ -39,9 +39,9 @@ def test_the_switch_for_tf32_is_put_back_by_the_last():
 def test_precision_is_put_back_after_an_error():
     before = torch.get_float32_matmul_precision()
     for precision in ("tf32", "bfloat16"):
-        with pytest.raises(ZeroDivisionError), products_in(precision):
+        with pytest.raises(ZeroDivisionError), use_precision(precision):
             1 / 0  # noqa: B018
-    assert not are_coarse()
+    assert not is_reduced_precision()
     assert torch.get_float32_matmul_precision() == before
 
 

@@ -93,7 +93,6 @@ class _TokenRunner:
 
     def __init__(self, evidence: Evidence, tokens: int) -> None:
         forwards = evidence.forwards
-        assert forwards is not None
         if evidence.layout.grid is None and forwards.inputs.shape[1] != tokens:
             raise WhenceError(
                 f"The model attends to {tokens} tokens, but its input has "
@@ -104,12 +103,12 @@ class _TokenRunner:
     def __call__(self, deleted: Tensor, samples: Tensor) -> Tensor:
         """Probabilities of the explained classes, (rows, classes)."""
         chances = []
-        for chunk in self.forwards.parts(len(deleted), "deleting"):
+        for chunk in self.forwards.chunks(len(deleted), "deleting"):
             kept = ~deleted[chunk]
-            weights = self.evidence.to_inputs(kept.to(self.forwards.inputs.dtype))
+            weights = tokens_to_inputs(self.evidence, kept.to(self.forwards.inputs.dtype))
             changed = self.forwards.inputs[samples[chunk]] * weights
             logits = self.forwards(changed, samples[chunk])
-            chances.append(self.evidence.probabilities(logits, samples[chunk]))
+            chances.append(self.evidence.target_probabilities(logits, samples[chunk]))
         return torch.cat(chances, 1).T
 
 

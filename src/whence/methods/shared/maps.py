@@ -9,7 +9,7 @@ from torch import Tensor
 
 from whence.errors import WhenceError
 from whence.evidence import Evidence
-from whence.tracing.graph.sequences import find_streams, pools
+from whence.tracing.graph.sequences import find_sequences, is_attention_pooling
 
 
 def layers_from(start: int, layers: int, option: str = "start_layer") -> range:
@@ -32,8 +32,7 @@ def check_layer(start: int, evidence: Evidence) -> None:
     Raises:
         WhenceError: There is no such layer.
     """
-    layers = len(evidence.attention or evidence.gradient)
-    layers_from(start, layers if evidence.trace is None else len(evidence.trace.sites))
+    layers_from(start, len(evidence.trace.sites))
 
 
 def read_layer(layer: int, evidence: Evidence) -> int:
@@ -43,16 +42,15 @@ def read_layer(layer: int, evidence: Evidence) -> int:
         WhenceError: There is no such layer, or its map is not one from the tokens that the
             classifier reads to those of the input.
     """
-    assert evidence.trace is not None
     layers = len(evidence.trace.sites)
     if not -layers <= layer < layers:
         raise WhenceError(
             f"layer={layer} does not exist: the model has {layers} attention layers, 0 to "
             f"{layers - 1}, or -{layers} to -1 from the end."
         )
-    streams = find_streams(evidence.trace)
+    streams = find_sequences(evidence.trace)
     of, site = streams[layer], evidence.trace.sites[layer]
-    to_input = of.keys == streams[0].keys or (of.merged and site.tokens == evidence.tokens)
+    to_input = of.keys == streams[0].keys or (of.merged and site.key_count == evidence.tokens)
     if of.queries != streams[-1].queries or not to_input:
         raise WhenceError(
             f"layer={layer}, the attention in {site.where}, is not from the tokens that the "
@@ -136,9 +134,7 @@ def lowest_at_pooled(scores: Tensor, evidence: Evidence) -> Tensor:
 
 
 def _reads_others(evidence: Evidence) -> bool:
-    if evidence.trace is None:
-        return False
-    streams = find_streams(evidence.trace)
+    streams = find_sequences(evidence.trace)
     return streams[-1].queries != streams[0].keys
 
 
@@ -148,11 +144,9 @@ def one_sequence(evidence: Evidence) -> None:
     Raises:
         WhenceError: Some is not, as in an encoder-decoder.
     """
-    if evidence.trace is None:
-        return
-    streams = find_streams(evidence.trace)
+    streams = find_sequences(evidence.trace)
     maps = list(zip(evidence.trace.sites, streams, strict=True))
-    for site, of in maps[:-1] if pools(evidence.trace, streams) else maps:
+    for site, of in maps[:-1] if is_attention_pooling(evidence.trace, streams) else maps:
         if {of.queries, of.keys} != {streams[0].keys}:
             raise WhenceError(
                 f"The attention in {site.where} is not within the one sequence of tokens that the "

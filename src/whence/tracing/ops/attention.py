@@ -2,50 +2,74 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
-from whence.tracing.ops.operations import Function, MatMul, Operation
+from whence._util.torch_internals import softmax_backward
+from whence.tracing.ops.base import Function, Narrowed, Operation, Values
+from whence.tracing.ops.products import MatMul
+
+SOFTMAX = "softmax"
+"""The name of operations that compute a softmax."""
+
+
+def masked_softmax(scores: Tensor, scale: float, mask: Tensor | None) -> Tensor:
+    """Softmax of scaled scores under a boolean or additive mask; a row with no key left is zero."""
+    if mask is None:
+        return torch.softmax(scores * scale, -1)
+    blocked = ~mask if mask.dtype == torch.bool else mask == -math.inf
+    empty = blocked.all(-1, keepdim=True)
+    if mask.dtype == torch.bool:
+        scores = (scores * scale).masked_fill(blocked & ~empty, -math.inf)
+    else:
+        scores = scores * scale + mask.masked_fill(empty, 0)
+    return torch.softmax(scores, -1).masked_fill(empty, 0)
 
 
 class Softmax(Function):
-    """Softmax over the last dimension of scaled scores, without the keys that a mask leaves out."""
+    """Softmax over the last dimension of scaled scores, under a mask."""
 
-    def __init__(self, scale: float, function: Callable[[Tensor], Tensor], **at: str) -> None:
-        super().__init__("pass", function, mixes=1, **at)
+    def __init__(self, scale: float, mask: Tensor | None) -> None:
+        super().__init__(
+            "pass", lambda scores: masked_softmax(scores, scale, mask), mixed_dims=1, name=SOFTMAX
+        )
         self._scale = scale
 
-    def forward(self, *inputs: Tensor) -> Tensor:  # noqa: D102
+    @override
+    def forward(self, *inputs: Tensor) -> Tensor:
         self.inputs = (inputs[0].detach(),)
         self.output = self.function(self.inputs[0])
         return self.output
 
-    def vjp(self, cotangent: Tensor) -> tuple[Tensor, ...]:  # noqa: D102
-        y = self.output.expand_as(cotangent)
-        return (torch._softmax_backward_data(cotangent, y, -1, y.dtype).mul_(self._scale),)
+    @override
+    def vjp(self, cotangent: Tensor) -> tuple[Tensor, ...]:
+        output = self.output.expand_as(cotangent)
+        return (softmax_backward(cotangent, output, -1).mul_(self._scale),)
 
-    def only_rows(self, dim: int, start: int, length: int) -> Any:  # noqa: D102
+    @override
+    def narrow_rows(self, dim: int, start: int, length: int) -> Narrowed | None:
         if dim == -1:
             return None
-        small = self._narrowed(("output",), dim, start, length)
+        small = self._narrow(("output",), dim, start, length)
         small.inputs = (self.inputs[0].narrow(dim, start, length),)
         return small, (self.inputs[0].shape,)
 
 
-def of_heads(reading: Tensor, heads: slice) -> Tensor:
-    """Some heads of a reading behind an attention, (batch, heads, queries, width)."""
+def select_heads(value: Tensor, heads: slice) -> Tensor:
+    """Some heads of a value at the output of an attention, (batch, heads, queries, width)."""
     # An index would be another call where it takes all heads, which cannot be made for classes.
-    return reading.narrow(1, heads.start, heads.stop - heads.start)
+    return value.narrow(1, heads.start, heads.stop - heads.start)
 
 
-class Attention(Operation):
-    """Softmax attention as one operation that keeps no maps: they are computed again, in parts.
+class ChunkedAttention(Operation):
+    """Softmax attention as one operation that keeps no maps: they are computed again, in chunks.
 
-    This is for long sequences, whose maps would fill the memory. Readings pass it as they pass the
-    three operations it is made of, some heads at a time.
+    This is for long sequences, whose maps would fill the memory. Values pass it backward as they
+    pass the three operations it is made of, some heads at a time.
 
     Attributes:
         queries: (batch, heads, queries, width).
@@ -59,73 +83,68 @@ class Attention(Operation):
     keys: Tensor
     values: Tensor
 
-    def __init__(
-        self,
-        scale: float,
-        mask: Tensor | None,
-        softmax: Callable[[Tensor, float, Tensor | None], Tensor],
-        heads_at_once: int,
-        **at: str,
-    ) -> None:
-        super().__init__(**at)
+    def __init__(self, scale: float, mask: Tensor | None, heads_at_once: int) -> None:
+        super().__init__(name="attention")
         self.heads_at_once = heads_at_once
         self._scale = scale
         self._mask = mask
-        self._softmax = softmax
 
-    def forward(self, *inputs: Tensor) -> Tensor:  # noqa: D102
+    @override
+    def forward(self, *inputs: Tensor) -> Tensor:
         self.queries, self.keys, self.values = (x.detach() for x in inputs)
-        parts = [self.spelled_out(heads)[-1].output for heads in self.parts()]
-        self.output = torch.cat(parts, 1)
+        outputs = [self.split_operations(heads)[-1].output for heads in self.head_chunks()]
+        self.output = torch.cat(outputs, 1)
         return self.output
 
-    def parts(self) -> list[slice]:
+    def head_chunks(self) -> list[slice]:
         """Heads that are worked on together."""
         heads, step = self.queries.shape[1], self.heads_at_once
         return [slice(at, min(at + step, heads)) for at in range(0, heads, step)]
 
-    def spelled_out(self, heads: slice) -> tuple[MatMul, Softmax, MatMul]:
-        """The operations that it is made of, for some heads."""
+    def split_operations(self, heads: slice) -> tuple[MatMul, Softmax, MatMul]:
+        """The operations that it is made of, for some heads: scores, softmax, product."""
         mask = self._mask
         if mask is not None and mask.dim() > 2 and mask.shape[-3] > 1:
             mask = mask[..., heads, :, :]
-        scores, product = MatMul(), MatMul()
-        softmax = Softmax(self._scale, lambda s: self._softmax(s, self._scale, mask))
+        scores, softmax, product = MatMul(), Softmax(self._scale, mask), MatMul()
         scores.forward(self.queries[:, heads], self.keys[:, heads].mT)
         product.forward(softmax.forward(scores.output), self.values[:, heads])
-        product.uses = self.uses
+        product.reader_count = self.reader_count
         for operation in (scores, softmax, product):
-            operation.tape = self.tape
-        softmax.attends = product.attends = product.a_is_map = True
+            operation.guard, operation.batch = self.guard, self.batch
+        softmax.in_attention = product.in_attention = product.a_is_attention_map = True
         return scores, softmax, product
 
-    def gradient(self, output: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
+    @override
+    def gradient(self, output: Tensor) -> Values:
         return self.propagate(output, lambda operation, value: operation.gradient(value))
 
-    def propagate(
-        self, output: Tensor, read: Callable[[Operation, Tensor], tuple[Tensor | None, ...]]
-    ) -> tuple[Tensor | None, ...]:
-        """Readings of queries, keys and values, by how the three operations are read."""
-        found: list[tuple[Tensor, ...]] = []
-        for heads in self.parts():
-            scores, softmax, product = self.spelled_out(heads)
-            to_map, to_values = read(product, of_heads(output, heads))
+    def propagate(self, output: Tensor, read: Callable[[Operation, Tensor], Values]) -> Values:
+        """Values of queries, keys and values, by how they pass the three operations."""
+        chunks: list[tuple[Tensor, ...]] = []
+        for heads in self.head_chunks():
+            scores, softmax, product = self.split_operations(heads)
+            to_map, to_values = _require(read(product, select_heads(output, heads)))
             del product
-            assert to_map is not None
-            (to_scores,) = read(softmax, to_map)
+            (to_scores,) = _require(read(softmax, to_map))
             del softmax, to_map
-            assert to_scores is not None
-            to_queries, to_keys = read(scores, to_scores)
-            assert to_queries is not None
-            assert to_keys is not None
-            assert to_values is not None
-            found.append((to_queries, to_keys.mT, to_values))
-        return tuple(torch.cat(parts, 1) for parts in zip(*found, strict=True))
+            to_queries, to_keys = _require(read(scores, to_scores))
+            chunks.append((to_queries, to_keys.mT, to_values))
+        return tuple(torch.cat(chunk, 1) for chunk in zip(*chunks, strict=True))
 
-    def only_rows(self, dim: int, start: int, length: int) -> Any:  # noqa: D102
+    @override
+    def narrow_rows(self, dim: int, start: int, length: int) -> Narrowed | None:
         if dim != -2:
             return None
-        small = self._narrowed(("queries", "output"), dim, start, length)
+        small = self._narrow(("queries", "output"), dim, start, length)
         if self._mask is not None and self._mask.dim() > 1 and self._mask.shape[-2] > 1:
             small._mask = self._mask.narrow(dim, start, length)
         return small, (self.queries.shape, None, None)
+
+
+def _require(values: Values) -> tuple[Tensor, ...]:
+    """The values of all inputs, of which a rule left out none."""
+    complete = tuple(value for value in values if value is not None)
+    if len(complete) != len(values):
+        raise RuntimeError("A rule gave no value for an input of attention that is wanted.")
+    return complete

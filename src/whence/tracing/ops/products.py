@@ -1,4 +1,4 @@
-"""Matrix products, and the precision that they are computed in."""
+"""Matrix products and linear maps as operations, and the precision that they are computed in."""
 
 from __future__ import annotations
 
@@ -9,23 +9,27 @@ from typing import Literal, get_args
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+from typing_extensions import override
 
+from whence._util.torch_internals import convolution_backward
 from whence.errors import WhenceError
+from whence.tracing.ops.base import Narrowed, Operation, Values
 
 Precision = Literal["tf32", "bfloat16"]
 
 
-class _Types(threading.local):
+class _ProductType(threading.local):
     """The type in which this thread computes products, if that is not the type of the factors."""
 
     dtype: torch.dtype | None = None
 
 
-_types = _Types()
+_product_type = _ProductType()
 
 
-class _Switch:
-    """Torch's own switch for TF32, which all threads share: the last one out puts it back."""
+class _Tf32Switch:
+    """Torch's own switch for TF32, which all threads share: the last user puts it back."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -33,7 +37,7 @@ class _Switch:
         self._before = ""
 
     @contextmanager
-    def on(self) -> Iterator[None]:
+    def turn_on(self) -> Iterator[None]:
         """Let products of float32 be computed in TF32."""
         with self._lock:
             if self._users == 0:
@@ -49,42 +53,208 @@ class _Switch:
                     torch.set_float32_matmul_precision(self._before)
 
 
-_switch = _Switch()
+_tf32 = _Tf32Switch()
 
 
 def check_precision(precision: Precision | None) -> None:
-    """Refuse a precision that there is not.
+    """Refuse a precision that does not exist.
 
     Raises:
         WhenceError: There is none of that name.
     """
     if precision is not None and precision not in get_args(Precision):
-        named = " or ".join(f"'{name}'" for name in get_args(Precision))
+        names = " or ".join(f"'{name}'" for name in get_args(Precision))
         raise WhenceError(
-            f"precision is {named}, or None for that of the weights, not {precision!r}."
+            f"precision is {names}, or None for that of the weights, not {precision!r}."
         )
 
 
 @contextmanager
-def products_in(precision: Precision | None) -> Iterator[None]:
-    """Have matrix products computed in fewer bits; all else stays as it is."""
+def use_precision(precision: Precision | None) -> Iterator[None]:
+    """Compute matrix products in fewer bits; all else stays as it is."""
     if precision == "tf32":
-        with _switch.on():
+        with _tf32.turn_on():
             yield
         return
-    before, _types.dtype = _types.dtype, torch.bfloat16 if precision else None
+    before, _product_type.dtype = _product_type.dtype, torch.bfloat16 if precision else None
     try:
         yield
     finally:
-        _types.dtype = before
+        _product_type.dtype = before
 
 
-def are_coarse() -> bool:
+def is_reduced_precision() -> bool:
     """Whether products are computed in a type of fewer bits than their factors have."""
-    return _types.dtype is not None
+    return _product_type.dtype is not None
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
     """The matrix product of two factors, in the type that products are computed in."""
-    dtype = _types.dtype
+    dtype = _product_type.dtype
     return a @ b if dtype is None else (a.to(dtype) @ b.to(dtype)).to(a.dtype)
+
+
+class Linear(Operation):
+    """y = M(x, w) + bias, with M linear in x and in w, and w a constant.
+
+    Attributes:
+        x: The input.
+        weight: The weight, w.
+        bias: The bias, or None.
+    """
+
+    kind = "linear"
+    x: Tensor
+
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None = None, name: str = "", where: str = ""
+    ) -> None:
+        super().__init__(name, where)
+        self.weight = weight
+        self.bias = bias
+
+    def map(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """M(x, w) + bias."""
+        if not is_reduced_precision():
+            return F.linear(x, weight, bias)
+        product = matmul(x, weight.mT)
+        return product if bias is None else product.add_(bias)
+
+    def adjoint(self, s: Tensor, weight: Tensor) -> Tensor:
+        """The transpose of M(., w), applied to s."""
+        return matmul(s, weight)
+
+    @override
+    def forward(self, *inputs: Tensor) -> Tensor:
+        self.x = inputs[0].detach()
+        self.output = self.map(inputs[0], self.weight, self.bias)
+        return self.output
+
+    @override
+    def gradient(self, output: Tensor) -> Values:
+        return (self.adjoint(output, self.weight),)
+
+    @property
+    @override
+    def supports_classes(self) -> bool:
+        return self._maps_rows
+
+    @override
+    def narrow_rows(self, dim: int, start: int, length: int) -> Narrowed | None:
+        if dim == -1 or not self._maps_rows:
+            return None
+        return self._narrow(("x", "output"), dim, start, length), (self.x.shape,)
+
+    @property
+    def _maps_rows(self) -> bool:
+        """Whether a row of the output is made of the same row of the input."""
+        return True
+
+
+class Convolution(Linear):
+    """A convolution in any number of dimensions."""
+
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor | None,
+        *,
+        stride: list[int],
+        padding: list[int],
+        dilation: list[int],
+        groups: int,
+    ) -> None:
+        super().__init__(weight, bias)
+        self.settings = (stride, padding, dilation, False, [0] * len(stride), groups)
+
+    @override
+    def map(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        return torch.convolution(x, weight, bias, *self.settings)
+
+    @override
+    def adjoint(self, s: Tensor, weight: Tensor) -> Tensor:
+        return convolution_backward(s, self.x, weight, self.settings)
+
+    @property
+    @override
+    def _maps_rows(self) -> bool:
+        return False
+
+
+class ConstantMatMul(Linear):
+    """A matrix product of which one factor, of any shape, does not depend on the input."""
+
+    def __init__(self, weight: Tensor, weight_first: bool) -> None:
+        super().__init__(weight)
+        self.weight_first = weight_first
+
+    @override
+    def map(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        product = matmul(weight, x) if self.weight_first else matmul(x, weight)
+        return product if bias is None else product + bias
+
+    @override
+    def adjoint(self, s: Tensor, weight: Tensor) -> Tensor:
+        product = matmul(weight.mT, s) if self.weight_first else matmul(s, weight.mT)
+        return self.sum_to_shape(product, self.x.shape)
+
+    @property
+    @override
+    def _maps_rows(self) -> bool:
+        return not self.weight_first and self.weight.dim() == 2
+
+
+class MatMul(Operation):
+    """C = A B, both factors depending on the input."""
+
+    kind = "matmul"
+    a: Tensor
+    b: Tensor
+    a_is_attention_map = False  # which is the output of a softmax, so that it is nowhere negative
+
+    @override
+    def forward(self, *inputs: Tensor) -> Tensor:
+        a, b = inputs
+        self.a, self.b = _make_contiguous(a.detach()), _make_contiguous(b.detach())
+        self.output = matmul(self.a, self.b)
+        return self.output
+
+    def adjoints(self, s: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """S B^T and A^T S, in the shapes of A and B; None where that is not wanted."""
+        if s.dim() > self.output.dim():
+            # The rows of all classes below each other, and the columns beside each other, make one
+            # product of several.
+            below, beside = s.movedim(0, -3), s.movedim(0, -2)
+            to_a = to_b = None
+            if self.is_wanted(0):
+                to_a = matmul(below.flatten(-3, -2), b.mT).view(*below.shape[:-1], -1)
+                to_a = to_a.movedim(-3, 0)
+            if self.is_wanted(1):
+                to_b = matmul(a.mT, beside.flatten(-2))
+                to_b = to_b.view(*to_b.shape[:-1], *beside.shape[-2:]).movedim(-2, 0)
+            return to_a, to_b
+        s = s.contiguous()  # or it would be copied for each product
+        return (
+            matmul(s, b.mT).sum_to_size(a.shape) if self.is_wanted(0) else None,
+            matmul(a.mT, s).sum_to_size(b.shape) if self.is_wanted(1) else None,
+        )
+
+    @property
+    @override
+    def supports_classes(self) -> bool:
+        return self.a.shape[:-2] == self.b.shape[:-2]
+
+    @override
+    def gradient(self, output: Tensor) -> Values:
+        return self.adjoints(output, self.a, self.b)
+
+    @override
+    def narrow_rows(self, dim: int, start: int, length: int) -> Narrowed | None:
+        if dim != -2:
+            return None
+        return self._narrow(("a", "output"), dim, start, length), (self.a.shape, None)
+
+
+def _make_contiguous(factor: Tensor) -> Tensor:
+    """A factor that products need not copy again: heads mostly come as a transposed view."""
+    return factor if factor.is_contiguous() or factor.mT.is_contiguous() else factor.contiguous()

@@ -1,0 +1,238 @@
+"""The compiled run: requests by compiled programs, each compared with an eager run before use."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from whence._util.progress import bar
+from whence._util.text import first_line
+from whence.engine.compiled.cache import ProgramCache
+from whence.engine.compiled.cuda_graph import CudaGraph
+from whence.engine.compiled.guards import (
+    AssumingGuard,
+    NotingGuard,
+    RefuseConversions,
+    all_hold,
+)
+from whence.engine.compiled.program import Program
+from whence.engine.eager import record_request, run_eagerly, score
+from whence.engine.request import Request
+from whence.engine.result import Result
+from whence.errors import WhenceError
+from whence.layout import Layout
+from whence.targets import resolve_classes
+from whence.tracing.ops.base import Guard
+
+# How far scores may be from those of the eager run, which rounds otherwise: in bfloat16 by 0.01.
+_TOLERANCE = 0.05
+
+
+class ProgramOutput(NamedTuple):
+    """The tensors that a program computes.
+
+    Attributes:
+        scores: (batch, classes, units).
+        classes: (batch, classes), the explained class indices.
+        logits: (batch, all classes).
+        valid: A single truth value: all is finite, no shortcut failed, and all guards hold.
+    """
+
+    scores: Tensor
+    classes: Tensor
+    logits: Tensor
+    valid: Tensor
+
+
+Inputs = Mapping[str, Tensor]
+
+
+class CompiledProgram(NamedTuple):
+    """A compiled program, and where the tokens stand whose scores it computes."""
+
+    run: Callable[..., tuple[Tensor, ...]]
+    layout: Layout
+
+
+class CompiledRunner:
+    """Runs requests by compiled programs, of which it keeps several.
+
+    Args:
+        model: Where its weights are is part of what was compiled.
+        settings: Whatever else than the request decides what is computed.
+    """
+
+    def __init__(self, model: nn.Module, *settings: Hashable) -> None:
+        self._model = model
+        self._settings = settings
+        self._cache: ProgramCache[CompiledProgram] = ProgramCache(model)
+
+    def __reduce__(self) -> tuple[type[CompiledRunner], tuple[object, ...]]:
+        """A copy, which another process may want, begins anew."""
+        return CompiledRunner, (self._model, *self._settings)
+
+    @property
+    def has_programs(self) -> bool:
+        """Whether anything was compiled."""
+        return len(self._cache) > 0
+
+    def run(
+        self, request: Request, max_map_bytes: float, class_count: int, *, may_compile: bool
+    ) -> Callable[[], Result] | None:
+        """The result of a request by a compiled program.
+
+        Args:
+            request: What to explain.
+            max_map_bytes: Attention with larger maps is recorded without them.
+            class_count: How many classes the model had before.
+            may_compile: Whether to compile what was not yet compiled.
+
+        Returns:
+            Gives the result; None if there is no program for the request.
+        """
+        inputs = _collect_inputs(request, class_count)
+        if inputs is None or not self._cache.is_on_one_device(inputs):
+            return None
+        compute = partial(_compute, request, max_map_bytes)
+        key = (*self._settings, torch.get_float32_matmul_precision(), max_map_bytes)
+        key = (*key, *_describe(request))
+        with self._cache.lock(inputs):
+            full_key = self._cache.make_key(key, inputs)
+            if full_key not in self._cache:
+                if not may_compile:
+                    return None
+                self._cache.store(full_key, _compile(request.method_name, compute, inputs))
+            program = self._cache.find(full_key)
+            if program is None:
+                return None
+            output = ProgramOutput(*program.run(*inputs.values()))
+        return partial(_confirm, request, max_map_bytes, output, program.layout)
+
+
+def _confirm(
+    request: Request, max_map_bytes: float, output: ProgramOutput, layout: Layout
+) -> Result:
+    """The result of a program, or of an eager run where the program's guards do not hold."""
+    if not bool(output.valid):
+        return run_eagerly(request, float("inf"), max_map_bytes)
+    tokens = None if layout.grid else request.tokens
+    return Result(output.scores, output.classes, output.logits, layout, tokens)
+
+
+def _collect_inputs(request: Request, class_count: int) -> dict[str, Tensor] | None:
+    """The tensors that a program takes; None where a program cannot stand for the request."""
+    others = [v for v in request.arguments.kwargs.values() if not isinstance(v, Tensor)]
+    if request.keep_evidence or "forwards" in request.method.needs or not _is_plain(others):
+        return None  # tensors inside of them would stay as they were when it was recorded
+    inputs = {f"argument {n}": x for n, x in enumerate(request.arguments.tensors)}
+    if request.top_count is None:
+        like = torch.empty(request.batch, class_count)
+        names = request.subject.class_names
+        try:
+            classes = resolve_classes(like, names, request.target, request.classes)
+        except WhenceError:
+            return None  # the model may have other classes by now: the eager run tells
+        inputs["classes"] = classes.to(request.arguments.main.device)
+    if request.special is not None:
+        inputs["special"] = request.special
+    return inputs
+
+
+def _describe(request: Request) -> tuple[Hashable, ...]:
+    """What of a request, other than tensors, decides what is computed."""
+    kwargs = request.arguments.kwargs
+    others = {k: v for k, v in kwargs.items() if not isinstance(v, Tensor)}
+    return request.method, request.rules, request.top_count, tuple(kwargs), repr(others)
+
+
+def _is_plain(value: object) -> bool:
+    """Whether a value is fully described by how it is written."""
+    if isinstance(value, Mapping):
+        return _is_plain(list(value.items()))
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str | torch.dtype)
+
+
+def _compute(
+    request: Request, max_map_bytes: float, inputs: Inputs, guard: Guard
+) -> tuple[ProgramOutput, Layout]:
+    """Explain the request with other tensors; values are looked at through the guard alone."""
+    tensors = [x for name, x in inputs.items() if name.startswith("argument")]
+    request = dataclasses.replace(request, arguments=request.arguments.replace_tensors(tensors))
+    trace = record_request(request, guard, float("inf"), max_map_bytes)
+    logits = trace.logits.detach()
+    classes = inputs.get("classes")
+    if classes is None:
+        classes = resolve_classes(logits, {}, None, request.classes)
+    result = score(request, trace, classes, inputs.get("special"))
+    valid = torch.isfinite(logits).all() & torch.isfinite(result.scores).all()
+    failure = guard.any_failure()
+    valid = valid if failure is None else valid & ~failure
+    return ProgramOutput(result.scores, classes, logits, valid), result.layout
+
+
+def _compile(
+    name: str, compute: Callable[[Inputs, Guard], tuple[ProgramOutput, Layout]], inputs: Inputs
+) -> CompiledProgram | None:
+    """The computation for inputs of these shapes, compiled; None if that cannot be."""
+    guard = NotingGuard()
+    expected, layout = compute(inputs, guard)
+    names = list(inputs)
+
+    def compute_tensors(*tensors: Tensor) -> ProgramOutput:
+        assuming = AssumingGuard(guard.noted)
+        with RefuseConversions():
+            output, _ = compute(dict(zip(names, tensors, strict=True)), assuming)
+            return output._replace(valid=all_hold([output.valid, *assuming.conditions]))
+
+    example = [x.detach().clone() for x in inputs.values()]
+    on_gpu = example[0].is_cuda
+    reasons = []
+    for compiles in (True, False) if on_gpu else (True,):
+        try:
+            run: Callable[..., tuple[Tensor, ...]] = compute_tensors
+            run = _make_program(name, run, example) if compiles else run
+            run = CudaGraph(run, example) if on_gpu else run
+            output = ProgramOutput(*run(*example))
+        except Exception as error:  # compilers fail in ways of their own
+            reasons.append(first_line(error))
+            if on_gpu:
+                torch.cuda.synchronize()
+            continue
+        if _agree(output, expected):
+            return CompiledProgram(run, layout)
+        reasons.append("it would give other scores")
+    warnings.warn(
+        f"Method '{name}' cannot be compiled for these inputs, so that they are explained as "
+        f"without compiling: {reasons[0]}",
+        stacklevel=2,
+    )
+    return None
+
+
+def _make_program(
+    name: str, compute: Callable[..., tuple[Tensor, ...]], example: Sequence[Tensor]
+) -> Program[tuple[Tensor, ...]]:
+    """Record and compile a computation, while progress is shown."""
+    with bar(f"Compiling {name} for {len(example[0])} input(s): recording", 1):
+        program = Program(compute, example)
+    with bar(f"Compiling {name} for {len(example[0])} input(s)", program.region_count) as advance:
+        program.compile(*example, advance=advance)
+    return program
+
+
+def _agree(output: ProgramOutput, expected: ProgramOutput) -> bool:
+    """Whether scores are the same but for rounding, even where neither is valid."""
+    if bool(output.valid) != bool(expected.valid):
+        return False
+    if not torch.isfinite(expected.scores).all():
+        return not torch.isfinite(output.scores).all()
+    distance = (output.scores - expected.scores).norm()
+    return bool(distance <= _TOLERANCE * expected.scores.norm())

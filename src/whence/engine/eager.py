@@ -1,0 +1,154 @@
+"""The eager run: record a forward pass, read the evidence that a method needs, call the method."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import torch
+from torch import Tensor
+
+from whence.engine.request import Request
+from whence.engine.result import Result
+from whence.errors import TooLargeError, WhenceError
+from whence.evidence import Evidence, Forwards
+from whence.layout import Layout, find_layout
+from whence.methods import Method
+from whence.targets import resolve_classes
+from whence.tracing import Trace, record
+from whence.tracing.ops.base import Guard
+
+# Classes are explained together, in groups that keep samples x classes to about this number.
+_MAPS_AT_ONCE = 64
+_KEPT = ("attention", "relevance")
+
+
+def run_eagerly(request: Request, max_bytes: float, max_map_bytes: float) -> Result:
+    """Explain some samples, with the shortcuts of rules unless these turn out to be too coarse.
+
+    Args:
+        request: What to explain.
+        max_bytes: How many bytes the recorded operations may keep.
+        max_map_bytes: Attention with larger maps is recorded without them.
+
+    Raises:
+        TooLargeError: The operations keep more than they may.
+        WhenceError: The request cannot be met.
+    """
+    for exact in (False, True):
+        guard = Guard(exact)
+        trace = record_request(request, guard, max_bytes, max_map_bytes)
+        logits = trace.logits.detach()
+        names = request.subject.class_names
+        classes = resolve_classes(logits, names, request.target, request.classes)
+        sample_bytes = trace.kept_bytes / len(logits)
+        result = score(request, trace, classes)._replace(sample_bytes=sample_bytes)
+        failure = guard.any_failure()
+        if failure is None or not bool(failure):
+            break
+    if not torch.isfinite(result.scores).all():
+        raise WhenceError(
+            f"Method '{request.method_name}' computed NaN or infinite scores: numbers grew beyond "
+            f"what {result.scores.dtype} holds. Explain a copy of the model in a wider type, "
+            f"model.double()."
+        )
+    return result._replace(tokens=None if result.layout.grid else request.tokens)
+
+
+def record_request(request: Request, guard: Guard, max_bytes: float, max_map_bytes: float) -> Trace:
+    """Record the model's forward pass."""
+    subject, arguments = request.subject, request.arguments
+    try:
+        return record(
+            subject.model,
+            arguments.args,
+            arguments.kwargs,
+            arguments.main_at,
+            subject.output,
+            guard=guard,
+            max_bytes=max_bytes,
+            max_map_bytes=max_map_bytes,
+        )
+    except (WhenceError, TooLargeError):
+        raise
+    except Exception as error:
+        main = arguments.main
+        if main.is_floating_point() and main.dim() == 3:
+            raise WhenceError(
+                f"The model failed on an input of shape {tuple(main.shape)}: {error}. If that is "
+                f"one image, add the batch dimension: inputs[None]."
+            ) from error
+        raise
+
+
+def score(request: Request, trace: Trace, classes: Tensor, special: Tensor | None = None) -> Result:
+    """Call the method with the evidence that it needs, some classes at a time.
+
+    Args:
+        request: What to explain.
+        trace: The recorded forward pass.
+        classes: (batch, n) class indices.
+        special: (batch, tokens), tokens of no word; those of the request if left out.
+    """
+    method, subject, arguments = request.method, request.subject, request.arguments
+    layout = find_layout(subject.layout, trace.sites[0].key_count, arguments.main, trace.grids)
+    _check_modality(request.method_name, method, layout)
+    needs = {*method.needs, *(_KEPT if request.keep_evidence else ())}
+    groups = torch.split(classes, _count_classes_at_once(method, needs, classes), 1)
+    scores, evidence = [], []
+    for group in groups:
+        found = Evidence(
+            trace,
+            group,
+            layout,
+            needs,
+            request.rules,
+            gradient_rules=method.gradient_rules,
+            padding=arguments.padding,
+            special=request.special if special is None else special,
+            multi_label=subject.multi_label,
+            class_specific=method.class_specific,
+            first_site=0 if request.keep_evidence else method.first_site,
+            streamed=method.streamed and not request.keep_evidence,
+            release=group is groups[-1],
+            make_forwards=lambda: Forwards(
+                subject.model, arguments, subject.output, trace, request.forwards_bytes
+            ),
+        )
+        scores.append(_to_units(method(found), layout, arguments.padding))
+        evidence.append(found)
+    details = zip(*(found.details for found in evidence), strict=True)
+    return Result(
+        scores=torch.cat(scores, 1),
+        classes=classes,
+        logits=trace.logits.detach(),
+        layout=layout,
+        details=[[one for part in parts for one in part] for parts in details],
+        evidence=evidence if request.keep_evidence else [],
+    )
+
+
+def _check_modality(name: str, method: Method, layout: Layout) -> None:
+    kind = "text" if layout.grid is None else "image"
+    if kind not in method.inputs:
+        raise WhenceError(
+            f"Method '{name}' explains {' and '.join(method.inputs)}s only, and this input is "
+            f"{'a text' if kind == 'text' else 'an image'}."
+        )
+
+
+def _count_classes_at_once(method: Method, needs: Collection[str], classes: Tensor) -> int:
+    """All of them, unless readings of each would fill the memory."""
+    batch, count = classes.shape
+    # Methods of many passes that have an option for gradients read them by themselves.
+    has_classes = hasattr(method, "gradients") or any(
+        "gradient" in kind or "relevance" in kind for kind in needs
+    )
+    return max(1, _MAPS_AT_ONCE // batch) if has_classes else count
+
+
+def _to_units(scores: Tensor, layout: Layout, padding: Tensor | None) -> Tensor:
+    """Scores of tokens, (classes, batch, tokens), as those of units, (batch, classes, units)."""
+    scores = scores.movedim(0, 1)[..., layout.prefix :]
+    if padding is not None and padding.shape == (scores.shape[0], scores.shape[-1]):
+        scores = scores.masked_fill(padding[:, None], 0)
+    return scores

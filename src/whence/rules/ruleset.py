@@ -1,0 +1,135 @@
+"""RuleSet: one rule for each kind of operation; and the sets by name.
+
+A rule is a function ``rule(operation, relevance) -> relevance of each input``.
+
+The kinds: ``linear`` (a constant weight), ``matmul``, ``add``, ``product`` and ``quotient`` (both
+operands depend on the input), ``sum`` (sums and means along a dimension), ``shift`` (positions
+added to patches; unchanged if a set has no rule for it) and ``pass`` (element-wise functions,
+normalisation, softmax, scaling). Where several operations read one tensor, their relevances are
+added, and a rule named ``shared`` may change the sum. To support an operation of your own, give it
+a kind with `whence.register_operation` and a rule with `RuleSet.extend`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from whence.errors import NoRuleError, WhenceError
+from whence.tracing.ops.attention import ChunkedAttention
+from whence.tracing.ops.base import Function, Operation, Shift, Values
+
+Rule = Callable[[Any, Tensor], "Tensor | Values"]
+
+_SomeRule = TypeVar("_SomeRule", bound=Rule)
+# Rules that may be given several classes at once, by id: a rule need not be hashable.
+_BATCHED: dict[int, Rule] = {}
+_SETS: dict[str, RuleSet] = {}
+
+
+def batched_over_classes(rule: _SomeRule) -> _SomeRule:
+    """Declare that a rule may be given classes as a dimension before those of the output."""
+    _BATCHED[id(rule)] = rule
+    return rule
+
+
+@dataclass(frozen=True, eq=False)
+class RuleSet:
+    """A named choice of one rule for each kind of operation.
+
+    Attributes:
+        name: Its name.
+        rules: The rules, by kind.
+        supports_partial: Whether rules may be given an operation that makes only some rows of the
+            output, where relevance is zero in all others, or one of which not all inputs are
+            wanted.
+        is_gradient: Whether values are gradients read in another way, so that value times input is
+            a contribution to the logit; otherwise they are relevances.
+    """
+
+    name: str
+    rules: Mapping[str, Rule]
+    supports_partial: bool = False
+    is_gradient: bool = False
+
+    def extend(self, name: str, **rules: Rule) -> RuleSet:
+        """This set under a new name, with rules added or replaced."""
+        return RuleSet(name, {**self.rules, **rules}, is_gradient=self.is_gradient)
+
+    def supports_classes(self, operation: Operation) -> bool:
+        """Whether the rule for an operation may be given several classes at once."""
+        rules = [self.rules.get(operation.kind)]
+        if operation.reader_count > 1 and "shared" in self.rules:
+            rules.append(self.rules["shared"])
+        return operation.supports_classes and all(id(rule) in _BATCHED for rule in rules)
+
+    def propagate(self, operation: Operation, value: Tensor) -> Values:
+        """Relevance of each input of an operation, given that of its output.
+
+        Raises:
+            NoRuleError: The set has no rule for the operation.
+        """
+        rule = self.rules.get(operation.kind)
+        if isinstance(operation, ChunkedAttention):
+            return operation.propagate(value, self.propagate)
+        if rule is None and isinstance(operation, Shift):
+            rule = pass_unchanged
+        if rule is None:
+            raise NoRuleError.at_operation(
+                self.name, operation.name, operation.where, operation.kind
+            )
+        if operation.reader_count > 1 and "shared" in self.rules:
+            (value,) = _as_tuple(self.rules["shared"](operation, value))  # type: ignore[assignment]
+        return _as_tuple(rule(operation, value))
+
+
+def _as_tuple(result: Tensor | Values) -> Values:
+    return result if isinstance(result, tuple) else (result,)
+
+
+@batched_over_classes
+def pass_unchanged(op: Function | Shift, relevance: Tensor) -> Tensor:
+    """Pass relevance as it is; where the operation broadcast its input, it is summed back."""
+    x = op.x if isinstance(op, Shift) else op.inputs[0]
+    return op.sum_to_shape(relevance, x.shape)
+
+
+def multiply(value: Tensor | None, factor: Tensor) -> Tensor | None:
+    """A value times a factor, in place; None where there is no value."""
+    return None if value is None else value.mul_(factor)
+
+
+def offset_from_zero(denominator: Tensor) -> Tensor:
+    """Move a non-negative denominator away from zero, in place."""
+    return denominator.add_(max(1e-20, torch.finfo(denominator.dtype).tiny))
+
+
+# Sets by name ------------------------------------------------------------------------------------
+
+
+def available() -> list[str]:
+    """Names of the rule sets."""
+    return list(_SETS)
+
+
+def get(rules: str | RuleSet) -> RuleSet:
+    """The rule set of a name; a rule set is returned as it is.
+
+    Raises:
+        WhenceError: There is none of that name.
+    """
+    if isinstance(rules, RuleSet):
+        return rules
+    if not isinstance(rules, str) or rules not in _SETS:
+        raise WhenceError(f"There is no rule set {rules!r}. Available: {', '.join(available())}.")
+    return _SETS[rules]
+
+
+def register(rules: RuleSet) -> RuleSet:
+    """Make a rule set available by its name, replacing one of the same name."""
+    _SETS[rules.name] = rules
+    return rules

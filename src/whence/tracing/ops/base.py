@@ -1,0 +1,354 @@
+"""Operation: one step of the forward pass, as rules see it; sums, functions, and the guard.
+
+An operation keeps what its rules need: inputs, output, and the linear maps it is made of. It never
+keeps a tensor that belongs to the graph, so no reference cycle holds memory back.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Protocol, Self, TypeGuard
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+Values = tuple[Tensor | None, ...]
+Narrowed = tuple["Operation", tuple[torch.Size | None, ...]]
+
+
+class Guard:
+    """Looks at values for one recorded forward pass and the readings of it.
+
+    What is computed may depend on a value: a model may branch on a tensor, and a rule may take a
+    shortcut that is right for most values only. All such looks go through here. By default the
+    value is simply looked at; a compiled program, which has no values yet, puts another guard in
+    its place.
+
+    Attributes:
+        sees_values: Whether values can be looked at now.
+        exact: Whether rules compute without shortcuts.
+    """
+
+    sees_values = True
+
+    def __init__(self, exact: bool = False) -> None:
+        self.exact = exact
+        self._failures: list[Tensor] = []
+
+    def look_at(self, value: Tensor) -> bool | int | float:
+        """The one value of a tensor."""
+        return value.item()
+
+    def shortcut_fails(self, failure: Tensor) -> bool:
+        """Whether a rule should not take its shortcut, given a tensor that is true if so.
+
+        To look at a tensor of a GPU is to wait for it. There the shortcut is taken, and
+        `any_failure` tells in the end if it should not have been.
+        """
+        return bool(failure) if failure.device.type == "cpu" else self.defer_shortcut(failure)
+
+    def defer_shortcut(self, failure: Tensor) -> bool:
+        """Take a shortcut unseen, and keep for the end whether it should not have been taken."""
+        self._failures.append(failure)
+        return False
+
+    def any_failure(self) -> Tensor | None:
+        """True if a shortcut was taken that should not have been; None if none was taken unseen."""
+        failures, self._failures = self._failures, []
+        return torch.stack(failures).any() if failures else None
+
+
+class BackwardRules(Protocol):
+    """How values pass operations backward, in place of plain gradients.
+
+    Attributes:
+        name: Its name, for messages.
+        supports_partial: Whether `propagate` may be given an operation that makes only some rows of
+            the output, or one of which not all inputs are wanted.
+    """
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+
+    @property
+    def supports_partial(self) -> bool: ...  # noqa: D102
+
+    def propagate(self, operation: Operation, value: Tensor) -> Values:
+        """The value of each input of an operation, given that of its output."""
+
+    def supports_classes(self, operation: Operation) -> bool:
+        """Whether `propagate` may be given several classes at once, as a first dimension."""
+
+
+class Operation:
+    """One operation of the forward pass.
+
+    Attributes:
+        kind: The name under which a rule set holds its rule.
+        name: The torch function or module that computed it, for messages.
+        where: The module it was called in, for messages.
+        guard: Looks at values.
+        batch: Number of samples of the forward pass.
+        output: The output; not part of the graph.
+        reader_count: How many recorded operations read the output.
+        index: Its number among the operations of the forward pass.
+        in_attention: Whether it is the softmax of an attention, or its product with the values.
+        wanted: For each input, whether its value is wanted; empty if all are.
+    """
+
+    kind = ""
+    guard: Guard = Guard()
+    batch: int = 1
+    output: Tensor
+    reader_count = 0
+    index = 0
+    in_attention = False
+    wanted: tuple[bool, ...] = ()
+
+    def __init__(self, name: str = "", where: str = "") -> None:
+        self.name = name or type(self).__name__.lower()
+        self.where = where
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Compute the output and keep what `gradient` and the rules need."""
+        raise NotImplementedError
+
+    def gradient(self, output: Tensor) -> Values:
+        """Gradients of the inputs, given that of the output."""
+        raise NotImplementedError
+
+    @property
+    def supports_classes(self) -> bool:
+        """Whether values may have classes as a dimension before their own.
+
+        Where not, classes are propagated one at a time.
+        """
+        return False
+
+    def sum_to_shape(self, value: Tensor, shape: torch.Size) -> Tensor:
+        """Undo broadcasting, by summing; classes before the dimensions of the output stay."""
+        extra = value.dim() - self.output.dim()
+        if value.shape[extra:] == shape:
+            return value
+        ones = (1,) * (self.output.dim() - len(shape))
+        classes = value.shape[:extra]
+        return value.sum_to_size(*classes, *ones, *shape).reshape(*classes, *shape)
+
+    def is_wanted(self, number: int) -> bool:
+        """Whether the value of an input is wanted; a rule may give None for it if not."""
+        return not self.wanted or self.wanted[number]
+
+    def narrow_rows(
+        self,
+        dim: int,  # noqa: ARG002  for subclasses
+        start: int,  # noqa: ARG002
+        length: int,  # noqa: ARG002
+    ) -> Narrowed | None:
+        """The operation that makes only some rows of the output; None if it cannot be narrowed.
+
+        Args:
+            dim: The dimension of the rows, counted from the end.
+            start: The first row.
+            length: How many rows.
+
+        Returns:
+            The operation, and for each of its inputs the shape of the whole if it is narrowed to
+            the same rows, or None if all of it is read.
+        """
+        return None
+
+    def _narrow(self, names: tuple[str, ...], dim: int, start: int, length: int) -> Self:
+        small = copy.copy(self)
+        for name in names:
+            setattr(small, name, getattr(self, name).narrow(dim, start, length))
+        return small
+
+    def release(self) -> None:
+        """Free all tensors, when nothing will be read backward any more."""
+        for name in [name for name, value in vars(self).items() if _holds_tensors(value)]:
+            delattr(self, name)
+
+    def preserve(self, overwritten: Tensor) -> None:
+        """Copy what is kept of a tensor's memory before the model overwrites it."""
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor) and shares_memory(value, overwritten):
+                setattr(self, name, value.clone())
+
+
+def _holds_tensors(value: object) -> bool:
+    return isinstance(value, Tensor) or (
+        isinstance(value, tuple) and any(isinstance(part, Tensor) for part in value)
+    )
+
+
+def shares_memory(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors lie in one storage."""
+    return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
+
+
+class Add(Operation):
+    """c = a + b, both terms depending on the input; `scale` multiplies b (-1 for a difference)."""
+
+    kind = "add"
+    a: Tensor
+    b: Tensor
+
+    def __init__(self, scale: float = 1, name: str = "", where: str = "") -> None:
+        super().__init__(name, where)
+        self.scale = scale
+
+    @override
+    def forward(self, *inputs: Tensor) -> Tensor:
+        a, b = inputs
+        self.shapes = a.shape, b.shape
+        self.a = a.detach()
+        self.b = b.detach() if self.scale == 1 else b.detach() * self.scale
+        self.output = a + self.b
+        return self.output
+
+    @property
+    @override
+    def supports_classes(self) -> bool:
+        return True
+
+    def sum_to_shapes(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        """Undo broadcasting, by summing."""
+        return self.sum_to_shape(a, self.shapes[0]), self.sum_to_shape(b, self.shapes[1])
+
+    @override
+    def gradient(self, output: Tensor) -> Values:
+        return self.sum_to_shapes(output, output if self.scale == 1 else output * self.scale)
+
+    @override
+    def narrow_rows(self, dim: int, start: int, length: int) -> Narrowed | None:
+        if not self.a.shape == self.b.shape == self.output.shape:
+            return None
+        small = self._narrow(("a", "b", "output"), dim, start, length)
+        small.shapes = small.a.shape, small.b.shape
+        return small, self.shapes
+
+
+class Shift(Operation):
+    """y = x + c with a constant c: the position embeddings that are added to patches.
+
+    Attributes:
+        x: The input.
+        constant: The constant, c.
+    """
+
+    kind = "shift"
+    x: Tensor
+
+    def __init__(self, constant: Tensor, name: str = "", where: str = "") -> None:
+        super().__init__(name, where)
+        self.constant = constant
+
+    @override
+    def forward(self, *inputs: Tensor) -> Tensor:
+        self.x = inputs[0].detach()
+        self.output = inputs[0] + self.constant
+        return self.output
+
+    @property
+    @override
+    def supports_classes(self) -> bool:
+        return True
+
+    @override
+    def gradient(self, output: Tensor) -> Values:
+        return (self.sum_to_shape(output, self.x.shape),)
+
+
+class Function(Operation):
+    """Any function of one or more tensors, taken as a whole.
+
+    It keeps a small graph of its own, so that gradients, and the products with Jacobians that a
+    rule may want, come from autograd.
+
+    Attributes:
+        inputs: The inputs that depend on the model's input.
+        mixed_dims: How many of the last dimensions it mixes: 0 for an element-wise function, 1 for
+            a norm of rows; None if that is not known.
+    """
+
+    inputs: tuple[Tensor, ...]
+
+    def __init__(
+        self,
+        kind: str,
+        function: Callable[..., Tensor],
+        mixed_dims: int | None = None,
+        name: str = "",
+        where: str = "",
+    ) -> None:
+        super().__init__(name, where)
+        self.kind = kind
+        self.function = function
+        self.mixed_dims = mixed_dims
+
+    @override
+    def forward(self, *inputs: Tensor) -> Tensor:
+        with torch.enable_grad():
+            self.inputs = tuple(x.detach().requires_grad_() for x in inputs)
+            self._graph_output = self.function(*self.inputs)
+        self.output = self._graph_output.detach()
+        return self.output
+
+    def vjp(self, cotangent: Tensor) -> tuple[Tensor, ...]:
+        """The product of a cotangent of the output with the Jacobian of each input."""
+        if cotangent.dim() > self.output.dim():
+            # Classes x samples as one larger batch.
+            x = self.inputs[0].detach().expand_as(cotangent).flatten(0, 1)
+            repeated = copy.copy(self)
+            repeated.forward(x)
+            return tuple(g.view_as(cotangent) for g in repeated.vjp(cotangent.flatten(0, 1)))
+        return torch.autograd.grad(
+            self._graph_output, self.inputs, cotangent, retain_graph=True, materialize_grads=True
+        )
+
+    @override
+    def gradient(self, output: Tensor) -> Values:
+        return self.vjp(output)
+
+    @override
+    def narrow_rows(self, dim: int, start: int, length: int) -> Narrowed | None:
+        if not self._maps_rows or -dim <= (self.mixed_dims or 0):
+            return None
+        x = self.inputs[0].detach()
+        small = copy.copy(self)
+        small.forward(x.narrow(dim, start, length))
+        return small, (x.shape,)
+
+    @property
+    @override
+    def supports_classes(self) -> bool:
+        return self._maps_rows and (self.mixed_dims or 0) < self.output.dim()
+
+    @property
+    def _maps_rows(self) -> bool:
+        """Whether a row of the output is made of the same row of the input."""
+        known = self.mixed_dims is not None and len(self.inputs) == 1
+        return known and self.inputs[0].shape == self.output.shape
+
+    @override
+    def preserve(self, overwritten: Tensor) -> None:
+        if any(shares_memory(kept, overwritten) for kept in (*self.inputs, self.output)):
+            self.forward(*(x.detach().clone() for x in self.inputs))
+
+
+def is_traced(value: object) -> TypeGuard[Tensor]:
+    """Whether a value is a tensor that depends on the model's input.
+
+    Everything else is computed without gradients, so that only parameters, which are leaves, and
+    what depends on the input can require them.
+    """
+    return isinstance(value, Tensor) and value.requires_grad and not value.is_leaf
+
+
+def is_norm(operation: Operation) -> bool:
+    """Whether an operation divides its input by a spread of it."""
+    return operation.name in ("layer_norm", "rms_norm", "group_norm", "normalize") or (
+        operation.name.lower().endswith("norm") and operation.name != "batch_norm"
+    )

@@ -1,0 +1,320 @@
+"""Recording: the operations of a forward pass, as autograd nodes that hold them.
+
+Autograd is the tape. Each operation of the forward pass becomes one node of autograd's graph that
+holds it; whatever only moves numbers about (reshape, slice, cat, ...) stays an ordinary node. So
+one forward pass serves any number of backward passes.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
+
+from whence._util.torch_internals import view_base
+from whence.errors import NoRuleError, TooLargeError, WhenceError
+from whence.tracing.backward import REFUSED
+from whence.tracing.graph.sites import AttentionSite, find_upstream_softmax, reads_matrix_product
+from whence.tracing.ops.attention import SOFTMAX, ChunkedAttention
+from whence.tracing.ops.base import BackwardRules, Guard, Operation, is_traced
+from whence.tracing.ops.products import MatMul
+
+# Kinds that every rule set has: no need to note where they were called.
+_COMMON_KINDS = frozenset(("linear", "matmul", "add", "sum", "pass"))
+
+
+class Entry(NamedTuple):
+    """A recorded operation, and where its inputs and its output are in the graph."""
+
+    operation: Operation
+    inputs: tuple[GradientEdge, ...]
+    output: GradientEdge
+
+
+class Edit(NamedTuple):
+    """A change of one operation's inputs, or of its output, while a model runs."""
+
+    inputs: Callable[..., tuple[Tensor, ...]] | None = None
+    output: Callable[[Tensor], Tensor] | None = None
+
+
+@dataclass(frozen=True)
+class Intervention:
+    """How a run of the model differs from the model's own forward pass.
+
+    Attributes:
+        inputs: Pixels or embeddings to be used in place of the model's own.
+        edits: Changes of single operations, by their index.
+        rules: How values pass operations when others call autograd on this run.
+        forward_only: Whether nothing will be read backward, so that nothing need be kept.
+        follow_constants: Whether projections of what does not depend on the input are recorded too,
+            so that the self-attention of such a sequence can be read. Relevance then differs.
+    """
+
+    inputs: Tensor | None = None
+    edits: Mapping[int, Edit] = field(default_factory=dict)
+    rules: BackwardRules | None = None
+    forward_only: bool = False
+    follow_constants: bool = False
+
+
+class RecordedNode(torch.autograd.Function):
+    """The autograd node of an operation."""
+
+    @staticmethod
+    def forward(  # noqa: D102
+        ctx: Any, operation: Operation, rules: BackwardRules | None, *inputs: Tensor
+    ) -> Tensor:
+        ctx.operation, ctx.rules = operation, rules
+        # The same numbers in a tensor of its own: what an operation keeps must not become part of
+        # the graph, and a view made in here could not be written to in place.
+        return operation.forward(*inputs).data
+
+    @staticmethod
+    def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
+        operation: Operation = ctx.operation
+        if ctx.rules is None:
+            return (None, None, *operation.gradient(outputs[0]))
+        return (None, None, *ctx.rules.propagate(operation, outputs[0]))
+
+
+def edge_of(tensor: Tensor) -> GradientEdge:
+    """Where in the graph a tensor is now; it may be overwritten later."""
+    if tensor.is_leaf and tensor.requires_grad:
+        return get_gradient_edge(tensor)
+    return GradientEdge(tensor.grad_fn, tensor.output_nr)  # type: ignore[arg-type]
+
+
+def start_tracing(value: Tensor) -> Tensor:
+    """A value that is followed from here on, whatever it was made of."""
+    return value if is_traced(value) else value.detach().requires_grad_().clone()
+
+
+def flatten_lists(values: Iterable[Any]) -> Iterator[Any]:
+    """Values, and what lists and tuples among them hold."""
+    for value in values:
+        if isinstance(value, list | tuple):
+            yield from value
+        else:
+            yield value
+
+
+class Recording:
+    """The operations of a forward pass that runs, or has run.
+
+    Args:
+        batch: Number of samples.
+        guard: Looks at values.
+        intervention: How the run differs from the model's own forward pass.
+        module_names: Paths of the model's modules, by id, for messages.
+        max_bytes: How many bytes the operations may keep.
+        max_map_bytes: Attention whose maps have more bytes than this is recorded without them, and
+            can then be read site by site only.
+
+    Attributes:
+        sites: The attention sites, nearest the input first.
+        grids: Spatial sizes of convolution outputs: one of them is the grid of patches.
+        inputs: The leaves where the dependence on the input begins: pixels or embeddings.
+        entries: The recorded operations in their order.
+        overwrites: Nodes of the graph that overwrite the whole of a tensor.
+        kept_bytes: How much the outputs of operations take.
+    """
+
+    def __init__(
+        self,
+        batch: int,
+        guard: Guard,
+        intervention: Intervention,
+        module_names: Mapping[int, str],
+        max_bytes: float = math.inf,
+        max_map_bytes: float = math.inf,
+    ) -> None:
+        self.batch = batch
+        self.guard = guard
+        self.intervention = intervention
+        self.max_map_bytes = max_map_bytes
+        self.sites: list[AttentionSite] = []
+        self.grids: list[tuple[int, ...]] = []
+        self.inputs: list[Tensor] = []
+        self.entries: list[Entry] = []
+        self.overwrites: set[Node] = set()
+        self.kept_bytes = 0
+        self._module_names = module_names
+        self._max_bytes = max_bytes
+        self._operation_count = 0
+        self._recorder: AbstractContextManager[Any] | None = None
+        self._pending_softmaxes: dict[Operation, Tensor] = {}  # not yet seen to weigh values
+        self._routing: set[Node] = set()  # nodes known to route relevance, or to refuse it
+
+    def start_recording(self, recorder: AbstractContextManager[Any]) -> None:
+        """Say which mode records, so that calls made while recording can be recorded too."""
+        self._recorder = recorder
+
+    def stop_recording(self) -> None:
+        """Free what is needed while recording only."""
+        self._recorder = None
+        self._pending_softmaxes.clear()
+        self._routing.clear()
+
+    def active(self) -> AbstractContextManager[Any]:
+        """While this is entered, torch calls are recorded."""
+        if self._recorder is None:
+            raise RuntimeError("The forward pass is over: nothing can be recorded any more.")
+        return self._recorder
+
+    def follow(self, value: Tensor) -> Tensor:
+        """Follow pixels or embeddings from here on, or those of the intervention."""
+        given = self.intervention.inputs
+        leaf = value.detach().requires_grad_() if given is None else given
+        self.inputs.append(leaf)
+        copy = leaf.clone()  # because the model may write to it
+        self.mark_routing(copy, ())
+        return copy
+
+    def apply(self, operation: Operation, *inputs: Tensor) -> Tensor:
+        """Perform an operation and record it."""
+        for tensor in inputs:
+            upstream = getattr(tensor.grad_fn, "operation", None)
+            if upstream is not None:
+                upstream.reader_count += 1
+        operation.guard, operation.batch = self.guard, self.batch
+        operation.index = self._operation_count
+        self._operation_count += 1
+        edit = self.intervention.edits.get(operation.index)
+        if edit is not None and edit.inputs is not None:
+            inputs = edit.inputs(*inputs)
+        device, rules = inputs[0].device.type, self.intervention.rules
+        output: Tensor
+        if torch.is_autocast_enabled(device):
+            with torch.autocast(device, enabled=False):
+                output = RecordedNode.apply(operation, rules, *inputs)  # type: ignore[no-untyped-call]
+        else:
+            output = RecordedNode.apply(operation, rules, *inputs)  # type: ignore[no-untyped-call]
+        if operation.name == SOFTMAX:
+            operation.where = self.where()
+            self._pending_softmaxes[operation] = output
+        if self.intervention.forward_only:
+            operation.release()
+        else:
+            self.kept_bytes += output.nbytes
+            if self.kept_bytes > self._max_bytes:
+                raise TooLargeError
+            self.entries.append(Entry(operation, tuple(map(edge_of, inputs)), edge_of(output)))
+        return output if edit is None or edit.output is None else start_tracing(edit.output(output))
+
+    def note_attention(self, product: MatMul, a: Tensor, b: Tensor) -> None:
+        """Note an attention site if a factor of the product a b came out of a softmax."""
+        for factor in (a, b):
+            softmax = find_upstream_softmax(factor)
+            if softmax is not None:
+                self._pending_softmaxes.pop(softmax, None)
+                softmax.in_attention = product.in_attention = True
+                product.a_is_attention_map = getattr(a.grad_fn, "operation", None) is softmax
+                site = AttentionSite(factor, product, self.where(), keys_first=factor is b)
+                self.sites.append(site)
+                return
+
+    def note_chunked_attention(self, attention: ChunkedAttention, output: Tensor) -> None:
+        """Note an attention site that has no maps."""
+        shape = (*attention.queries.shape[:-1], attention.keys.shape[-2])
+        weights = torch.empty(shape, device="meta")
+        self.sites.append(AttentionSite(weights, attention, self.where(), output=output))
+
+    def refuse(self, result: Any, name: str) -> Any:
+        """Let gradients pass the outputs of an unknown call, but not relevance."""
+        where = self.where()
+        for output in flatten_lists((result,)):
+            if is_traced(output) and output.grad_fn is not None:
+                self._routing.add(output.grad_fn)
+                self._refuse_relevance(output.grad_fn, name, where)
+        return result
+
+    def mark_routing(self, result: Any, before: Iterable[Node | None]) -> Any:
+        """Know the nodes between a call's inputs and its outputs as routing."""
+        known = set(before)
+        outputs = flatten_lists((result,))
+        waiting = [output.grad_fn for output in outputs if is_traced(output)]
+        while waiting:
+            node = waiting.pop()
+            if node is None or node in known or node in self._routing:
+                continue
+            if not hasattr(node, "operation"):
+                self._routing.add(node)
+                waiting.extend(upstream for upstream, _ in node.next_functions)
+        return result
+
+    def preserve(self, tensor: Tensor) -> None:
+        """Copy what operations keep of this tensor's memory, which is about to be overwritten."""
+        for entry in self.entries:
+            entry.operation.preserve(tensor)
+
+    def overwrite(self, tensor: Tensor, value: Tensor) -> Tensor:
+        """Write a value into a tensor, as a call in place does."""
+        if value is not tensor:
+            self.preserve(tensor)
+            before = (tensor.grad_fn, value.grad_fn)
+            self.mark_routing(tensor.copy_(value), before)
+            base = view_base(tensor)
+            if base is not None and base.numel() == tensor.numel() and base.grad_fn is not None:
+                self.overwrites.add(base.grad_fn)
+        return tensor
+
+    def check_complete(self, logits: Tensor) -> None:
+        """See that nothing was missed between the first call and the logits.
+
+        Autograd functions that the model brought along and calls that were never seen, from
+        TorchScript say, refuse relevance: it must not pass them in silence.
+
+        Raises:
+            WhenceError: An attention map was lost between its softmax and the values.
+        """
+        seen: set[Node | None] = {None}
+        waiting = [logits.grad_fn]
+        while waiting:
+            node = waiting.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            known = node in self._routing or hasattr(node, "operation") or not node.next_functions
+            if not known:
+                name = node.name().rstrip("0123456789").removesuffix("Backward")
+                self._refuse_relevance(node, name, "a part of the model that hides its calls")
+            waiting.extend(upstream for upstream, _ in node.next_functions)
+        for softmax, output in self._pending_softmaxes.items():
+            node = output.grad_fn
+            if node is not None and node in seen and reads_matrix_product(node):
+                raise WhenceError(
+                    f"The attention computed in {softmax.where} could not be followed to the "
+                    f"values that it weighs, so the model cannot be explained by its attention."
+                )
+
+    def _refuse_relevance(self, node: Any, name: str, where: str) -> None:
+        """Have an autograd node raise when relevance, and not a gradient, comes through it."""
+        rules = self.intervention.rules
+        node.metadata[REFUSED] = name, where
+        if rules is not None:  # others will call autograd's own engine
+
+            def refuse(_: Any) -> None:
+                raise NoRuleError.at_operation(rules.name, name, where)
+
+            node.register_prehook(refuse)
+
+    def where(self, kind: str = "") -> str:
+        """The module whose forward is running, for messages."""
+        if kind in _COMMON_KINDS:
+            return ""
+        frame = sys._getframe(1)
+        while frame is not None:
+            owner = frame.f_locals.get("self")
+            if isinstance(owner, nn.Module) and id(owner) in self._module_names:
+                path, of = self._module_names[id(owner)], type(owner).__name__
+                return f"module '{path}' ({of})" if path else f"{of}.forward"
+            frame = frame.f_back  # type: ignore[assignment]
+        return "the model's forward"
