@@ -5,7 +5,8 @@ from torch.nn import functional as F
 
 from tests.zoo import CASES, built
 from whence.tracing import Intervention, Trace, record
-from whence.tracing.graph.sequences import SiteSequences, find_sequences, is_attention_pooling
+from whence.tracing.graph.sequences import (
+    SiteSequences,
     find_input_sequence,
     find_sequences,
     is_attention_pooling,
@@ -55,7 +56,12 @@ def test_constant_queries_are_seen_when_asked_for(queries):
     model = Decoder(queries)
     recorded = traced(model, torch.randn(2, 7, 8))
     own, across = SiteSequences(0, 0), SiteSequences(1, 0)
-    assert find_sequences(recorded) == [own, across._replace(constant=True), SiteSequences(1, 1), across]
+    assert find_sequences(recorded) == [
+        own,
+        across._replace(constant=True),
+        SiteSequences(1, 1),
+        across,
+    ]
     again = recorded.rerecord(Intervention(follow_constants=True))
     decoder = SiteSequences(1, 1)
     streams = find_sequences(again)
