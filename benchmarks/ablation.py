@@ -25,7 +25,7 @@ from torch.autograd.graph import GradientEdge
 from torch.nn import functional as F
 
 from whence import datasets, models, rules
-from whence._util.files import write_whole
+from whence._util.files import write_atomically
 from whence._util.progress import bar
 from whence.benchmark.labels import LabelMapping
 from whence.benchmark.names import draw_names
@@ -41,7 +41,7 @@ from whence.metrics.deletion import FRACTIONS, Order, count_units, delete_in_ord
 from whence.metrics.pixels import upsample_maps
 from whence.metrics.segmentation import compare_with_masks, pool_figures
 from whence.models import LoadedModel
-from whence.models.forward import logits_of, on_device, rows_at_once
+from whence.models.forward import choose_chunk_size, compute_logits, stack_on_device
 from whence.rules.balanced import BALANCED
 from whence.tracing import Trace, record
 
@@ -245,10 +245,10 @@ def maps_of(loaded: LoadedModel, pixels: Tensor, classes: Tensor) -> dict[str, T
 
 def perturbation(loaded: LoadedModel, photos: Sequence[PreparedPhoto]) -> Figures:
     """Areas under the accuracy, for the predicted class and for the label."""
-    pixels = on_device([photo.pixels for photo in photos], loaded.device)
+    pixels = stack_on_device([photo.pixels for photo in photos], loaded.device)
     truth = [LabelMapping().find_index(loaded, photo.sample) for photo in photos]
     labels = torch.tensor(truth, device=pixels.device)
-    predicted = logits_of(loaded, pixels).argmax(1)
+    predicted = compute_logits(loaded, pixels).argmax(1)
 
     steps = (0.0, *FRACTIONS)
 
@@ -258,7 +258,7 @@ def perturbation(loaded: LoadedModel, photos: Sequence[PreparedPhoto]) -> Figure
             count_units(maps[0].numel(), steps),
             PhotoRunner(loaded, pixels),
             torch.arange(len(maps)),
-            chunk_size=rows_at_once(loaded),
+            chunk_size=choose_chunk_size(loaded),
         )
         return area_under_curve(class_curves(logits, labels)["accuracy"], steps).cpu()
 
@@ -272,9 +272,9 @@ def perturbation(loaded: LoadedModel, photos: Sequence[PreparedPhoto]) -> Figure
 
 def segmented(loaded: LoadedModel, photos: Sequence[PreparedPhoto]) -> Figures:
     """What `compare_with_masks` counts for the predicted class."""
-    pixels = on_device([photo.pixels for photo in photos], loaded.device)
+    pixels = stack_on_device([photo.pixels for photo in photos], loaded.device)
     masks = torch.stack([photo.mask for photo in photos if photo.mask is not None])
-    maps = maps_of(loaded, pixels, logits_of(loaded, pixels).argmax(1))
+    maps = maps_of(loaded, pixels, compute_logits(loaded, pixels).argmax(1))
     return {name: compare_with_masks(one.cpu(), masks) for name, one in maps.items()}
 
 
@@ -332,7 +332,7 @@ def main() -> None:
     found = table(areas, counts)
     print(found, end="")
     if options.out:
-        write_whole(options.out, found.encode())
+        write_atomically(options.out, found.encode())
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from whence import Explainer, benchmark, datasets, models
 from whence.benchmark.photos import prepare_photo
 from whence.metrics.curves import area_under_curve
 from whence.metrics.deletion import FRACTIONS
-from whence.models.scale import Scale
+from whence.models.image_preprocessing import PixelScale
 
 
 def random_vit(folder: Path) -> Path:
@@ -41,7 +41,7 @@ def random_vit(folder: Path) -> Path:
 @torch.no_grad()
 def naively(loaded, seen, name: str) -> list[tuple[float, float]]:
     """Areas under the probability of the predicted class, highest and lowest first."""
-    scale, areas = Scale.of(loaded), []
+    scale, areas = PixelScale.from_model(loaded), []
     black = scale.to_model(torch.zeros(1, 3, 1, 1, device=loaded.device))
     for one in seen:
         pixels = one.pixels[None].to(loaded.device)
@@ -62,7 +62,10 @@ def naively(loaded, seen, name: str) -> list[tuple[float, float]]:
 
 
 def together(loaded, seen, name: str, batch: int) -> list[tuple[float, float]]:
-    protocol, (method,) = benchmark.build_protocol("perturbation", {}), benchmark.choose(name)
+    protocol, (method,) = (
+        benchmark.build_protocol("perturbation", {}),
+        benchmark.parse_methods(name),
+    )
     rows = [
         row
         for start in range(0, len(seen), batch)

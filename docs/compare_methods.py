@@ -15,7 +15,7 @@ from pathlib import Path
 from PIL import Image, ImageDraw, ImageFont
 
 from whence import Explanation, datasets, explain, models, render
-from whence._util.files import write_whole
+from whence._util.files import write_atomically
 from whence.benchmark.names import draw_names
 from whence.render.drawing import shorten
 
@@ -40,7 +40,7 @@ def draw_sheet(
     """Draw a row for each photo and a column for each method, under its name."""
     shown: list[Image.Image | None] = [None] * len(photos)
     if over_photos:
-        seen = model.prepare(photos).shown
+        seen = model.prepare(photos).contents
         shown = [photo.resize((SIDE, SIDE), Image.Resampling.LANCZOS) for photo in seen]
     found = {name: explain(photos, model=model, method=name) for name in METHODS}
     columns = [*(["photo"] if over_photos else []), *METHODS]
@@ -82,7 +82,7 @@ def main() -> None:
         whole = whole.quantize(192, few, dither=Image.Dither.NONE)
     png = io.BytesIO()
     whole.save(png, "PNG", optimize=True)
-    write_whole(options.out, png.getvalue())
+    write_atomically(options.out, png.getvalue())
     print(options.out, *names, sep="\n")
 
 

@@ -13,8 +13,8 @@ from playwright.sync_api import Browser, sync_playwright
 
 import whence
 from whence.inputs import expand
-from whence.methods.specification import choose
-from whence.pipeline import How
+from whence.methods import parse_methods
+from whence.pipeline import ExplainSettings
 from whence.report.build import ReportRequest, build_report
 
 IMAGES = Path(__file__).parent / "images"
@@ -51,7 +51,7 @@ def save_photos(folder: Path) -> None:
 
 def write_report(source: Path, out: Path, methods: str, title: str) -> Path:
     """Write a report on the inputs of a folder or a table."""
-    how = How(methods=tuple(choose(methods)))
+    how = ExplainSettings(methods=tuple(parse_methods(methods)))
     build_report(ReportRequest(how, out, title), expand([str(source)]))
     return out
 

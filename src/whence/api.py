@@ -1,4 +1,4 @@
-"""`explain`: from a photo or a text to an explanation in one call."""
+"""`explain`: load a model and explain a photo or a text in one call."""
 
 from __future__ import annotations
 
@@ -6,14 +6,10 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from PIL import Image
-
 from whence._util.defaults import METHOD
 from whence.errors import WhenceError
 from whence.explanation import Explanation
-from whence.inputs import checked_text, image_from_array, to_rgb
-from whence.inputs.sources import Source, kind_by_name, looks_like_path
+from whence.inputs import read_input
 from whence.models import LoadedModel, load
 
 
@@ -58,7 +54,7 @@ def explain(
     several = list(what) if isinstance(what, list | tuple) else [what]
     if not several:
         raise WhenceError("Nothing to explain: the list is empty.")
-    inputs = [read(one) for one in several]
+    inputs = [read_input(one) for one in several]
     if len({isinstance(one, str) for one in inputs}) > 1:
         raise WhenceError("Photos and texts need different models; explain them apart.")
     kind = "text" if isinstance(inputs[0], str) else "image"
@@ -77,34 +73,3 @@ def explain(
         rules=rules,
         **options,
     )
-
-
-def read(what: Any) -> Image.Image | str:
-    """A photo or a text, from whatever stands for one.
-
-    Raises:
-        WhenceError: It stands for neither, or cannot be read.
-    """
-    if isinstance(what, Image.Image):
-        try:
-            return to_rgb(what)
-        except OSError as error:  # Pillow reads the pixels only now
-            raise WhenceError(f"The image is damaged: {error}.") from error
-    if isinstance(what, np.ndarray):
-        return image_from_array(what)
-    if isinstance(what, Path) or (isinstance(what, str) and _is_path(what)):
-        path = Path(what)
-        return Source(kind_by_name(path) or "image", path).read()
-    if isinstance(what, str):
-        return checked_text(what)
-    raise WhenceError(
-        f"whence explains paths, images, arrays and strings, not {type(what).__name__}. For "
-        f"tensors that are prepared for a model, use Explainer(model)."
-    )
-
-
-def _is_path(text: str) -> bool:
-    try:
-        return looks_like_path(text) or Path(text).is_file()
-    except (OSError, ValueError):  # a long text is no file name
-        return False

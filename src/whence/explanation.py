@@ -14,7 +14,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 from torch.nn import functional as F
 
-from whence._util.files import write_whole
+from whence._util.files import write_atomically
 from whence._util.probabilities import to_probabilities
 from whence._util.text import format_probability, to_printable
 from whence.errors import WhenceError
@@ -268,7 +268,7 @@ class Explanation:
         facts = {name: getattr(self, name) for name in _FACTS}
         facts["tokens"] = None if self.tokens is None else asdict(self.tokens)
         tensors = {name: getattr(self, name).detach().cpu().contiguous() for name in _TENSORS}
-        write_whole(
+        write_atomically(
             Path(path), to_bytes(tensors, {"format": _FORMAT, "explanation": json.dumps(facts)})
         )
 

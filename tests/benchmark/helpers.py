@@ -1,7 +1,7 @@
 """Samples, methods and rows, for tests of protocols."""
 
 from whence import datasets
-from whence.benchmark import choose
+from whence.benchmark import parse_methods
 
 
 def read_samples(path, count=None, **options):
@@ -10,7 +10,7 @@ def read_samples(path, count=None, **options):
 
 
 def choose_one(text):
-    return choose(text)[0]
+    return parse_methods(text)[0]
 
 
 def judge(protocol, loaded, samples, method):

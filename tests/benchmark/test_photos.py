@@ -6,12 +6,12 @@ from PIL import Image
 from tests.saved import photo
 from whence import WhenceError, datasets
 from whence.benchmark.photos import prepare_photo
-from whence.models.scale import Scale
+from whence.models.image_preprocessing import PixelScale
 
 
 def test_black_is_black_before_normalisation(cropping_vit):
-    scale = Scale.of(cropping_vit)
-    mean, std = cropping_vit.preparation.processor.image_mean, (0.26862954, 0.26130258, 0.27577711)
+    scale = PixelScale.from_model(cropping_vit)
+    mean, std = cropping_vit.preprocessor.processor.image_mean, (0.26862954, 0.26130258, 0.27577711)
     black = scale.to_model(torch.zeros(1, 3, 2, 2))
     expected = [-m / s for m, s in zip(mean, std, strict=True)]
     assert black[0, :, 0, 0].tolist() == pytest.approx(expected)
@@ -28,7 +28,7 @@ def test_masks_are_preprocessed_as_photos_are(vit, cropping_vit, view):
             mask[height // 4 : height // 2, width // 3 : width * 2 // 3] = 1
             image = Image.fromarray(np.stack([mask * 255] * 3, -1))
             seen = prepare_photo(model, datasets.Sample("x", image, mask=mask), view)
-            shown = Scale.of(model).to_unit(seen.pixels).mean(0)
+            shown = PixelScale.from_model(model).to_unit(seen.pixels).mean(0)
             sure = (shown < 0.05) | (shown > 0.95)
             assert sure.float().mean() > 0.7
             assert torch.equal(seen.mask[sure] == 1, shown[sure] > 0.5)

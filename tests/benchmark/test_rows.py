@@ -106,7 +106,7 @@ def test_names_that_no_text_can_hold(vit, photos, tmp_path):
 
 @pytest.mark.usefixtures("quick")
 def test_short_memory_is_no_fault_of_samples(vit, photos, tmp_path, monkeypatch):
-    whole_logits, calls = forward.logits_of, []
+    whole_logits, calls = forward.compute_logits, []
 
     def full(*arguments):
         calls.append(1)
@@ -114,7 +114,7 @@ def test_short_memory_is_no_fault_of_samples(vit, photos, tmp_path, monkeypatch)
             raise torch.OutOfMemoryError("full")
         return whole_logits(*arguments)
 
-    monkeypatch.setattr("whence.faithfulness.photos.logits_of", full)
+    monkeypatch.setattr("whence.faithfulness.photos.compute_logits", full)
     with pytest.raises(WhenceError, match="memory is too small"):
         run_again(vit, photos, tmp_path / "out", methods="random", batch=1)
     monkeypatch.undo()

@@ -34,12 +34,12 @@ def test_precision_is_a_setting_and_fast_is_none(image_model, photos, tmp_path, 
     asked = ("perturbation", "--model", image_model, "--data", photos, "--methods", "tiba")
     one = (*asked, "--batch", 1, "--quiet", "--out", tmp_path / "out")
     whence(*one)
-    whence(*one, "--fast")  # all is there
+    whence(*one, "--compile")  # all is there
     assert programs == []
     other = whence(*one, "--precision", "bfloat16", code=2)
     assert "'precision' was not set and is \"bfloat16\" now" in other.stderr
     coarse = (*one[:-1], tmp_path / "coarse", "--precision", "bfloat16")
-    whence(*coarse, "--fast")
+    whence(*coarse, "--compile")
     assert programs
     whence(*coarse)
     told = json.loads((tmp_path / "coarse" / "run.json").read_text())

@@ -118,7 +118,7 @@ def test_fast_compiles_for_full_batches(here, programs):
     asked = ("p*.png", "--batch", "2", "--method", "tiba")
     whence(*asked, "--out", "plain")
     assert programs == []
-    whence(*asked, "--out", "fast", "--fast")
+    whence(*asked, "--out", "fast", "--compile")
     ((pixels,),) = programs
     assert len(pixels) == 2
     for number in range(7):
@@ -131,7 +131,7 @@ def test_fast_compiles_for_full_batches(here, programs):
 
 def test_fast_compiles_nothing_for_texts_of_different_lengths(here, programs):
     texts = ["good", "a good film", "the film is good", "a wonderful film and very good ."]
-    assert len(summary(*texts, "--batch", "1", "--fast")) == 4
+    assert len(summary(*texts, "--batch", "1", "--compile")) == 4
     assert programs == []
 
 
@@ -308,7 +308,7 @@ def test_a_model_that_fails_now_and_then(here, monkeypatch):
     explain = LoadedModel.explain
 
     def moody(self, prepared, **request):
-        if len(prepared.shown) > 1 or prepared.shown[0].size == (30, 50):
+        if len(prepared.contents) > 1 or prepared.contents[0].size == (30, 50):
             raise RuntimeError("out of\nluck")
         return explain(self, prepared, **request)
 
@@ -321,9 +321,9 @@ def test_a_model_that_fails_now_and_then(here, monkeypatch):
 
 
 def test_progress_is_shown_in_a_terminal_for_many(here, monkeypatch):
-    from whence.cli import app as cli
+    from whence.cli import explain as cli
 
-    monkeypatch.setattr(cli, "_many_in_a_terminal", lambda count: count > 1)
+    monkeypatch.setattr(cli, "_is_many_in_terminal", lambda count: count > 1)
     result = whence("one.png", "two.jpg")
     assert result.stdout.index("one.png") < result.stdout.index("two.jpg")
     assert "Explaining" not in result.stdout
@@ -335,7 +335,7 @@ def test_what_was_done_before_an_interruption_is_told(here, monkeypatch):
     explain = LoadedModel.explain
 
     def interrupted(self, prepared, **request):
-        if prepared.shown[0].size == (30, 50):
+        if prepared.contents[0].size == (30, 50):
             raise KeyboardInterrupt
         return explain(self, prepared, **request)
 

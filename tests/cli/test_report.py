@@ -91,7 +91,7 @@ def test_fast_and_precision(here, report, programs):
     for number in range(4):
         photo(seed=number).save(here / "photos" / f"more{number}.png")
     # Two methods that take turns: each is compiled once.
-    report("photos/more*.png", "--batch", 1, "--methods", "tiba,gae", "--fast")
+    report("photos/more*.png", "--batch", 1, "--methods", "tiba,gae", "--compile")
     assert len(programs) == 2
     assert '"precision"' not in read_settings(here)
     report("photos/a.png", "--precision", "bfloat16", "--force")

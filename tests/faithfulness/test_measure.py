@@ -57,13 +57,13 @@ def test_the_random_curve_is_a_mean_of_seeded_draws(vit):
 def test_the_model_runs_in_batches_and_equal_maps_run_once(vit, monkeypatch):
     prepared, explanations = explain_by(vit, photo(), "raw_attention", "gae", classes=3)
     rows, calls = [], []
-    plain = forward.logits_of
+    plain = forward.compute_logits
 
     def counted(loaded, inputs):
         rows.append(len(inputs))
         return plain(loaded, inputs)
 
-    monkeypatch.setattr("whence.faithfulness.photos.logits_of", counted)
+    monkeypatch.setattr("whence.faithfulness.photos.compute_logits", counted)
     found = measure(vit, prepared, explanations, draws=2, progress=lambda *at: calls.append(at))
     # One map of raw attention, three of gae, each in two orders; two draws; nine fractions each.
     total = (2 * (1 + 3) + 2) * 9

@@ -6,7 +6,7 @@ import pytest
 
 from tests.saved import photo
 from whence import WhenceError
-from whence.inputs import Source, decoded_text, expand, read_text
+from whence.inputs import Source, decode_text, expand, read_text
 from whence.inputs.texts import MAX_BYTES
 
 
@@ -138,7 +138,7 @@ def test_text_files(tmp_path):
 
 
 def test_huge_text_is_read_in_part_and_not_within_a_letter():
-    text = decoded_text(b"x" + "🎉".encode() * MAX_BYTES, "it")
+    text = decode_text(b"x" + "🎉".encode() * MAX_BYTES, "it")
     assert len(text.encode()) > MAX_BYTES - 4
     assert set(text) == {"x", "🎉"}
 

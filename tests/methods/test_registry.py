@@ -79,7 +79,7 @@ def test_what_a_user_typed_becomes_the_value_of_an_option():
         layers: tuple[int, ...] = ()
 
     def typed(option: str, text: str):
-        return methods.parse("typed", option, text)
+        return methods.parse_option("typed", option, text)
 
     assert typed("names", "mean") == ("mean",)
     assert typed("names", "gae, tiba") == ("gae", "tiba")

@@ -3,15 +3,14 @@
 import json
 import shutil
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from tests.saved import photo, save_image_model
+from tests.saved import photo
 from whence import WhenceError
 from whence.models import find_device, load
-from whence.models.transformers_models import kind_of
+from whence.models.transformers_models import find_kind
 
 
 def refused(message: str, *args, **options) -> None:
@@ -31,17 +30,6 @@ def test_a_folder_with_an_image_model(image_model):
     assert loaded.class_names == {0: "cat", 1: "dog", 2: "crane"}
     assert {p.dtype for p in loaded.model.parameters()} == {torch.float32}
     assert not loaded.model.training
-
-
-def test_pixels_are_those_of_the_processor(image_model):
-    from transformers import AutoImageProcessor
-
-    images = [photo(), photo(20, 90, seed=1), photo(1, 1)]
-    expected = AutoImageProcessor.from_pretrained(image_model, backend="pil")
-    prepared = load(image_model).prepare(images)
-    assert torch.equal(prepared.inputs, expected(images, return_tensors="pt")["pixel_values"])
-    assert prepared.notes == [[], [], []]
-    assert [image.size for image in prepared.shown] == [image.size for image in images]
 
 
 def test_a_folder_with_a_text_model(text_model):
@@ -145,10 +133,10 @@ def test_kinds_are_told_by_the_configuration():
     def config(**fields):
         return type("Config", (), fields)()
 
-    assert kind_of(config(architectures=["DeiTForImageClassificationWithTeacher"])) == "image"
-    assert kind_of(config(architectures=["BertForSequenceClassification"])) == "text"
-    assert kind_of(config(architectures=None, image_size=224)) == "image"
-    assert kind_of(config()) == "text"
+    assert find_kind(config(architectures=["DeiTForImageClassificationWithTeacher"])) == "image"
+    assert find_kind(config(architectures=["BertForSequenceClassification"])) == "text"
+    assert find_kind(config(architectures=None, image_size=224)) == "image"
+    assert find_kind(config()) == "text"
 
 
 def test_a_timm_model_with_a_weights_file(tmp_path):
@@ -174,18 +162,6 @@ def test_a_timm_model_with_a_weights_file(tmp_path):
 def test_pickled_weights_are_refused(tmp_path):
     torch.save({}, tmp_path / "w.pth")
     refused("Pickled weights can run code", "timm:test_vit", weights=tmp_path / "w.pth")
-
-
-def test_timm_pixels_are_those_of_its_own_transform(tmp_path):
-    timm = pytest.importorskip("timm")
-    model = timm.create_model("vit_tiny_patch16_224", depth=1)
-    config = timm.data.resolve_data_config(model=model)
-    transform = timm.data.create_transform(**config)
-    from whence.models.geometry import timm_geometry
-
-    for image in (photo(400, 300), photo(231, 500), photo(30, 40), photo(248, 248)):
-        ours = timm_geometry(config)([image]).inputs[0]
-        assert torch.allclose(ours, transform(image), atol=1e-6)
 
 
 def test_timm_names(tmp_path):
@@ -230,61 +206,3 @@ def test_devices():
     for name in ("nonsense", "cuda:99", "meta"):
         with pytest.raises(WhenceError, match=r"There is no device|computes nothing"):
             find_device(name)
-
-
-@pytest.mark.parametrize("image", [photo(90, 60), photo(40, 100, seed=3)])
-def test_the_part_that_a_cropping_processor_saw(image, tmp_path):
-    """What is shown, made as small as what the model sees, is what the model sees."""
-    pytest.importorskip("transformers")
-    from transformers import BitImageProcessor
-
-    folder = save_image_model(tmp_path)
-    BitImageProcessor(
-        size={"shortest_edge": 36}, crop_size={"height": 32, "width": 32}
-    ).save_pretrained(folder)
-    loaded = load(folder)
-    prepared = loaded.prepare([image])
-    (shown,) = prepared.shown
-    assert abs(shown.width - shown.height) <= 1
-    assert shown.width > 32
-    ((note,),) = prepared.notes
-    assert "the model saw only the middle" in note
-    processor = loaded.preparation.processor
-    mean, std = (np.array(v)[:, None, None] for v in (processor.image_mean, processor.image_std))
-    seen = (prepared.inputs[0].numpy() * std + mean).transpose(1, 2, 0) * 255
-    assert np.abs(np.asarray(shown.resize((32, 32))) - seen).mean() < 4
-
-
-def test_pixels_are_shown_where_the_crop_is_unknown(image_model):
-    from whence.models.geometry import seen_image
-
-    processor = load(image_model).preparation.processor
-    corner = photo(90, 90).crop((0, 0, 32, 32))
-    pixels = processor([corner], return_tensors="pt")["pixel_values"][0]
-    assert np.array_equal(seen_image(photo(90, 90), pixels, processor), corner)
-
-
-def test_a_strip_is_not_blown_up(tmp_path):
-    """A photo of 4096 x 3 pixels, resized by its shorter side, would be hundreds of megabytes."""
-    from transformers import BitImageProcessor
-
-    folder = save_image_model(tmp_path)
-    BitImageProcessor(
-        size={"shortest_edge": 36}, crop_size={"height": 32, "width": 32}
-    ).save_pretrained(folder)
-    loaded = load(folder)
-    sizes = []
-    process = loaded.preparation.processor
-
-    def watched(images, **options):
-        sizes.extend(image.size for image in images)
-        return process(images, **options)
-
-    strip = photo(96, 3).resize((4096, 3))
-    expected = process([strip], return_tensors="pt")["pixel_values"][0]
-    for name in ("do_center_crop", "size", "crop_size", "image_mean", "image_std", "do_normalize"):
-        setattr(watched, name, getattr(process, name))
-    loaded.preparation.processor = watched
-    prepared = loaded.prepare([strip])
-    assert sizes == [(48, 3)]
-    assert (prepared.inputs[0] - expected).abs().mean() < 0.05

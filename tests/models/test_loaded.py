@@ -13,7 +13,7 @@ def batch(loaded, seed=0):
 
 
 def test_what_is_compiled_is_used_for_all_batches(image_model, programs):
-    plain, fast = load(image_model), load(image_model, fast=True)
+    plain, fast = load(image_model), load(image_model, compile=True)
     for seed in range(4):
         expected = plain.explain(batch(plain, seed), method="tiba").scores
         found = fast.explain(batch(fast, seed), method="tiba").scores

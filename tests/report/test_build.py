@@ -5,8 +5,8 @@ import re
 
 from tests.html_pages import parse_html
 from whence.inputs import expand
-from whence.methods.specification import choose
-from whence.pipeline import How
+from whence.methods import parse_methods
+from whence.pipeline import ExplainSettings
 from whence.report.build import ReportRequest, build_report
 
 
@@ -26,7 +26,7 @@ def test_a_page_made_again_is_the_same(here, make_page):
 
 def test_an_entry_holds_no_more_than_it_shows(here):
     """A thousand are in memory together, so that none may keep pixels, ranks or evidence."""
-    how = How(methods=tuple(choose("gae")))
+    how = ExplainSettings(methods=tuple(parse_methods("gae")))
     (entry,) = build_report(ReportRequest(how, here / "page.html"), expand(["photos/a.png"]))
     shown = len(entry.photo) + sum(len(result.shown) for result in entry.results)
     assert len(pickle.dumps(entry)) < shown + 2000

@@ -1,41 +1,44 @@
-"""Asking for files without being thrown out, and writing them whole or not at all."""
+"""File system helpers: questions that never raise, and writing of whole files only."""
 
 from __future__ import annotations
 
+import contextlib
+import shutil
+import tempfile
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from whence.errors import WhenceError
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is such a file that can be seen; a place that may not be looked at has none."""
-    return _asked(path, Path.is_file)
+    """Whether there is such a file; False where permissions hide it."""
+    return _ask(path, Path.is_file)
 
 
 def is_folder(path: Path) -> bool:
-    """Whether there is such a folder that can be seen."""
-    return _asked(path, Path.is_dir)
+    """Whether there is such a folder; False where permissions hide it."""
+    return _ask(path, Path.is_dir)
 
 
 def exists(path: Path) -> bool:
-    """Whether there is anything of that name that can be seen."""
-    return _asked(path, Path.exists)
+    """Whether there is a file or folder of that name; False where permissions hide it."""
+    return _ask(path, Path.exists)
 
 
-def _asked(path: Path, question: Callable[[Path], bool]) -> bool:
+def _ask(path: Path, question: Callable[[Path], bool]) -> bool:
     try:
         return question(path)
     except (OSError, ValueError):  # no permission, or a name that no file can have
         return False
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write beside the place and move there, so that no half-written file is ever seen.
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file under another name and rename it, so that a half-written one is never seen.
 
     Raises:
-        WhenceError: The place cannot be written.
+        WhenceError: The file cannot be written.
     """
     beside = path.with_name(f".{path.name[:80]}.{uuid.uuid4().hex}")
     try:
@@ -46,3 +49,34 @@ def write_whole(path: Path, content: bytes) -> None:
             beside.unlink(missing_ok=True)
     except (OSError, ValueError) as error:
         raise WhenceError(f"'{path}' cannot be written: {error}.") from error
+
+
+@contextlib.contextmanager
+def stage_files(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder, whose files move to `folder` when the block ends without an error.
+
+    Raises:
+        WhenceError: The folder cannot be written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        stage = Path(tempfile.mkdtemp(prefix=".whence-", dir=folder))
+        try:
+            yield stage
+            for file in sorted(stage.iterdir()):
+                file.replace(folder / file.name)
+        finally:
+            shutil.rmtree(stage, ignore_errors=True)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise WhenceError(f"The folder '{folder}' cannot be written to: {reason}.") from error
+
+
+def check_writable(folder: Path) -> None:
+    """Refuse a folder that cannot be written to; it is created if it is not there.
+
+    Raises:
+        WhenceError: It cannot be written to.
+    """
+    with stage_files(folder):
+        pass

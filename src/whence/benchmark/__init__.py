@@ -8,17 +8,17 @@ if TYPE_CHECKING:
     from whence.benchmark.protocols import PROTOCOLS, BenchmarkProtocol, build_protocol
     from whence.benchmark.runner import run
     from whence.benchmark.table import BenchmarkTable
-    from whence.methods.specification import Chosen, choose
+    from whence.methods import MethodSpecification, parse_methods
 
 # Imported at first use: the command line lists protocols without torch.
 _MODULES = {
     "BenchmarkProtocol": "whence.benchmark.protocols",
     "BenchmarkResult": "whence.benchmark.output",
     "BenchmarkTable": "whence.benchmark.table",
-    "Chosen": "whence.methods.specification",
+    "MethodSpecification": "whence.methods",
     "PROTOCOLS": "whence.benchmark.protocols",
     "build_protocol": "whence.benchmark.protocols",
-    "choose": "whence.methods.specification",
+    "parse_methods": "whence.methods",
     "run": "whence.benchmark.runner",
 }
 
@@ -27,9 +27,9 @@ __all__ = [
     "BenchmarkProtocol",
     "BenchmarkResult",
     "BenchmarkTable",
-    "Chosen",
+    "MethodSpecification",
     "build_protocol",
-    "choose",
+    "parse_methods",
     "run",
 ]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from whence._util.fingerprint import list_versions
 from whence.benchmark.protocols.base import BenchmarkProtocol
 from whence.benchmark.store import ResultStore
-from whence.methods.specification import Chosen
+from whence.methods import MethodSpecification
 from whence.models import LoadedModel
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class BenchmarkJob:
     protocol: BenchmarkProtocol[Any]
     loaded: LoadedModel
     dataset: Dataset
-    methods: list[Chosen]
+    methods: list[MethodSpecification]
     names: list[str]
     store: ResultStore
     batch: int
@@ -60,7 +60,7 @@ class BenchmarkJob:
             ],
             "batch": self.batch,
             "device": str(self.loaded.device),
-            "fast": self.loaded.fast,
+            "compile": self.loaded.compile,
             "versions": list_versions(),
             "versions_before": self.earlier_versions,
         }

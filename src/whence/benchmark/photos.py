@@ -16,8 +16,11 @@ from torch import Tensor
 from whence.errors import WhenceError
 from whence.metrics.segmentation import draw_boxes
 from whence.models import LoadedModel
-from whence.models.geometry import Geometry, narrowed
-from whence.models.scale import processor_of
+from whence.models.image_preprocessing import (
+    CenterCropPreprocessor,
+    find_processor,
+    narrow_to_middle,
+)
 
 if TYPE_CHECKING:
     from whence.datasets import Sample
@@ -68,7 +71,7 @@ def prepare_photo(loaded: LoadedModel, sample: Sample, view: View = "model") -> 
             f"The mask of '{sample.name}' is {sample.mask.shape[1]}x{sample.mask.shape[0]} pixels, "
             f"its photo {size[0]}x{size[1]}."
         )
-    pixels = loaded.preparation([image]).inputs
+    pixels = loaded.preprocessor([image]).inputs
     assert isinstance(pixels, Tensor)
     shape = (int(pixels.shape[-2]), int(pixels.shape[-1]))
     if view == "whole":
@@ -108,18 +111,18 @@ def _preprocess(
     loaded: LoadedModel, image: Image.Image, whole: tuple[int, int] | None, nearest: bool = False
 ) -> Tensor:
     """Preprocess an image: all of it at the size `whole`, or with its grey values kept."""
-    preparation: Any = loaded.preparation
-    if isinstance(preparation, Geometry):
+    preprocessor: Any = loaded.preprocessor
+    if isinstance(preprocessor, CenterCropPreprocessor):
         changes: dict[str, Any] = {} if whole is None else {"resize": whole}
         if nearest:
-            none, one = ((v,) * len(preparation.mean) for v in (0.0, 1.0 / 255))
+            none, one = ((v,) * len(preprocessor.mean) for v in (0.0, 1.0 / 255))
             changes |= {"resample": Image.Resampling.NEAREST, "mean": none, "std": one}
-        pixels = dataclasses.replace(preparation, **changes)([image]).inputs
+        pixels = dataclasses.replace(preprocessor, **changes)([image]).inputs
         assert isinstance(pixels, Tensor)
         return pixels
-    processor = processor_of(loaded)
+    processor = find_processor(loaded)
     if whole is None and getattr(processor, "do_center_crop", False):
-        image = narrowed(image)
+        image = narrow_to_middle(image)
     options: dict[str, Any] = {}
     if whole is not None:
         size = {"height": whole[0], "width": whole[1]}

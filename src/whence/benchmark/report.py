@@ -16,7 +16,7 @@ from whence.benchmark.job import BenchmarkJob
 from whence.benchmark.protocols.base import BenchmarkProtocol, Metric
 from whence.benchmark.table import BenchmarkTable, TableCell
 from whence.errors import WhenceError
-from whence.methods.specification import Chosen
+from whence.methods import MethodSpecification
 from whence.models import LoadedModel
 from whence.render import format_text_html, overlay
 from whence.render.drawing import encode_png
@@ -86,7 +86,7 @@ def render_page(
         chart: The curves of all methods, as PNG.
     """
     best, examples = choose_examples(job.protocol, table, results)
-    loaded = job.loaded.plain()  # compiling does not pay for a few examples
+    loaded = job.loaded.to_eager()  # compiling does not pay for a few examples
     methods = sorted(job.methods, key=lambda method: method.label != best)[: _METHODS[loaded.kind]]
     for example in examples:
         try:
@@ -135,7 +135,7 @@ def _explain_example(
     protocol: BenchmarkProtocol[Any],
     loaded: LoadedModel,
     sample: Sample,
-    methods: Sequence[Chosen],
+    methods: Sequence[MethodSpecification],
 ) -> None:
     """Add the pictures or texts of a sample by each method."""
     for method in methods:

@@ -13,7 +13,7 @@ from whence.benchmark.job import BenchmarkJob
 from whence.benchmark.protocols.base import NamedSample, Row
 from whence.benchmark.reading import UnreadableSample, read_batches
 from whence.errors import MemoryShortError, WhenceError
-from whence.methods.specification import Chosen
+from whence.methods import MethodSpecification
 
 
 def compute_missing_rows(job: BenchmarkJob) -> None:
@@ -57,7 +57,7 @@ class _RowComputer:
         )
         return prepared
 
-    def compute(self, samples: Sequence[NamedSample], method: Chosen) -> list[Row]:
+    def compute(self, samples: Sequence[NamedSample], method: MethodSpecification) -> list[Row]:
         """Rows of a batch, in order."""
         rows: dict[str, Row] = {
             one.name: {"sample": one.name, "error": one.error}
@@ -69,7 +69,9 @@ class _RowComputer:
             rows |= {row["sample"]: row for row in self._compute_usable(usable, method)}
         return [rows[one.name] for one in samples]
 
-    def _compute_usable(self, samples: Sequence[NamedSample], method: Chosen) -> list[Row]:
+    def _compute_usable(
+        self, samples: Sequence[NamedSample], method: MethodSpecification
+    ) -> list[Row]:
         """Rows of samples; one by one where the batch fails."""
         try:
             rows = self._try(samples, method)
@@ -94,7 +96,7 @@ class _RowComputer:
         self.working.add(method.label)
         return rows
 
-    def _try(self, samples: Sequence[Any], method: Chosen) -> list[Row]:
+    def _try(self, samples: Sequence[Any], method: MethodSpecification) -> list[Row]:
         try:
             return self.job.protocol.compute_rows(self.job.loaded, samples, method)
         except WhenceError:

@@ -17,7 +17,7 @@ from whence.benchmark.protocols import BenchmarkProtocol, build_protocol
 from whence.benchmark.rows import compute_missing_rows
 from whence.benchmark.store import ResultStore
 from whence.errors import WhenceError
-from whence.methods.specification import Chosen, choose
+from whence.methods import MethodSpecification, parse_methods
 from whence.models import LoadedModel, load
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def run(
     rules: str = "stable",
     device: str | None = None,
     weights: str | Path | None = None,
-    fast: bool = False,
+    compile: bool = False,
     precision: str | None = None,
     **options: Any,
 ) -> BenchmarkResult:
@@ -63,7 +63,7 @@ def run(
         rules: How relevance passes operations, for methods that do not say.
         device: Where to run.
         weights: A safetensors file, for models of timm and torchvision.
-        fast: As for `whence.models.load`, where the model is not loaded yet.
+        compile: As for `whence.models.load`, where the model is not loaded yet.
         precision: Likewise.
         **options: Of the protocol, such as ``fill="blur"``; and ``classes``, what the dataset's
             labels are called by the model.
@@ -77,7 +77,7 @@ def run(
             was computed stays in the folder.
     """
     judge = build_protocol(protocol, options)
-    chosen = _seed_methods(choose(methods, rules), seed)
+    chosen = _seed_methods(parse_methods(methods, rules), seed)
     if batch < 1 or (limit is not None and limit < 1):
         raise WhenceError("The batch and the limit are numbers from 1.")
     dataset = datasets.load(data, format, split) if isinstance(data, str | Path) else data
@@ -87,7 +87,7 @@ def run(
         loaded = model
     else:
         kind = None if model else dataset.kind
-        loaded = load(model, kind, weights, device, fast=fast, precision=precision)
+        loaded = load(model, kind, weights, device, compile=compile, precision=precision)
     names = draw_names(dataset.names(), limit, seed)
     _check(judge, loaded, dataset, names, chosen)
     judge.labels.check(loaded)
@@ -118,11 +118,11 @@ def run(
     return write_output(job)
 
 
-def _seed_methods(methods: list[Chosen], seed: int) -> list[Chosen]:
+def _seed_methods(methods: list[MethodSpecification], seed: int) -> list[MethodSpecification]:
     """Give the run's seed to methods that draw random numbers and were given no seed."""
     return [
-        Chosen(one.label, one.name, {"seed": seed, **one.options}, one.rules)
-        if "seed" in one.about.options
+        MethodSpecification(one.label, one.name, {"seed": seed, **one.options}, one.rules)
+        if "seed" in one.description.options
         else one
         for one in methods
     ]
@@ -133,12 +133,12 @@ def _check(
     loaded: LoadedModel,
     dataset: Dataset,
     names: Sequence[str],
-    methods: Sequence[Chosen],
+    methods: Sequence[MethodSpecification],
 ) -> None:
     """Refuse methods, models and datasets that do not fit together, before any work."""
     for method in methods:
-        if dataset.kind not in method.about.inputs:
-            kinds = " and ".join(method.about.inputs)
+        if dataset.kind not in method.description.inputs:
+            kinds = " and ".join(method.description.inputs)
             raise WhenceError(
                 f"Method '{method.name}' explains {kinds}s only, not {dataset.kind}s."
             )

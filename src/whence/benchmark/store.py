@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from whence._util.extras import needed
-from whence._util.files import exists, is_file, write_whole
+from whence._util.files import exists, is_file, write_atomically
 from whence._util.fingerprint import hash_texts
 from whence.benchmark.columns import Columns, concatenate_columns, to_columns
 from whence.benchmark.names import to_file_name
@@ -88,7 +88,7 @@ class ResultStore:
         self._parquet.write_table(table, stream, write_page_checksum=True)
         path = home / f"{hash_texts(*names)}.parquet"
         try:
-            write_whole(path, stream.getvalue())
+            write_atomically(path, stream.getvalue())
         except WhenceError as error:
             raise WhenceError(f"{error} What was done so far is kept; run it again.") from error
         self._add_columns(method, to_columns(table.to_pylist()))
@@ -108,7 +108,7 @@ class ResultStore:
     def write(self, name: str, content: str | bytes) -> Path:
         """Write a file of the folder, whole or not at all."""
         path = self.folder / name
-        write_whole(path, _to_utf8(content).encode() if isinstance(content, str) else content)
+        write_atomically(path, _to_utf8(content).encode() if isinstance(content, str) else content)
         return path
 
     def _read_run(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import BatchEncoding
 
 from whence.models import LoadedModel
-from whence.models.forward import logits_of
+from whence.models.forward import compute_logits
 
 UNREAD = -math.inf
 """The score of words that the model did not read."""
@@ -37,7 +37,7 @@ def encode_words(loaded: LoadedModel, texts: Sequence[Sequence[str]]) -> Encoded
     """Tokenise lists of words, truncated at the model's maximum length."""
     options = {
         "truncation": True,
-        "max_length": getattr(loaded.preparation, "max_length", 512),
+        "max_length": getattr(loaded.preprocessor, "max_length", 512),
         "padding": True,
         "return_tensors": "pt",
     }
@@ -101,4 +101,4 @@ class WordListRunner:
             for text, row in zip(texts.tolist(), (~deleted).tolist(), strict=True)
         ]
         batch = encode_words(self.loaded, kept).batch.to(self.loaded.device)
-        return logits_of(self.loaded, dict(batch))
+        return compute_logits(self.loaded, dict(batch))

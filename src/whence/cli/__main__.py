@@ -1,4 +1,4 @@
-"""`python -m whence` is `whence`."""
+"""Run the command line as ``python -m whence.cli``."""
 
 from whence.cli.app import app
 

@@ -1,4 +1,4 @@
-"""`whence benchmark`: parses, calls, prints. Nothing here imports torch before it must."""
+"""The command `whence benchmark`: compare methods on a dataset by a protocol."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import typer
 from rich.console import Console
 
 from whence._util.defaults import METHOD
+from whence._util.text import to_printable
 from whence.cli import options
-from whence.cli.errors import sentences
 
 EPILOG = """[bold]Examples[/bold]
 
@@ -21,8 +21,8 @@ EPILOG = """[bold]Examples[/bold]
     whence benchmark trust --data photos/ --methods tiba,tiba:rules=reference --limit 50"""
 
 
-class Benchmark(StrEnum):
-    """What can be measured."""
+class ProtocolName(StrEnum):
+    """Protocols of measurement."""
 
     perturbation = "perturbation"
     segmentation = "segmentation"
@@ -30,37 +30,37 @@ class Benchmark(StrEnum):
     trust = "trust"
 
 
-class Unit(StrEnum):
-    """What is removed."""
+class DeletedUnit(StrEnum):
+    """Units that are deleted."""
 
     pixels = "pixels"
     patches = "patches"
 
 
-class Fill(StrEnum):
-    """What is put in the place of what is removed."""
+class FillName(StrEnum):
+    """Values in the place of deleted pixels."""
 
     zero = "zero"
     mean = "mean"
     blur = "blur"
 
 
-class Threshold(StrEnum):
-    """Where maps are cut."""
+class ThresholdName(StrEnum):
+    """Thresholds that make maps to masks."""
 
     mean = "mean"
     otsu = "otsu"
 
 
-class View(StrEnum):
-    """Which part of a photo the model gets."""
+class ViewName(StrEnum):
+    """Parts of a photo that the model gets."""
 
     model = "model"
     whole = "whole"
 
 
 def benchmark(
-    protocol: Annotated[Benchmark, typer.Argument(help="What to measure.", metavar="PROTOCOL")],
+    protocol: Annotated[ProtocolName, typer.Argument(help="What to measure.", metavar="PROTOCOL")],
     data: Annotated[Path, typer.Option(help="The folder, or file, of the dataset.")],
     methods: Annotated[
         str,
@@ -99,8 +99,8 @@ def benchmark(
     device: Annotated[
         str | None, typer.Option(help="Such as cpu or cuda; the best there is if left out.")
     ] = None,
-    fast: options.Fast = False,
-    precision: options.InPrecision = None,
+    compile: options.Compile = False,
+    precision: options.PrecisionName = None,
     classes: Annotated[
         str | None,
         typer.Option(
@@ -108,20 +108,22 @@ def benchmark(
         ),
     ] = None,
     unit: Annotated[
-        Unit | None, typer.Option(help="perturbation: what is removed; pixels if left out.")
+        DeletedUnit | None,
+        typer.Option(help="perturbation: the units to delete; pixels if left out."),
     ] = None,
     fill: Annotated[
-        Fill | None, typer.Option(help="perturbation: what is put there; zero if left out.")
+        FillName | None, typer.Option(help="perturbation: what replaces them; zero if left out.")
     ] = None,
     insertion: Annotated[
         bool | None,
         typer.Option("--insertion", help="perturbation: measure insertion and deletion too."),
     ] = None,
     threshold: Annotated[
-        Threshold | None, typer.Option(help="segmentation: where maps are cut; mean if left out.")
+        ThresholdName | None,
+        typer.Option(help="segmentation: the threshold of maps; mean if left out."),
     ] = None,
     view: Annotated[
-        View | None,
+        ViewName | None,
         typer.Option(help="segmentation: crop photos as the model does, or show it the whole."),
     ] = None,
     radius: Annotated[float | None, typer.Option(help="trust: of the noise; 0.02.")] = None,
@@ -137,54 +139,52 @@ def benchmark(
     started again, also with further methods. Records that cannot be read are named and skipped. The
     exit code is 0 if the table was made, 2 if not, 130 if it was interrupted.
     """
-    with sentences():
-        from whence._util.text import to_printable
-        from whence.benchmark.formats import to_terminal
-        from whence.benchmark.runner import run
+    from whence.benchmark.formats import to_terminal
+    from whence.benchmark.runner import run
 
-        of_protocol = {
-            "classes": classes,
-            "unit": unit and unit.value,
-            "fill": fill and fill.value,
-            "insertion": insertion,
-            "threshold": threshold and threshold.value,
-            "view": view and view.value,
-            "radius": radius,
-            "draws": draws,
-            "cascade": cascade,
-        }
-        try:
-            outcome = run(
-                protocol.value,
-                model,
-                data,
-                methods,
-                format=data_format,
-                split=split,
-                limit=limit,
-                seed=seed,
-                batch=batch,
-                out=out,
-                rules=rules,
-                device=device,
-                weights=weights,
-                fast=fast,
-                precision=precision and precision.value,
-                **of_protocol,
-            )
-        except KeyboardInterrupt:
-            typer.echo("Stopped. What was done is kept; the same command goes on.", err=True)
-            raise typer.Exit(130) from None
-        for damaged in outcome.set_aside:
-            typer.echo(f"'{damaged}' was damaged; it was set aside and computed again.", err=True)
-        for name, error in outcome.skipped.items():
-            typer.echo(to_printable(f"Skipped {name}: {error}"), err=True)
-        if quiet:
-            return
-        console = Console(highlight=False, emoji=False, markup=False)
-        if not console.is_terminal:
-            console.width = 200
-        console.print(to_terminal(outcome.table))
-        for note in outcome.table.notes:
-            console.print(note)
-        console.print(f"→ {outcome.folder / 'report.html'}", soft_wrap=True)
+    protocol_options = {
+        "classes": classes,
+        "unit": unit and unit.value,
+        "fill": fill and fill.value,
+        "insertion": insertion,
+        "threshold": threshold and threshold.value,
+        "view": view and view.value,
+        "radius": radius,
+        "draws": draws,
+        "cascade": cascade,
+    }
+    try:
+        outcome = run(
+            protocol.value,
+            model,
+            data,
+            methods,
+            format=data_format,
+            split=split,
+            limit=limit,
+            seed=seed,
+            batch=batch,
+            out=out,
+            rules=rules,
+            device=device,
+            weights=weights,
+            compile=compile,
+            precision=precision and precision.value,
+            **protocol_options,
+        )
+    except KeyboardInterrupt:
+        typer.echo("Stopped. What was done is kept; the same command goes on.", err=True)
+        raise typer.Exit(130) from None
+    for damaged in outcome.set_aside:
+        typer.echo(f"'{damaged}' was damaged; it was set aside and computed again.", err=True)
+    for name, error in outcome.skipped.items():
+        typer.echo(to_printable(f"Skipped {name}: {error}"), err=True)
+    if quiet:
+        return
+    console = Console(highlight=False, emoji=False, markup=False)
+    if not console.is_terminal:
+        console.width = 200
+    console.print(to_terminal(outcome.table))
+    for note in outcome.table.notes:
+        console.print(note)
+    console.print(f"→ {outcome.folder / 'report.html'}", soft_wrap=True)

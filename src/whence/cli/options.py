@@ -1,4 +1,4 @@
-"""Options that several commands take, said once."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -10,10 +10,17 @@ import typer
 
 
 class Precision(StrEnum):
-    """In what matrix products are computed."""
+    """Precisions of matrix products."""
 
     tf32 = "tf32"
     bfloat16 = "bfloat16"
+
+
+def complete_method(incomplete: str) -> list[str]:
+    """List the methods whose names begin so, for completion in a shell."""
+    from whence.methods import registry
+
+    return [name for name in registry.available() if name.startswith(incomplete)]
 
 
 Inputs = Annotated[
@@ -58,17 +65,17 @@ Memory = Annotated[
         "half of a GPU's free memory (for the way back at most 4), or 2 on a CPU.",
     ),
 ]
-Fast = Annotated[
+Compile = Annotated[
     bool,
     typer.Option(
-        "--fast",
-        help="Compile what is done to batches of one shape (on a CPU, a C++ compiler is needed). "
+        "--compile",
+        help="Compile explanations of batches of one shape (on a CPU, a C++ compiler is needed). "
         "The second batch takes a minute or two longer, for each method, and those after it are "
         "faster, most of all on a GPU. It pays for thousands of photos of one size as the model "
         "takes them, or texts of one length; batches of another shape run as without it.",
     ),
 ]
-InPrecision = Annotated[
+PrecisionName = Annotated[
     Precision | None,
     typer.Option(
         "--precision",

@@ -1,20 +1,17 @@
-"""`whence report`: parses, calls, prints. Nothing here imports torch before it must."""
+"""The command `whence report`: explain many inputs and write one HTML page about them."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from whence._util.defaults import METHOD
 from whence._util.progress import bar
+from whence._util.text import to_printable
 from whence.cli import options
-from whence.cli.errors import sentences
 from whence.inputs.sources import Source, expand
-
-if TYPE_CHECKING:
-    from whence.report.entry import Entry
 
 EPILOG = """[bold]Examples[/bold]
 
@@ -49,64 +46,57 @@ def report(
         ),
     ] = False,
     title: Annotated[
-        str | None, typer.Option(help="The page's heading; told by the inputs if left out.")
+        str | None, typer.Option(help="The page's heading; after the inputs if left out.")
     ] = None,
     device: options.Device = None,
     batch: options.Batch = 16,
     memory: options.Memory = None,
-    fast: options.Fast = False,
-    precision: options.InPrecision = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only what failed.")] = False,
+    compile: options.Compile = False,
+    precision: options.PrecisionName = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors.")] = False,
     force: options.Force = False,
 ) -> None:
     """Make one page of many inputs, to look through and to send to someone.
 
     The page holds, for each photo or text, the classes with their probabilities, a map for each
     class and method, and how faithful the map is; it can be sorted and filtered, and needs nothing
-    but itself. The exit code is 0 if everything was explained, 1 if some inputs failed, 2 if the
-    request could not be met.
+    but itself. The exit code is 0 if everything was explained, 1 if some inputs failed, 2 if
+    nothing could be explained.
     """
-    with sentences():
-        sources = expand(inputs)
-        # Imported only now: torch takes a second, and wrong names are told without it.
-        from whence import pipeline as bulk
-        from whence.methods.specification import choose
-        from whence.report.build import ReportRequest, build_report
+    sources = expand(inputs)
+    # Imported late: torch takes a second, and a wrong input is refused without it.
+    from whence.methods import parse_methods
+    from whence.pipeline import ExplainSettings
+    from whence.report.build import ReportRequest, build_report
 
-        how = bulk.How(
-            methods=tuple(choose(methods or METHOD, rules)),
-            model=model,
-            weights=weights,
-            device=device,
-            targets=tuple(target or ()),
-            top=top,
-            batch=batch,
-            memory=memory,
-            fast=fast,
-            precision=precision and precision.value,
-        )
-        heading = title if title is not None else _title(inputs, sources)
-        request = ReportRequest(how, out, heading, not unjudged, force)
-        with bar("Explaining", len(sources)) as advance:
-            entries = build_report(request, sources, lambda _: advance(1))
+    settings = ExplainSettings(
+        methods=tuple(parse_methods(methods or METHOD, rules)),
+        model=model,
+        weights=weights,
+        device=device,
+        targets=tuple(target or ()),
+        top=top,
+        batch=batch,
+        memory=memory,
+        compile=compile,
+        precision=precision and precision.value,
+    )
+    heading = title if title is not None else _choose_title(inputs, sources)
+    request = ReportRequest(settings, out, heading, not unjudged, force)
+    with bar("Explaining", len(sources)) as advance:
+        entries = build_report(request, sources, lambda _: advance(1))
     failed = [one for one in entries if one.error is not None]
-    _tell(failed, len(entries), out, quiet)
-    if failed:
-        raise typer.Exit(1)
-
-
-def _title(inputs: list[str], sources: list[Source]) -> str:
-    if len(inputs) == 1:
-        return Path(inputs[0]).resolve().name if sources[0].path or sources[0].row else "One text"
-    return f"{len(sources)} inputs"
-
-
-def _tell(failed: list[Entry], total: int, out: Path, quiet: bool) -> None:
-    from whence._util.text import to_printable
-
     for one in failed:
         typer.echo(to_printable(f"{one.name}: {one.error}"), err=True)
     if not quiet:
         size = out.stat().st_size / 1e6
-        done = total - len(failed)
-        typer.echo(f"{done} of {total} inputs explained → {out} ({size:.2f} MB)")
+        done = len(entries) - len(failed)
+        typer.echo(f"{done} of {len(entries)} inputs explained → {out} ({size:.2f} MB)")
+    if failed:
+        raise typer.Exit(1)
+
+
+def _choose_title(inputs: list[str], sources: list[Source]) -> str:
+    if len(inputs) == 1:
+        return Path(inputs[0]).resolve().name if sources[0].path or sources[0].row else "One text"
+    return f"{len(sources)} inputs"

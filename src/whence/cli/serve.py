@@ -12,7 +12,6 @@ from typing import Annotated
 import typer
 
 from whence._util.extras import needed
-from whence.cli.errors import sentences
 from whence.errors import WhenceError
 
 EPILOG = """[bold]Examples[/bold]
@@ -70,18 +69,17 @@ def serve(
 
     It listens on this machine only, unless told otherwise, and sends nothing anywhere.
     """
-    with sentences():
-        login = _parse_login(host, auth, no_auth)
-        needed("gradio", "gradio", "web")
-        typer.echo("Loading…", err=True)
-        from whence.web.server import ServerOptions, serve_page
-        from whence.web.service import ExplanationService
+    login = _parse_login(host, auth, no_auth)
+    needed("gradio", "gradio", "web")
+    typer.echo("Loading…", err=True)
+    from whence.web.server import ServerOptions, serve_page
+    from whence.web.service import ExplanationService
 
-        with _end_on_signal():
-            service = ExplanationService.load(model or (), weights, device)
-            with serve_page(service, ServerOptions(host, port, login, queue)) as address:
-                typer.echo(f"The page is at {address} (Ctrl+C ends it).")
-                threading.Event().wait()
+    with _end_on_signal():
+        service = ExplanationService.load(model or (), weights, device)
+        with serve_page(service, ServerOptions(host, port, login, queue)) as address:
+            typer.echo(f"The page is at {address} (Ctrl+C ends it).")
+            threading.Event().wait()
 
 
 def _parse_login(host: str, auth: str | None, no_auth: bool) -> tuple[str, str] | None:

@@ -13,7 +13,7 @@ from whence.datasets.sample import Dataset, Label, Sample
 from whence.datasets.tables import Table, header_has, read_table
 from whence.errors import WhenceError
 from whence.inputs.sources import Kind
-from whence.inputs.texts import checked_text
+from whence.inputs.texts import validate_text
 
 TEXTS = ("text", "sentence", "review")
 LABELS = ("label", "class")
@@ -65,7 +65,7 @@ class Texts(Listed[list[str]]):
                 f"Row '{name}' has {len(record)} fields, the header {len(self._table.columns)}."
             )
         assert self._text is not None
-        return Sample(name, checked_text(record[self._text], f"Row '{name}'"), self._class(record))
+        return Sample(name, validate_text(record[self._text], f"Row '{name}'"), self._class(record))
 
     def _facts(self, record: list[str]) -> list[Any]:
         return [record]

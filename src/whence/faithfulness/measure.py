@@ -17,16 +17,16 @@ from typing import Any
 
 import torch
 
-from whence.api import read
 from whence.errors import WhenceError
 from whence.explanation import Explanation
 from whence.faithfulness.photos import PhotoUnits
 from whence.faithfulness.result import STEPS, Faithfulness, InputUnits, MethodCurves
 from whence.faithfulness.texts import TextUnits
+from whence.inputs import read_input
 from whence.metrics.curves import class_curves
 from whence.metrics.deletion import FRACTIONS, Progress, count_units, delete_in_order, rank_units
-from whence.models import LoadedModel, Prepared, load
-from whence.models.forward import rows_at_once
+from whence.models import LoadedModel, PreparedBatch, load
+from whence.models.forward import choose_chunk_size
 
 DRAWS = 5
 """How many random orders the random curve is the mean of by default."""
@@ -58,7 +58,7 @@ def compare(
     Raises:
         WhenceError: Something is wrong with the input, the model or the request.
     """
-    content = read(source)
+    content = read_input(source)
     if not isinstance(model, LoadedModel):
         model = load(model, "text" if isinstance(content, str) else "image")
     prepared = model.prepare([content])
@@ -71,7 +71,7 @@ def compare(
 
 def measure(
     loaded: LoadedModel,
-    prepared: Prepared,
+    prepared: PreparedBatch,
     explanations: Mapping[str, Explanation],
     *,
     draws: int = DRAWS,
@@ -105,7 +105,7 @@ def measure(
         ranks,
         count_units(ranks.shape[1], FRACTIONS),
         units.run,
-        chunk_size=rows_at_once(loaded),
+        chunk_size=choose_chunk_size(loaded),
         progress=progress,
     )
     logits = torch.cat([first.logits[:1].expand(len(ranks), 1, -1).to(logits), logits], 1)
@@ -137,13 +137,16 @@ def measure(
 
 
 def _check(
-    loaded: LoadedModel, prepared: Prepared, explanations: Mapping[str, Explanation], draws: int
+    loaded: LoadedModel,
+    prepared: PreparedBatch,
+    explanations: Mapping[str, Explanation],
+    draws: int,
 ) -> None:
     if not explanations:
         raise WhenceError("Name at least one method whose faithfulness is measured.")
     if draws < 0:
         raise WhenceError(f"The number of random draws is 0 or more, not {draws}.")
-    if len(prepared.shown) != 1 or any(len(one.scores) != 1 for one in explanations.values()):
+    if len(prepared.contents) != 1 or any(len(one.scores) != 1 for one in explanations.values()):
         raise WhenceError("Faithfulness is measured on one input at a time, not on a batch.")
     if any(e.logits.shape[-1] == 1 and not e.multi_label for e in explanations.values()):
         raise WhenceError(

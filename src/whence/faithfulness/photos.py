@@ -10,12 +10,12 @@ from whence._util.random import SeededRandom
 from whence.errors import WhenceError
 from whence.explanation import Explanation
 from whence.metrics.pixels import Fill, fill_pixels, spread_patches, upsample_maps
-from whence.models import LoadedModel, Prepared
-from whence.models.forward import logits_of
-from whence.models.scale import Scale
+from whence.models import LoadedModel, PreparedBatch
+from whence.models.forward import compute_logits
+from whence.models.image_preprocessing import PixelScale
 
 
-def hide_pixels(pixels: Tensor, hidden: Tensor, scale: Scale, fill: Fill = "zero") -> Tensor:
+def hide_pixels(pixels: Tensor, hidden: Tensor, scale: PixelScale, fill: Fill = "zero") -> Tensor:
     """Replace pixels of the model's input as if they had been replaced before normalisation.
 
     Args:
@@ -47,12 +47,12 @@ class PhotoRunner:
         fill: Fill = "zero",
     ) -> None:
         self.loaded, self.pixels, self.grid, self.fill = loaded, pixels, grid, fill
-        self.scale = Scale.of(loaded)
+        self.scale = PixelScale.from_model(loaded)
         self.size = (int(pixels.shape[-2]), int(pixels.shape[-1]))
 
     def __call__(self, deleted: Tensor, photos: Tensor) -> Tensor:
         """Logits (rows, classes) without the deleted units (rows, units) of photos (rows,)."""
-        return logits_of(self.loaded, self.delete(deleted, photos))
+        return compute_logits(self.loaded, self.delete(deleted, photos))
 
     def delete(self, deleted: Tensor, photos: Tensor) -> Tensor:
         """The model's input (rows, 3, height, width) without the deleted units."""
@@ -68,7 +68,7 @@ class PhotoUnits:
 
     words: tuple[str, ...] | None = None
 
-    def __init__(self, loaded: LoadedModel, prepared: Prepared) -> None:
+    def __init__(self, loaded: LoadedModel, prepared: PreparedBatch) -> None:
         if not isinstance(prepared.inputs, Tensor):
             raise WhenceError(f"The input of '{loaded.name}' is no photo.")
         self.run = PhotoRunner(loaded, prepared.inputs)

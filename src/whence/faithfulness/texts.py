@@ -10,9 +10,9 @@ from torch import Tensor
 from whence._util.random import SeededRandom
 from whence.errors import WhenceError
 from whence.explanation import Explanation
-from whence.models import LoadedModel, Prepared
-from whence.models.forward import logits_of
-from whence.models.loaded import word_spans
+from whence.models import LoadedModel, PreparedBatch
+from whence.models.forward import compute_logits
+from whence.models.loaded import find_word_spans
 
 
 class TextUnits:
@@ -21,7 +21,7 @@ class TextUnits:
     Words beyond the model's maximum length take no part.
     """
 
-    def __init__(self, loaded: LoadedModel, prepared: Prepared) -> None:
+    def __init__(self, loaded: LoadedModel, prepared: PreparedBatch) -> None:
         encodings = getattr(prepared.inputs, "encodings", None)
         if not encodings:
             raise WhenceError(
@@ -30,11 +30,11 @@ class TextUnits:
             )
         self.loaded = loaded
         self.word_ids: list[int | None] = encodings[0].word_ids
-        spans = word_spans(encodings[0])
+        spans = find_word_spans(encodings[0])
         self.order, self.spans = list(spans), list(spans.values())
         if len(spans) < 2:
             raise WhenceError("A text of a single word leaves nothing when it is removed.")
-        self.text: str = prepared.shown[0][: max(end for _, end in self.spans)]
+        self.text: str = prepared.contents[0][: max(end for _, end in self.spans)]
         self.words: tuple[str, ...] | None = tuple(self.text[a:b].strip() for a, b in self.spans)
 
     def scores(self, explanation: Explanation) -> Tensor:
@@ -65,7 +65,7 @@ class TextUnits:
             padding=True,
             return_tensors="pt",
         )
-        return logits_of(self.loaded, batch.to(self.loaded.device))
+        return compute_logits(self.loaded, batch.to(self.loaded.device))
 
     def render(self, deleted: Tensor) -> str:
         """The text without the deleted words (units,)."""

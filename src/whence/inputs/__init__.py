@@ -1,16 +1,18 @@
-"""What is to be explained: photos and texts, from files, arrays, strings or standard input."""
+"""Read photos and texts from files, arrays, strings or standard input."""
 
 from whence.inputs.images import image_from_array, read_image, to_rgb
+from whence.inputs.objects import read_input
 from whence.inputs.sources import Source, expand
-from whence.inputs.texts import checked_text, decoded_text, read_text
+from whence.inputs.texts import decode_text, read_text, validate_text
 
 __all__ = [
     "Source",
-    "checked_text",
-    "decoded_text",
+    "decode_text",
     "expand",
     "image_from_array",
     "read_image",
+    "read_input",
     "read_text",
     "to_rgb",
+    "validate_text",
 ]

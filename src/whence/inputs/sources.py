@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from whence._util.files import exists, is_file
 from whence.errors import WhenceError
-from whence.inputs.texts import MAX_BYTES, checked_text, decoded_text, read_text
+from whence.inputs.texts import MAX_BYTES, decode_text, read_text, validate_text
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -72,15 +72,15 @@ class Source:
             try:
                 return read_image(self.path)
             except WhenceError as error:
-                if is_file(self.path) and kind_by_name(self.path) is None:
+                if is_file(self.path) and guess_kind(self.path) is None:
                     raise WhenceError(f"{error} A text file's name ends in .txt.") from None
                 raise
         if self.path is not None:
             return read_text(self.path)
         if self.text is None:
             stdin = getattr(sys.stdin, "buffer", None)  # None if it was closed
-            return decoded_text(stdin.read(MAX_BYTES) if stdin else b"", "Standard input")
-        return checked_text(self.text)
+            return decode_text(stdin.read(MAX_BYTES) if stdin else b"", "Standard input")
+        return validate_text(self.text)
 
 
 def expand(arguments: Iterable[str]) -> list[Source]:
@@ -119,12 +119,12 @@ def _expand_one(argument: str) -> Sequence[Source]:
         return _in_folder(path) if path.is_dir() else _named(path)
     if glob.has_magic(argument):
         found = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]
-        if any(kind_by_name(file) or _is_table(file) for file in found):
+        if any(guess_kind(file) or _is_table(file) for file in found):
             return [source for file in found if is_file(file) for source in _of_file(file)]
-        if found or looks_like_path(argument):
+        if found or is_path_like(argument):
             raise WhenceError(f"No photo or text file matches '{argument}'.")
-    if looks_like_path(argument):
-        return [Source(kind_by_name(path) or "image", path)]
+    if is_path_like(argument):
+        return [Source(guess_kind(path) or "image", path)]
     return [Source("text", text=argument)]
 
 
@@ -143,12 +143,12 @@ def _named(file: Path) -> Sequence[Source]:
     """A file that was named: what is no text, and no table, is tried as a photo."""
     if _is_table(file):
         return _rows(file)
-    return [Source(kind_by_name(file) or "image", file)]
+    return [Source(guess_kind(file) or "image", file)]
 
 
 def _of_file(file: Path) -> Sequence[Source]:
     """A file that was found rather than named: what it is, only its suffix can tell."""
-    kind = kind_by_name(file)
+    kind = guess_kind(file)
     if kind is not None:
         return [Source(kind, file)]
     why = "It is neither a photo nor a text file that whence reads."
@@ -186,7 +186,7 @@ def _rows(file: Path) -> list[Source]:
     ]
 
 
-def kind_by_name(path: Path) -> Kind | None:
+def guess_kind(path: Path) -> Kind | None:
     """Whether a file is a photo or a text, as its suffix tells."""
     suffix = path.suffix.lower()
     return "image" if suffix in IMAGES else "text" if suffix in TEXTS else None
@@ -196,10 +196,10 @@ def _is_table(path: Path) -> bool:
     return path.suffix.lower() in TABLES
 
 
-def looks_like_path(argument: str) -> bool:
+def is_path_like(argument: str) -> bool:
     """Whether someone who wrote this meant a file: no spaces but slashes, or a known suffix."""
     if "\n" in argument:
         return False
     separated = os.sep in argument and not any(map(str.isspace, argument))
     path = Path(argument)
-    return separated or kind_by_name(path) is not None or _is_table(path)
+    return separated or guess_kind(path) is not None or _is_table(path)

@@ -26,24 +26,24 @@ def read_text(path: str | Path) -> str:
             content = file.read(MAX_BYTES)
     except OSError as error:
         raise WhenceError(f"'{path}' cannot be read: {error.strerror}.") from error
-    return decoded_text(content, f"'{path}'")
+    return decode_text(content, f"'{path}'")
 
 
-def decoded_text(content: bytes, name: str) -> str:
+def decode_text(content: bytes, name: str) -> str:
     """Text from UTF-8 bytes.
 
     Raises:
         WhenceError: The bytes are not UTF-8, or hold no text.
     """
     try:
-        return checked_text(content[:MAX_BYTES].decode("utf-8-sig"), name)
+        return validate_text(content[:MAX_BYTES].decode("utf-8-sig"), name)
     except UnicodeDecodeError as error:
         if len(content) >= MAX_BYTES and error.start >= MAX_BYTES - 4:  # cut within a character
-            return checked_text(content[: error.start].decode("utf-8-sig"), name)
+            return validate_text(content[: error.start].decode("utf-8-sig"), name)
         raise WhenceError(f"{name} is not text in UTF-8.") from None
 
 
-def checked_text(text: str, name: str = "The text") -> str:
+def validate_text(text: str, name: str = "The text") -> str:
     """The text itself.
 
     Raises:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from whence.errors import WhenceError
 from whence.models import LoadedModel, load
-from whence.models.scale import Scale
+from whence.models.image_preprocessing import PixelScale
 from whence.targets import find_class_names
 from whence.tracing import unwrap_model
 
@@ -104,7 +104,7 @@ def _find_size(model: nn.Module, loaded: LoadedModel | nn.Module) -> tuple[int, 
         getattr(getattr(model, "patch_embed", None), "img_size", None),
         timm_size[1:] if isinstance(timm_size, Sequence) else None,
         getattr(model, "image_size", None),
-        getattr(getattr(loaded, "preparation", None), "size", None),
+        getattr(getattr(loaded, "preprocessor", None), "size", None),
     )
     for size in candidates:
         if size is not None:
@@ -132,7 +132,7 @@ def _find_normalization(
     """Find mean and std of pixels from 0 to 1; 0.5 and 0.5 where they are not known."""
     if isinstance(loaded, LoadedModel):
         with suppress(WhenceError):  # a preparation of the user's own
-            scale = Scale.of(loaded)
+            scale = PixelScale.from_model(loaded)
             mean, std = ([v / scale.factor for v in values] for values in (scale.mean, scale.std))
             return mean, std
     timm_config = _get_timm_config(model)

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from whence._util.files import write_whole
+from whence._util.files import write_atomically
 from whence.errors import WhenceError
 from whence.maximization.objectives import InnerTarget
 
@@ -63,7 +63,7 @@ class MaximalPicture:
         path = Path(path)
         if path.suffix.lower() not in _FORMATS:
             raise WhenceError(f"'{path}' should end in {', '.join(_FORMATS)}.")
-        write_whole(path, self._encode(_FORMATS[path.suffix.lower()]))
+        write_atomically(path, self._encode(_FORMATS[path.suffix.lower()]))
 
     def _encode(self, file_format: str) -> bytes:
         buffer = io.BytesIO()

@@ -1,16 +1,17 @@
-"""The methods, by name. Every module here is a method and registers itself; `parts` is shared."""
+"""The methods of explanation, one module each, found by name in the registry."""
 
 import importlib
 import pkgutil
 
+from whence.methods.parsing import parse_methods, parse_option, parse_options
 from whence.methods.registry import (
     Description,
     Method,
+    MethodSpecification,
     available,
     build,
     describe,
     get,
-    parse,
     register,
 )
 
@@ -20,10 +21,13 @@ for _module in pkgutil.iter_modules(__path__):
 __all__ = [
     "Description",
     "Method",
+    "MethodSpecification",
     "available",
     "build",
     "describe",
     "get",
-    "parse",
+    "parse_methods",
+    "parse_option",
+    "parse_options",
     "register",
 ]

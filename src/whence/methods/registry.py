@@ -1,4 +1,4 @@
-"""Finding methods by name, describing them, and building them from options."""
+"""The registry of methods: find a method by name, describe it, build it from its options."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import math
 import numbers
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal, TypeVar
 
 from torch import Tensor
@@ -19,6 +19,8 @@ from whence import rules
 from whence.errors import WhenceError
 from whence.evidence import KINDS, Evidence
 from whence.rules import RuleSet
+
+OptionValue = bool | int | float | str | tuple[int | float | str, ...] | None
 
 
 class Method:
@@ -68,19 +70,19 @@ class Method:
 
 @dataclasses.dataclass(frozen=True)
 class Description:
-    """What there is to know about a method before it is used.
+    """The facts about a method that are known before it runs.
 
     Attributes:
         name: Its name.
         aliases: Other names.
-        summary: What it is, in a sentence.
-        citation: Where it was published.
+        summary: Its idea in a sentence.
+        citation: Its paper.
         needs: Kinds of evidence it works with.
         cost: Its work, in forward passes.
         class_specific: Whether different classes get different explanations.
         signed: Whether scores below zero speak against the class.
         inputs: ``("image",)``, ``("text",)`` or both.
-        options: Each option with its type and its default.
+        options: Each option with its type in words and its default.
     """
 
     name: str
@@ -92,7 +94,7 @@ class Description:
     class_specific: bool
     signed: bool
     inputs: tuple[str, ...]
-    options: dict[str, tuple[str, Any]]
+    options: dict[str, tuple[str, object]]
 
     def __str__(self) -> str:
         specific = "class-specific" if self.class_specific else "the same for every class"
@@ -108,13 +110,39 @@ class Description:
         return "\n".join(line for line in lines if line)
 
 
+@dataclasses.dataclass(frozen=True)
+class MethodSpecification:
+    """A method's name with its options and relevance rules.
+
+    Attributes:
+        label: Its name in tables: the text that it was parsed from.
+        name: Its name in the registry.
+        options: Its options.
+        rules: The set of relevance rules.
+    """
+
+    label: str
+    name: str
+    options: dict[str, OptionValue] = dataclasses.field(default_factory=dict)
+    rules: str = "stable"
+
+    def explain_arguments(self) -> dict[str, Any]:  # they go to a call of many types
+        """Return the arguments of `Explainer.explain` that select this method."""
+        return {"method": self.name, "rules": self.rules, **self.options}
+
+    @property
+    def description(self) -> Description:
+        """The description of the method."""
+        return describe(self.name)
+
+
 M = TypeVar("M", bound=type)
 _methods: dict[str, type[Method]] = {}
 _aliases: dict[str, str] = {}
 
 
 def register(name: str, *, aliases: tuple[str, ...] = ()) -> Callable[[M], M]:
-    """Make a method available under a name. Use as a decorator on its dataclass."""
+    """Register a method under a name. Use as a decorator on its dataclass."""
 
     def decorate(method: M) -> M:
         if not dataclasses.is_dataclass(method) or not issubclass(method, Method):
@@ -133,12 +161,12 @@ def register(name: str, *, aliases: tuple[str, ...] = ()) -> Callable[[M], M]:
 
 
 def available() -> list[str]:
-    """Names of the methods, sorted."""
+    """List the names of all methods, sorted."""
     return sorted(_methods)
 
 
 def get(name: str) -> type[Method]:
-    """The class of a method.
+    """Return the class of a method.
 
     Raises:
         WhenceError: There is no such method.
@@ -154,7 +182,7 @@ def get(name: str) -> type[Method]:
 
 
 def describe(name: str) -> Description:
-    """What a method is, what it needs and costs, and its options.
+    """Describe a method: its idea, paper, evidence, cost and options.
 
     Raises:
         WhenceError: There is no such method.
@@ -172,30 +200,28 @@ def describe(name: str) -> Description:
         signed=method.signed,
         inputs=method.inputs,
         options={
-            name: (_said(kind), default) for name, (kind, default) in _options(method).items()
+            name: (describe_type(kind), default)
+            for name, (kind, default) in _list_options(method).items()
         },
     )
 
 
-def build(name: str, options: dict[str, Any]) -> Method:
-    """A method with its options set.
+def build(name: str, options: Mapping[str, object]) -> Method:
+    """Build a method with its options.
 
     Raises:
         WhenceError: The method has no such option, or the value is of the wrong type, or no number
             to compute with.
     """
     method = get(name)
-    known = _options(method)
     for option, value in options.items():
-        if option not in known:
-            listed = ", ".join(known) or "none"
-            raise WhenceError(f"Method '{name}' has no option '{option}'. Its options: {listed}.")
-        kind = known[option][0]
-        if not _fits(value, kind):
+        kind = find_option_type(name, option)
+        if not is_of_type(value, kind):
             raise WhenceError(
-                f"Option '{option}' of method '{name}' must be {_said(kind)}, not {value!r}."
+                f"Option '{option}' of method '{name}' must be {describe_type(kind)}, not "
+                f"{value!r}."
             )
-    options = {option: _as_python(value) for option, value in options.items()}
+    options = {option: _to_python(value) for option, value in options.items()}
     try:
         built = method(**options)
     except ValueError as error:
@@ -203,78 +229,56 @@ def build(name: str, options: dict[str, Any]) -> Method:
             raise
         raise WhenceError(f"Method '{name}': {error}") from error
     for option, value in options.items():
-        if not _is_usual(value):
+        if not _is_finite(value):
             raise WhenceError(
                 f"{option}={value!r} of method '{name}' must be a finite number of at most 64 bits."
             )
     return built
 
 
-def parse(name: str, option: str, text: str) -> Any:
-    """The value of an option from what a user typed.
-
-    Raises:
-        WhenceError: The method has no such option, or the text is no value of its type.
-    """
-    known = _options(get(name))
-    if option not in known:
-        listed = ", ".join(known) or "none"
-        raise WhenceError(f"Method '{name}' has no option '{option}'. Its options: {listed}.")
-    kind = known[option][0]
-    for value in _readings(text):
-        if _fits(value, kind):
-            return value
-    raise WhenceError(f"Option '{option}' of method '{name}' must be {_said(kind)}, not {text!r}.")
-
-
-def _readings(text: str) -> list[Any]:
-    """What a text may mean, likeliest first."""
-    words: dict[str, Any] = {"true": True, "false": False, "none": None}
-    meant: list[Any] = [words[text.lower()]] if text.lower() in words else []
-    for number in (int, float):
-        try:
-            meant.append(number(text))
-        except ValueError:
-            continue
-    meant.append(text)
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    for kind in (int, float, str):
-        try:
-            meant.append(tuple(map(kind, parts)))
-        except ValueError:
-            continue
-    return meant
-
-
 _hints = functools.cache(typing.get_type_hints)
 
 
-def _options(method: type[Method]) -> dict[str, tuple[Any, Any]]:
+def find_option_type(name: str, option: str) -> object:
+    """Return the type of a method's option.
+
+    Raises:
+        WhenceError: There is no such method or option.
+    """
+    options = _list_options(get(name))
+    if option not in options:
+        listed = ", ".join(options) or "none"
+        raise WhenceError(f"Method '{name}' has no option '{option}'. Its options: {listed}.")
+    return options[option][0]
+
+
+def _list_options(method: type[Method]) -> dict[str, tuple[object, object]]:
+    """List a method's options with their types and defaults."""
     hints = _hints(method)  # type: ignore[arg-type]
     fields = dataclasses.fields(method)  # type: ignore[arg-type]
     return {field.name: (hints[field.name], field.default) for field in fields}
 
 
-def _fits(value: Any, kind: Any) -> bool:
+def is_of_type(value: object, kind: object) -> bool:
     """Whether a value is of a type: a class, a Literal, a union of these, or a tuple of one."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin is Literal:
         return isinstance(value, str) and value in inner
     if origin in (typing.Union, types.UnionType):
-        return any(_fits(value, one) for one in inner)
+        return any(is_of_type(value, one) for one in inner)
     if origin is tuple:
-        return isinstance(value, tuple | list) and all(_fits(one, inner[0]) for one in value)
+        return isinstance(value, tuple | list) and all(is_of_type(one, inner[0]) for one in value)
     if isinstance(value, bool):
         return kind is bool
     if kind is int:
         return isinstance(value, numbers.Integral)
     if kind is float:
         return isinstance(value, numbers.Real)
-    return isinstance(value, kind)
+    return isinstance(kind, type) and isinstance(value, kind)
 
 
-def _as_python(value: Any) -> Any:
-    """A number of NumPy as one of Python, which can be saved."""
+def _to_python(value: object) -> object:
+    """Convert a number of NumPy to one of Python, which can be saved."""
     if isinstance(value, bool):
         return value
     if isinstance(value, numbers.Integral):
@@ -282,29 +286,29 @@ def _as_python(value: Any) -> Any:
     return float(value) if isinstance(value, numbers.Real) else value
 
 
-def _is_usual(value: Any) -> bool:
-    """Whether a value can be computed with: no number that is NaN, infinite or beyond 64 bits."""
+def _is_finite(value: object) -> bool:
+    """Whether a value holds no number that is NaN, infinite or beyond 64 bits."""
     if isinstance(value, tuple | list):
-        return all(map(_is_usual, value))
+        return all(map(_is_finite, value))
     if isinstance(value, int):
         return -(2**63) <= value < 2**63
     return not isinstance(value, float) or math.isfinite(value)
 
 
-def _said(kind: Any) -> str:
-    """A type in words."""
+def describe_type(kind: object) -> str:
+    """Describe the type of an option in words."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin is Literal:
         return " or ".join(f"'{one}'" for one in inner)
     if origin in (typing.Union, types.UnionType):
-        return " or ".join(map(_said, inner))
+        return " or ".join(map(describe_type, inner))
     if origin is tuple:
         return {int: "whole numbers", float: "numbers", str: "words"}[inner[0]]
-    words: dict[Any, str] = {
+    words: dict[object, str] = {
         type(None): "None",
         str: "a word",
         bool: "true or false",
         int: "a whole number",
         float: "a number",
     }
-    return words.get(kind) or str(kind.__name__)
+    return words.get(kind) or str(getattr(kind, "__name__", kind))

@@ -1,17 +1,18 @@
-"""Finding and loading a model by name, with all that its inputs must go through."""
+"""Load a model by name, with its preprocessing and the names of its classes."""
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import torch
 
+from whence._util.text import first_line
 from whence.errors import WhenceError
 from whence.inputs.sources import Kind
-from whence.models.loaded import LoadedModel, Prepared
+from whence.models.loaded import LoadedModel
+from whence.models.prepared import PreparedBatch
 
-__all__ = ["EMBEDDED", "LoadedModel", "Prepared", "load"]
+__all__ = ["EMBEDDED", "LoadedModel", "PreparedBatch", "load"]
 
 _DEMO = Path(__file__).parents[1] / "demo"
 EMBEDDED: dict[Kind, Path] = {"image": _DEMO / "pets", "text": _DEMO / "sentiment"}
@@ -23,20 +24,20 @@ def load(
     weights: str | Path | None = None,
     device: str | None = None,
     *,
-    fast: bool = False,
+    compile: bool = False,
     precision: str | None = None,
 ) -> LoadedModel:
-    """Load a model, its preparation of inputs and the names of its classes.
+    """Load a model, its preprocessing and the names of its classes.
 
     Args:
         name: A folder that transformers saved to; a name on the hub; ``timm:NAME``;
             ``torchvision:NAME``; or None for the embedded model that suits the kind of input.
-        kind: ``"image"`` or ``"text"``. Needed only to choose an embedded model; otherwise the
-            model tells, and must agree.
+        kind: ``"image"`` or ``"text"``. Needed only for an embedded model; otherwise a model of
+            another kind is an error.
         weights: A safetensors file, for models of timm and torchvision.
         device: Where to run, such as ``"cpu"`` or ``"cuda"``; the best there is if left out.
-        fast: Whether to compile what is done to batches of one shape, as `Explainer` does.
-        precision: In what matrix products are computed: ``"tf32"`` on a GPU, or ``"bfloat16"``.
+        compile: Whether to compile explanations, as `Explainer` does.
+        precision: Of matrix products: ``"tf32"`` on a GPU, or ``"bfloat16"``.
 
     Raises:
         WhenceError: There is no such model, or it cannot be used.
@@ -51,7 +52,7 @@ def load(
     if weights is not None and library not in ("timm", "torchvision"):
         raise WhenceError("A weights file is for timm:NAME and torchvision:NAME only.")
     if name is None:
-        loaded = _embedded(kind)
+        loaded = _load_embedded(kind)
     elif library == "timm":
         from whence.models import timm_models
 
@@ -67,10 +68,12 @@ def load(
     if kind is not None and kind != loaded.kind:
         raise WhenceError(f"The model '{loaded.name}' explains {loaded.kind}s, not {kind}s.")
     loaded.model.to(place).eval()
-    return dataclasses.replace(loaded, device=place, fast=fast, precision=precision)
+    loaded.device, loaded.compile, loaded.precision = place, compile, precision
+    _ = loaded.explainer  # built at once, since it refuses an unknown precision
+    return loaded
 
 
-def _embedded(kind: Kind | None) -> LoadedModel:
+def _load_embedded(kind: Kind | None) -> LoadedModel:
     from whence.models import transformers_models
 
     if kind is None:
@@ -82,7 +85,7 @@ def _embedded(kind: Kind | None) -> LoadedModel:
 
 
 def find_device(name: str | None) -> torch.device:
-    """A device by name.
+    """Find a device by name; without one, the GPU if there is one, and otherwise the CPU.
 
     Raises:
         WhenceError: There is no such device here.
@@ -93,8 +96,7 @@ def find_device(name: str | None) -> torch.device:
         device = torch.device(name)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).split("\n")[0].rstrip(".")
-        raise WhenceError(f"There is no device '{name}' here: {reason}.") from None
+        raise WhenceError(f"There is no device '{name}' here: {first_line(error)}.") from None
     if device.type == "meta":
         raise WhenceError("The device 'meta' computes nothing.")
     return device

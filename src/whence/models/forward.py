@@ -1,4 +1,4 @@
-"""Plain forward passes of a model, without explaining anything."""
+"""Run a loaded model on a batch without explaining it: logits, batch sizes, pinned copies."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from whence.tracing import find_logits
 _ON_A_GPU, _ON_A_CPU = 256, 32
 
 
-def rows_at_once(loaded: LoadedModel) -> int:
-    """How many rows a forward pass should have to keep the device busy."""
+def choose_chunk_size(loaded: LoadedModel) -> int:
+    """Choose how many rows a forward pass has, so that the device is busy."""
     return _ON_A_CPU if torch.device(loaded.device).type == "cpu" else _ON_A_GPU
 
 
 @torch.no_grad()
-def logits_of(loaded: LoadedModel, inputs: Tensor | Mapping[str, Any]) -> Tensor:
-    """Logits of a batch, (rows, classes)."""
+def compute_logits(loaded: LoadedModel, inputs: Tensor | Mapping[str, Any]) -> Tensor:
+    """Compute the logits of a batch, (rows, classes)."""
     if isinstance(inputs, Tensor):
         return find_logits(loaded.model(inputs)).detach()
     return find_logits(loaded.model(**inputs)).detach()
 
 
-def on_device(pixels: Sequence[Tensor], device: torch.device | str) -> Tensor:
-    """A batch of photos on the model's device, copied while the device works."""
+def stack_on_device(pixels: Sequence[Tensor], device: torch.device | str) -> Tensor:
+    """Stack photos to a batch on the model's device, copied while the device works."""
     stacked = torch.stack(list(pixels))
     if torch.device(device).type == "cuda":
         return stacked.pin_memory().to(device, non_blocking=True)

@@ -1,4 +1,4 @@
-"""The model hub: asking it once and briefly, and saying in a sentence what went wrong."""
+"""Ask the model hub for a model or a file, with errors that say in a sentence what went wrong."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _SECONDS = 10
 
 
 def check_on_hub(name: str) -> None:
-    """Ask the hub for a model, so that a missing network or model is known in seconds.
+    """Ask the hub whether it has a model, so that a missing network or model is known in seconds.
 
     The libraries that download retry for half a minute, and then blame the cache.
 
@@ -35,16 +35,16 @@ def check_on_hub(name: str) -> None:
     except RepositoryNotFoundError:
         raise WhenceError(f"'{name}' is neither a folder nor a public model on the hub.") from None
     except OfflineModeIsEnabled:
-        raise WhenceError(_away(name, "the hub is switched off (HF_HUB_OFFLINE)")) from None
+        raise WhenceError(_explain(name, "the hub is switched off (HF_HUB_OFFLINE)")) from None
     except Exception as error:  # every HTTP library has its own
-        raise WhenceError(_away(name, "the hub cannot be reached")) from error
+        raise WhenceError(_explain(name, "the hub cannot be reached")) from error
 
 
 def fetch(name: str, filename: str) -> str:
-    """A file of a model on the hub, from the cache if it is there.
+    """Fetch a file of a model on the hub, from the cache if it is there.
 
     Raises:
-        WhenceError: It cannot be had.
+        WhenceError: There is no such file, or the hub cannot be reached.
     """
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
@@ -61,7 +61,7 @@ def fetch(name: str, filename: str) -> str:
         raise WhenceError(f"{filename} of '{name}' could not be fetched: {error}.") from error
 
 
-def _away(name: str, why: str) -> str:
+def _explain(name: str, why: str) -> str:
     return (
         f"'{name}' is not on this machine, neither as a folder nor in the hub's cache, and {why}. "
         f"Without a network, name a folder that holds a model, or leave the model out to use the "

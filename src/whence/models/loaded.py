@@ -1,55 +1,39 @@
-"""A model that is ready to explain what people have: photos and texts."""
+"""LoadedModel: a model with its preprocessing, class names and Explainer."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from whence.errors import WhenceError
 from whence.explainer import Explainer
 from whence.explanation import Explanation
 from whence.inputs.sources import Kind
 from whence.layout import Tokens
+from whence.models.prepared import PreparedBatch
 from whence.targets import resolve_classes
 
 
 @dataclass
-class Prepared:
-    """A batch as the model takes it.
-
-    Attributes:
-        inputs: What the model is called with.
-        shown: What of each input the model saw: the part of the photo that was not cropped, or the
-            text.
-        notes: For each input, what was done to it that its owner should know.
-    """
-
-    inputs: Tensor | Mapping[str, Any]
-    shown: list[Any]
-    notes: list[list[str]]
-
-
-@dataclass
 class LoadedModel:
-    """A model with all that stands between it and a photo or a text.
+    """A model with everything that it needs to explain photos or texts.
 
     Attributes:
-        name: What the user called it.
+        name: Its name, as the user gave it.
         model: The model itself.
-        kind: What it explains, ``"image"`` or ``"text"``.
+        kind: The kind of its inputs, ``"image"`` or ``"text"``.
         class_names: Names of its classes, where they are known.
-        class_count: How many classes it tells apart.
-        preparation: Makes a batch of photos or texts into what the model takes.
-        tokenizer: For text.
-        device: Where the model lies.
-        fast: As for `Explainer`.
+        class_count: The number of its classes.
+        preprocessor: Prepares a batch of photos or texts for the model.
+        tokenizer: The tokenizer of a text model.
+        device: The device of the model.
+        compile: As for `Explainer`.
         precision: As for `Explainer`.
-        explainer: The one that explains all batches, so that what it compiled is used again.
     """
 
     name: str
@@ -57,63 +41,64 @@ class LoadedModel:
     kind: Kind
     class_names: dict[int, str]
     class_count: int
-    preparation: Callable[[Sequence[Any]], Prepared] = field(repr=False)
+    preprocessor: Callable[[Sequence[Any]], PreparedBatch] = field(repr=False)
     tokenizer: Any = field(default=None, repr=False)
     device: torch.device | str = "cpu"
-    fast: bool = False
+    compile: bool = False
     precision: str | None = None
-    explainer: Explainer = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        self.explainer = Explainer(
+    @cached_property
+    def explainer(self) -> Explainer:
+        """The Explainer of all batches: one, so that its compiled programs are used again."""
+        return Explainer(
             self.model,
             class_names=self.class_names,
             tokenizer=self.tokenizer,
-            compile=self.fast,
+            compile=self.compile,
             precision=self.precision,  # type: ignore[arg-type]  # which refuses other words
         )
 
-    def plain(self) -> LoadedModel:
-        """The same that compiles nothing, for inputs of which few have the same shape."""
-        return dataclasses.replace(self, fast=False)
+    def to_eager(self) -> LoadedModel:
+        """Return this model without compiling, for inputs of which few have the same shape."""
+        return dataclasses.replace(self, compile=False)
 
-    def prepare(self, inputs: Sequence[Any]) -> Prepared:
-        """Make photos (RGB) or texts into a batch that the model takes, on its device.
+    def prepare(self, inputs: Sequence[Any]) -> PreparedBatch:
+        """Prepare photos (RGB) or texts as a batch on the model's device.
 
         Raises:
             WhenceError: An input holds nothing that the model could read, or sizes differ.
         """
-        prepared = self.preparation(inputs)
+        prepared = self.preprocessor(inputs)
         prepared.inputs = prepared.inputs.to(self.device)  # type: ignore[union-attr]
         return prepared
 
-    def check(self, target: Any = None, classes: Any = None) -> None:
-        """Refuse classes that the model does not have, before any work.
+    def check_classes(self, target: Any = None, classes: Any = None) -> None:
+        """Refuse classes that the model does not have.
 
         Raises:
             WhenceError: There is no such class.
         """
         resolve_classes(torch.zeros(1, self.class_count), self.class_names, target, classes)
 
-    def explain(self, prepared: Prepared, **request: Any) -> Explanation:
-        """Explain a prepared batch; the request is that of `Explainer.explain`."""
+    def explain(self, prepared: PreparedBatch, **request: Any) -> Explanation:
+        """Explain a prepared batch; the arguments are those of `Explainer.explain`."""
         explanation = self.explainer.explain(prepared.inputs, **request)
         encodings = getattr(prepared.inputs, "encodings", None)
         if explanation.tokens is not None and encodings:
-            texts = [_as_written(e, t) for e, t in zip(encodings, prepared.shown, strict=True)]
+            texts = [_cut_words(e, t) for e, t in zip(encodings, prepared.contents, strict=True)]
             explanation.tokens = dataclasses.replace(explanation.tokens, texts=texts)
         return explanation
 
 
-def _as_written(encoding: Any, text: str) -> list[str]:
-    """The words of a text as they stand in it, not as the tokenizer spells them."""
-    spans = word_spans(encoding)
+def _cut_words(encoding: Any, text: str) -> list[str]:
+    """Cut a text into its words as they are written, not as the tokenizer spells them."""
+    spans = find_word_spans(encoding)
     count = max(spans, default=-1) + 1
     return [text[slice(*spans.get(n, (0, 0)))].strip() for n in range(count)]
 
 
-def word_spans(encoding: Any) -> dict[int, tuple[int, int]]:
-    """Where each word of a fast tokenizer's encoding stands in the text: [start, end)."""
+def find_word_spans(encoding: Any) -> dict[int, tuple[int, int]]:
+    """Find where each word of a fast tokenizer's encoding stands in the text: [start, end)."""
     spans: dict[int, tuple[int, int]] = {}
     for word, (start, end) in zip(encoding.word_ids, encoding.offsets, strict=True):
         if word is not None:
@@ -122,22 +107,8 @@ def word_spans(encoding: Any) -> dict[int, tuple[int, int]]:
     return spans
 
 
-def stacked(pixels: Sequence[Tensor], shown: list[Any], notes: list[list[str]]) -> Prepared:
-    """A batch of prepared photos.
-
-    Raises:
-        WhenceError: Their sizes differ.
-    """
-    if len({tuple(one.shape) for one in pixels}) > 1:
-        raise WhenceError(
-            "The photos have different sizes even when prepared for the model; explain them one by "
-            "one."
-        )
-    return Prepared(torch.stack(list(pixels)), shown, notes)
-
-
-def one_sample(explanation: Explanation, sample: int, prepared: Prepared) -> Explanation:
-    """The explanation of one input of a batch, without the padding that the batch needed."""
+def select_sample(explanation: Explanation, sample: int, prepared: PreparedBatch) -> Explanation:
+    """Select the explanation of one input of a batch, without the padding of the batch."""
     chosen = slice(sample, sample + 1)
     scores, tokens = explanation.scores[chosen], explanation.tokens
     if tokens is not None:

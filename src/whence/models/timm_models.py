@@ -1,4 +1,4 @@
-"""Models of timm, by name."""
+"""Load models of timm by name, with weights from the hub or a file."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from whence.errors import WhenceError
-from whence.models.geometry import timm_geometry
 from whence.models.hub import fetch
+from whence.models.image_preprocessing import CenterCropPreprocessor
 from whence.models.loaded import LoadedModel
-from whence.models.weights import class_count_in, put_weights, read_weights
+from whence.models.weights import count_classes, load_weights, read_weights
 from whence.targets import find_class_names
 
 
@@ -30,19 +30,19 @@ def load(name: str, weights: str | Path | None) -> LoadedModel:
         near = ", ".join(timm.list_models(f"*{name}*")[:3])
         hint = f" Did you mean one of {near}?" if near and name else ""
         raise WhenceError(f"timm has no model '{name}'.{hint}")
-    model = _with_weights(timm, name, weights)
+    model = _create_model(timm, name, weights)
     config = timm.data.resolve_data_config(model=model)
     return LoadedModel(
         name=f"timm:{name}",
         model=model.float(),
         kind="image",
-        class_names=find_class_names(model) or _imagenet_names(timm, model),
+        class_names=find_class_names(model) or _find_imagenet_names(timm, model),
         class_count=model.num_classes,
-        preparation=timm_geometry(config),
+        preprocessor=CenterCropPreprocessor.from_timm(config),
     )
 
 
-def _with_weights(timm: Any, name: str, weights: str | Path | None) -> Any:
+def _create_model(timm: Any, name: str, weights: str | Path | None) -> Any:
     config = timm.get_pretrained_cfg(name)
     if weights is None:
         if config is None or not config.hf_hub_id:
@@ -53,14 +53,14 @@ def _with_weights(timm: Any, name: str, weights: str | Path | None) -> Any:
     tensors = read_weights(weights)
     classifier = config.classifier if config else None
     first = classifier[0] if isinstance(classifier, tuple | list) else classifier
-    count = class_count_in(tensors, first or "head", 1000)
+    count = count_classes(tensors, first or "head", 1000)
     model = timm.create_model(name, pretrained=False, num_classes=count)
-    put_weights(model, tensors, weights)
+    load_weights(model, tensors, weights)
     return model
 
 
-def _imagenet_names(timm: Any, model: Any) -> dict[int, str]:
-    """Names of ImageNet's classes, for models that were trained on it."""
+def _find_imagenet_names(timm: Any, model: Any) -> dict[int, str]:
+    """Find the names of ImageNet's classes, for models that were trained on it."""
     subset = timm.data.infer_imagenet_subset(model)
     if not subset:
         return {}

@@ -1,4 +1,4 @@
-"""Models of torchvision, by name, with weights from a file."""
+"""Load models of torchvision by name, with weights from a file."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from PIL import Image
 from torch import nn
 
 from whence.errors import WhenceError
-from whence.models.geometry import Geometry
+from whence.models.image_preprocessing import CenterCropPreprocessor
 from whence.models.loaded import LoadedModel
-from whence.models.weights import class_count_in, put_weights, read_weights
+from whence.models.weights import count_classes, load_weights, read_weights
 
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -40,23 +40,23 @@ def load(name: str, weights: str | Path | None) -> LoadedModel:
     tensors = read_weights(weights)
     model = models.get_model(name, weights=None)
     classifier = [n for n, module in model.named_modules() if isinstance(module, nn.Linear)][-1]
-    count = class_count_in(tensors, classifier, 1000)
+    count = count_classes(tensors, classifier, 1000)
     if count != 1000:
         model = models.get_model(name, weights=None, num_classes=count)
-    put_weights(model, tensors, weights)
+    load_weights(model, tensors, weights)
     side = int(getattr(model, "image_size", 224))
     return LoadedModel(
         name=f"torchvision:{name}",
         model=model,
         kind="image",
-        class_names=_imagenet_names(models, name) if count == 1000 else {},
+        class_names=_find_imagenet_names(models, name) if count == 1000 else {},
         class_count=count,
-        preparation=Geometry(
+        preprocessor=CenterCropPreprocessor(
             (side, side), round(side * 256 / 224), _MEAN, _STD, Image.Resampling.BILINEAR
         ),
     )
 
 
-def _imagenet_names(models: Any, name: str) -> dict[int, str]:
+def _find_imagenet_names(models: Any, name: str) -> dict[int, str]:
     names = models.get_model_weights(name).DEFAULT.meta.get("categories", ())
     return dict(enumerate(names))

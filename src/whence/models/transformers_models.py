@@ -1,23 +1,22 @@
-"""Models of transformers, from a folder or the hub."""
+"""Load models of transformers from a folder or the hub."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
 from whence._util.files import is_file, is_folder
+from whence._util.text import first_line
 from whence.errors import WhenceError
 from whence.inputs.sources import Kind
-from whence.models.geometry import crop_notes, narrowed, processors_box, seen_image
 from whence.models.hub import check_on_hub
-from whence.models.loaded import LoadedModel, Prepared, stacked
-from whence.models.text import TextPreparation
+from whence.models.image_preprocessing import ProcessorPreprocessor
+from whence.models.loaded import LoadedModel
+from whence.models.text_preprocessing import TextPreprocessor
 from whence.targets import find_class_names
 
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
@@ -29,15 +28,15 @@ def load(name: str | Path) -> LoadedModel:
     Raises:
         WhenceError: There is no such model, or it is not a classifier that whence can use.
     """
-    place = _place(name)
+    place = _find_place(name)
     local = isinstance(place, Path)
     if isinstance(place, Path):
         check_folder(place)
-    with _quiet_transformers():
+    with _silence_transformers():
         if local:
             return _from_pretrained(str(place), str(name), local_files_only=True)
         try:
-            # What is in the cache is used without asking the hub.
+            # A model in the cache is used without asking the hub.
             return _from_pretrained(str(place), str(name), local_files_only=True)
         except WhenceError as error:
             if isinstance(error.__cause__, ValueError):  # it is there, and it is not usable
@@ -46,8 +45,8 @@ def load(name: str | Path) -> LoadedModel:
             return _from_pretrained(str(place), str(name), local_files_only=False)
 
 
-def _place(name: str | Path) -> Path | str:
-    """The folder, or the name on the hub.
+def _find_place(name: str | Path) -> Path | str:
+    """Find the folder of a model, or else take its name for one on the hub.
 
     Raises:
         WhenceError: It can only be a folder, and there is none.
@@ -66,10 +65,10 @@ def _place(name: str | Path) -> Path | str:
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse a folder that lacks what a model needs, or that holds it only pickled.
+    """Refuse a folder that holds no model, or only pickled weights.
 
     Raises:
-        WhenceError: It says what is missing.
+        WhenceError: A file is missing or damaged.
     """
     config = folder / "config.json"
     if not config.is_file():
@@ -96,7 +95,7 @@ def _from_pretrained(place: str, name: str, local_files_only: bool) -> LoadedMod
     common = {"local_files_only": local_files_only, "trust_remote_code": False}
     try:
         config = library.AutoConfig.from_pretrained(place, **common)
-        kind = kind_of(config)
+        kind = find_kind(config)
         task = "ImageClassification" if kind == "image" else "SequenceClassification"
         model, info = getattr(library, f"AutoModelFor{task}").from_pretrained(
             place, config=config, use_safetensors=True, output_loading_info=True, **common
@@ -109,32 +108,30 @@ def _from_pretrained(place: str, name: str, local_files_only: bool) -> LoadedMod
         else:
             processor = library.AutoTokenizer.from_pretrained(place, **common)
     except Exception as error:  # transformers raises many kinds, some from other libraries
-        raise _as_sentence(name, error) from error
+        raise _to_error(name, error) from error
     _check_complete(name, info)
     if kind == "text":
         _check_tokenizer(name, processor, config)
-    return _loaded(name, kind, model.float(), processor)
+    return _build(name, kind, model.float(), processor)
 
 
-def _loaded(name: str, kind: Kind, model: Any, processor: Any) -> LoadedModel:
-    preparation: Any
-    if kind == "image":
-        preparation = ImagePreparation(processor)
-    else:
-        preparation = TextPreparation(processor, model)
+def _build(name: str, kind: Kind, model: Any, processor: Any) -> LoadedModel:
+    is_text = kind == "text"
     return LoadedModel(
         name=name,
         model=model,
         kind=kind,
         class_names=find_class_names(model),
         class_count=model.config.num_labels,
-        preparation=preparation,
-        tokenizer=processor if kind == "text" else None,
+        preprocessor=TextPreprocessor(processor, model)
+        if is_text
+        else ProcessorPreprocessor(processor),
+        tokenizer=processor if is_text else None,
     )
 
 
-def kind_of(config: Any) -> Kind:
-    """Whether a model is for images or texts, told by its configuration."""
+def find_kind(config: Any) -> Kind:
+    """Find the kind of a model's inputs in its configuration."""
     for architecture in getattr(config, "architectures", None) or ():
         if "ForImageClassification" in architecture:
             return "image"
@@ -142,25 +139,6 @@ def kind_of(config: Any) -> Kind:
             return "text"
     sees = any(hasattr(config, field) for field in ("image_size", "num_channels"))
     return "image" if sees else "text"
-
-
-class ImagePreparation:
-    """Photos through an image processor of transformers."""
-
-    def __init__(self, processor: Any) -> None:
-        self.processor = processor
-
-    def __call__(self, images: Sequence[Image.Image]) -> Prepared:
-        """Prepare a batch of photos, one by one: some processors keep their proportions."""
-        pixels, shown = [], []
-        for image in images:
-            given = narrowed(image) if getattr(self.processor, "do_center_crop", False) else image
-            one = self.processor([given], return_tensors="pt")["pixel_values"][0]
-            pixels.append(one)
-            shown.append(seen_image(image, one, self.processor))
-        boxes = [processors_box(image.size, self.processor) for image in images]
-        notes = [crop_notes(image.size, box) for image, box in zip(images, boxes, strict=True)]
-        return stacked(pixels, shown, notes)
 
 
 def _check_complete(name: str, info: Any) -> None:
@@ -183,32 +161,28 @@ def _check_tokenizer(name: str, tokenizer: Any, config: Any) -> None:
         )
 
 
-def _as_sentence(name: str, error: Exception) -> WhenceError:
-    said = _first_line(error)
-    if "Could not import module" in said:  # the reason is further down
+def _to_error(name: str, error: Exception) -> WhenceError:
+    message = first_line(error)
+    if "Could not import module" in message:  # the reason is further down
         root: BaseException = error
         while root.__cause__ is not None:
             root = root.__cause__
-        said = f"transformers cannot be imported here ({_first_line(root)})"
+        message = f"transformers cannot be imported here ({first_line(root)})"
     if "trust_remote_code" in str(error):
         return WhenceError(
             f"'{name}' needs code of its own, which whence does not run; load it yourself and use "
             f"Explainer(model)."
         )
-    if "Unrecognized configuration class" in said:
+    if "Unrecognized configuration class" in message:
         return WhenceError(f"'{name}' is not a classifier of images or texts.")
-    if "safetensors" in said and "no file named" in said:
+    if "safetensors" in message and "no file named" in message:
         return WhenceError(f"'{name}' has no weights in safetensors, and whence opens no pickles.")
-    return WhenceError(f"'{name}' cannot be loaded: {said or type(error).__name__}.")
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).split("\n")[0].strip().rstrip(".:")
+    return WhenceError(f"'{name}' cannot be loaded: {message or type(error).__name__}.")
 
 
 @contextlib.contextmanager
-def _quiet_transformers() -> Iterator[None]:
-    """No progress bars and no warnings while loading: what matters is raised as an error."""
+def _silence_transformers() -> Iterator[None]:
+    """Switch off progress bars and warnings while loading: problems are raised as errors."""
     logging: Any = importlib.import_module("transformers.utils.logging")
     before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity(logging.CRITICAL)

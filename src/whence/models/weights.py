@@ -1,4 +1,4 @@
-"""Weights from a safetensors file, never from a pickle."""
+"""Read weights from a safetensors file, never from a pickle, and load them into a model."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from whence.errors import WhenceError
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file.
+    """Read the tensors of a safetensors file.
 
     Raises:
-        WhenceError: There is no such file, or it is something else.
+        WhenceError: There is no such file, or it is no safetensors file.
     """
     path = Path(path)
     if not is_file(path):
@@ -30,11 +30,11 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
         raise WhenceError(f"'{path}' is not a safetensors file, or is damaged.{hint}") from error
 
 
-def put_weights(model: nn.Module, tensors: dict[str, Tensor], path: str | Path) -> None:
-    """Give a model its weights.
+def load_weights(model: nn.Module, tensors: dict[str, Tensor], path: str | Path) -> None:
+    """Load weights into a model.
 
     Raises:
-        WhenceError: They are those of another model.
+        WhenceError: They are weights of another model.
     """
     own = model.state_dict()
     missing = sorted(own.keys() - tensors.keys())
@@ -49,8 +49,8 @@ def put_weights(model: nn.Module, tensors: dict[str, Tensor], path: str | Path) 
     model.load_state_dict(tensors)
 
 
-def class_count_in(tensors: dict[str, Tensor], classifier: str, default: int) -> int:
-    """How many classes weights are for, told by the bias or the weight of the classifier."""
+def count_classes(tensors: dict[str, Tensor], classifier: str, default: int) -> int:
+    """Count the classes that weights are for, by the bias or the weight of the classifier."""
     for name in (f"{classifier}.bias", f"{classifier}.weight"):
         if name in tensors:
             return len(tensors[name])

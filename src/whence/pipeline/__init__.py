@@ -1,6 +1,13 @@
-"""Many inputs explained in one go, in batches, with a file for each result."""
+"""From photos and texts to explanations and result files, a batch at a time."""
 
-from whence.pipeline.explain import Explained, How, explained
-from whence.pipeline.run import Request, Result, run
+from whence.pipeline.explain import ExplainedInput, ExplainSettings, explain_sources
+from whence.pipeline.run import InputResult, OutputSettings, explain_to_files
 
-__all__ = ["Explained", "How", "Request", "Result", "explained", "run"]
+__all__ = [
+    "ExplainSettings",
+    "ExplainedInput",
+    "InputResult",
+    "OutputSettings",
+    "explain_sources",
+    "explain_to_files",
+]

@@ -1,42 +1,43 @@
-"""Reading and explaining many inputs, a batch at a time; what becomes of them is up to others."""
+"""Read, prepare and explain many inputs, a batch at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from whence import methods
-from whence import rules as rule_sets
+from whence._util.text import first_line
 from whence.errors import WhenceError
 from whence.explanation import Explanation
 from whence.inputs.sources import Kind, Source
-from whence.methods.specification import Chosen
-from whence.models import LoadedModel, Prepared, load
-from whence.models.loaded import one_sample
+from whence.methods import registry
+from whence.methods.registry import MethodSpecification
+from whence.models import LoadedModel, PreparedBatch, load
+from whence.models.loaded import select_sample
+from whence.models.prepared import join_batches
+from whence.rules import get as get_rules
 
 
 @dataclass(frozen=True)
-class How:
-    """What to explain with.
+class ExplainSettings:
+    """The model, the methods and the classes of explanations.
 
     Attributes:
         methods: The methods; each input is explained by all of them.
         model: As `whence.models.load` takes it.
         weights: A weights file.
-        device: Where to run.
+        device: The device of the model.
         targets: Classes to explain, by name or index; the predicted one if there are none.
-        top: Instead, the number of highest classes.
+        top: Instead, the number of most probable classes.
         batch: How many inputs are in memory at once.
-        memory: Gibibytes that methods of many forward passes may take.
-        fast: Whether to compile what is done to batches of one shape.
-        precision: In what matrix products are computed.
+        memory: Gibibytes, as `Explainer.explain` takes them.
+        compile: Whether to compile explanations.
+        precision: Of matrix products.
     """
 
-    methods: tuple[Chosen, ...]
+    methods: tuple[MethodSpecification, ...]
     model: str | None = None
     weights: Path | None = None
     device: str | None = None
@@ -44,22 +45,22 @@ class How:
     top: int | None = None
     batch: int = 16
     memory: float | None = None
-    fast: bool = False
+    compile: bool = False
     precision: str | None = None
 
     def check(self) -> None:
-        """Refuse what is known to be wrong before a model is loaded.
+        """Refuse wrong settings before a model is loaded.
 
         Raises:
             WhenceError: There is no such method, option or rule set, or classes contradict.
         """
         for one in self.methods:
-            methods.build(one.name, one.options)
-            rule_sets.get(one.rules)
-        self.classes()
+            registry.build(one.name, one.options)
+            get_rules(one.rules)
+        self.target_arguments()
 
-    def classes(self) -> dict[str, Any]:
-        """Which classes, as `Explainer.explain` takes them.
+    def target_arguments(self) -> dict[str, int | str | list[str]]:
+        """Return the classes as arguments of `Explainer.explain`.
 
         Raises:
             WhenceError: Both targets and a number were given.
@@ -72,159 +73,153 @@ class How:
             return {"target": self.targets[0]}
         return {"classes": list(self.targets)} if self.targets else {}
 
-    def load(self, sources: Sequence[Source]) -> dict[str, LoadedModel]:
-        """The model for each kind of input, if there is one, with classes that it has.
+    def load_models(self, sources: Sequence[Source]) -> dict[Kind, LoadedModel]:
+        """Load the model for each kind of input, and check its classes.
 
         Raises:
             WhenceError: There is no such model, or it lacks a class.
         """
-
-        def loaded_for(kind: Kind | None) -> LoadedModel:
-            return load(
-                self.model,
-                kind,
-                self.weights,
-                self.device,
-                fast=self.fast,
-                precision=self.precision,
-            )
-
         if self.model is not None or self.weights is not None:
-            loaded = loaded_for(None)
-            models = {str(loaded.kind): loaded}
+            loaded = self._load(None)
+            models = {loaded.kind: loaded}
         else:
             readable = [source for source in sources if source.problem is None]
             kinds = sorted({source.kind for source in readable or sources})
-            models = {str(kind): loaded_for(kind) for kind in kinds}
+            models = {kind: self._load(kind) for kind in kinds}
         for loaded in models.values():
-            loaded.check(**self.classes())
+            loaded.check_classes(**self.target_arguments())
         return models
+
+    def _load(self, kind: Kind | None) -> LoadedModel:
+        return load(
+            self.model,
+            kind,
+            self.weights,
+            self.device,
+            compile=self.compile,
+            precision=self.precision,
+        )
 
 
 @dataclass(frozen=True)
-class Explained:
-    """What became of one input.
+class ExplainedInput:
+    """The explanations of one input, or its error.
 
     Attributes:
-        place: Which of the inputs it is, counted from 0.
+        index: Which of the inputs it is, counted from 0.
         loaded: The model.
         explanations: By the methods' labels; empty if it failed.
         prepared: The input as the model took it, a batch of one; None if it failed.
         error: Why it failed.
     """
 
-    place: int
+    index: int
     loaded: LoadedModel
     explanations: dict[str, Explanation] = field(default_factory=dict)
-    prepared: Prepared | None = None
+    prepared: PreparedBatch | None = None
     error: str | None = None
 
 
-def explained(
-    how: How, sources: Sequence[Source], models: dict[str, LoadedModel]
-) -> Iterator[Explained]:
-    """Explain inputs, in an order that suits the models.
+def explain_sources(
+    settings: ExplainSettings, sources: Sequence[Source], models: dict[Kind, LoadedModel]
+) -> Iterator[ExplainedInput]:
+    """Explain inputs, model by model; inputs that fail come with their error.
 
     Args:
-        how: With what.
+        settings: The methods and classes.
         sources: The inputs.
-        models: What `How.load` loaded for them.
+        models: The models that `ExplainSettings.load_models` loaded for them.
 
     Raises:
-        WhenceError: The request cannot be met for any input. What is wrong with single inputs is
-            told of each.
+        WhenceError: No input can be explained.
     """
-    for place, source in enumerate(sources):
+    for index, source in enumerate(sources):
         if source.problem is not None or source.kind not in models:
             other = next(iter(models.values()))
-            wrong = f"The model '{other.name}' explains {other.kind}s, not {source.kind}s."
-            yield Explained(place, other, error=source.problem or wrong)
-    usable = [(at, source.kind) for at, source in enumerate(sources) if source.problem is None]
+            mismatch = f"The model '{other.name}' explains {other.kind}s, not {source.kind}s."
+            yield ExplainedInput(index, other, error=source.problem or mismatch)
+    readable = [index for index, source in enumerate(sources) if source.problem is None]
     for kind, loaded in models.items():
-        places = [at for at, kind_of in usable if kind_of == kind]
-        unsuited = _for_others_only(how, kind, models)
+        indices = [index for index in readable if sources[index].kind == kind]
+        unsuited = _find_unsuited_method(settings, kind, models)
         if unsuited:
-            # There are inputs that it explains: these have failed, not the request.
-            yield from (Explained(place, loaded, error=unsuited) for place in places)
+            # It explains inputs of the other kind: these inputs fail, and the others do not.
+            yield from (ExplainedInput(index, loaded, error=unsuited) for index in indices)
             continue
-        worker = _Worker(how, loaded, sources)
-        for start in range(0, len(places), how.batch):
-            yield from worker.work(places[start : start + how.batch])
+        explainer = _BatchExplainer(settings, loaded, sources)
+        for start in range(0, len(indices), settings.batch):
+            yield from explainer.explain(indices[start : start + settings.batch])
 
 
-def _for_others_only(how: How, kind: str, models: dict[str, LoadedModel]) -> str | None:
-    for one in how.methods:
-        explains = one.about.inputs
-        if kind not in explains and models.keys() & set(explains):
-            return f"Method '{one.name}' explains {' and '.join(explains)}s only."
+def _find_unsuited_method(
+    settings: ExplainSettings, kind: Kind, models: dict[Kind, LoadedModel]
+) -> str | None:
+    for one in settings.methods:
+        kinds = one.description.inputs
+        if kind not in kinds and set(models) & set(kinds):
+            return f"Method '{one.name}' explains {' and '.join(kinds)}s only."
     return None
 
 
-class _Worker:
-    """Explains inputs with one model."""
+class _BatchExplainer:
+    """Explain batches of inputs with one model."""
 
-    def __init__(self, how: How, loaded: LoadedModel, sources: Sequence[Source]) -> None:
-        self.how = how
+    def __init__(
+        self, settings: ExplainSettings, loaded: LoadedModel, sources: Sequence[Source]
+    ) -> None:
+        self.settings = settings
         self.loaded = loaded
         self.sources = sources
-        self.worked_before = False
+        self.has_succeeded = False
 
-    def work(self, places: Sequence[int]) -> Iterator[Explained]:
-        """Read a batch and explain it, together where prepared sizes agree."""
-        groups: dict[Any, list[tuple[int, Any]]] = {}
-        for place in places:
+    def explain(self, indices: Sequence[int]) -> Iterator[ExplainedInput]:
+        """Read and prepare inputs one by one; explain those of one size together."""
+        groups: dict[object, dict[int, PreparedBatch]] = {}
+        for index in indices:
             try:
-                content = self.sources[place].read()
-                prepared = self.loaded.prepare([content])
+                prepared = self.loaded.prepare([self.sources[index].read()])
             except WhenceError as error:
-                yield self._failed(place, error)
+                yield self._fail(index, error)
                 continue
             except Exception as error:  # one odd input must not end the others
-                said = f"It cannot be prepared: {type(error).__name__}: {error}."
-                yield self._failed(place, said)
+                message = f"It cannot be prepared: {type(error).__name__}: {error}."
+                yield self._fail(index, message)
                 continue
-            if isinstance(prepared.inputs, torch.Tensor):
-                groups.setdefault(prepared.inputs.shape, []).append((place, prepared))
-            else:
-                groups.setdefault("text", []).append((place, content))
+            pixels = prepared.inputs if isinstance(prepared.inputs, torch.Tensor) else None
+            size = None if pixels is None else pixels.shape  # texts are padded to one length
+            groups.setdefault(size, {})[index] = prepared
         for group in groups.values():
-            yield from self._explain_group([p for p, _ in group], self._join([c for _, c in group]))
+            yield from self._explain_group(group)
 
-    def _join(self, parts: list[Any]) -> Prepared:
-        if isinstance(parts[0], str):
-            return self.loaded.prepare(parts)
-        pixels = torch.cat([part.inputs for part in parts])
-        shown = [image for part in parts for image in part.shown]
-        return Prepared(pixels, shown, [notes for part in parts for notes in part.notes])
-
-    def _part(self, prepared: Prepared, sample: int) -> Prepared:
-        chosen = slice(sample, sample + 1)
-        if isinstance(prepared.inputs, torch.Tensor):
-            return Prepared(prepared.inputs[chosen], prepared.shown[chosen], prepared.notes[chosen])
-        return self.loaded.prepare(prepared.shown[chosen])
-
-    def _explain_group(self, group: list[int], prepared: Prepared) -> Iterator[Explained]:
+    def _explain_group(self, group: dict[int, PreparedBatch]) -> Iterator[ExplainedInput]:
+        parts = list(group.values())
+        batch = parts[0] if len(parts) == 1 else join_batches(parts, self.loaded.tokenizer)
         try:
-            found = {one.label: self._explain(prepared, one) for one in self.how.methods}
+            by_label = {one.label: self._explain(batch, one) for one in self.settings.methods}
         except WhenceError as error:
-            if len(group) == 1 and not self.worked_before:
-                # Nothing is known to work: the model or the request is wrong, not this input.
+            if len(group) == 1 and not self.has_succeeded:
+                # Nothing is known to work: the model or the settings are wrong, not this input.
                 raise
             if len(group) == 1:
-                yield self._failed(group[0], error)
+                yield self._fail(next(iter(group)), error)
                 return
-            for sample, place in enumerate(group):
-                yield from self._explain_group([place], self._part(prepared, sample))
+            for index, prepared in group.items():
+                yield from self._explain_group({index: prepared})
             return
-        self.worked_before = True
-        for sample, place in enumerate(group):
-            alone = {label: one_sample(one, sample, prepared) for label, one in found.items()}
-            yield Explained(place, self.loaded, alone, self._part(prepared, sample))
+        self.has_succeeded = True
+        for sample, (index, prepared) in enumerate(group.items()):
+            selected = {label: select_sample(one, sample, batch) for label, one in by_label.items()}
+            yield ExplainedInput(index, self.loaded, selected, prepared)
 
-    def _explain(self, prepared: Prepared, method: Chosen) -> Explanation:
-        asked = {**self.how.classes(), **method.request(), "memory": self.how.memory}
+    def _explain(self, batch: PreparedBatch, method: MethodSpecification) -> Explanation:
+        settings = self.settings
         try:
-            return self.loaded.explain(prepared, **asked)
+            return self.loaded.explain(
+                batch,
+                **settings.target_arguments(),
+                **method.explain_arguments(),
+                memory=settings.memory,
+            )
         except WhenceError:
             raise
         except torch.OutOfMemoryError:
@@ -232,8 +227,9 @@ class _Worker:
                 "The device's memory is too small; give a smaller --batch or --memory."
             ) from None
         except Exception as error:  # a model or a method of the user's may raise anything
-            said = str(error).split("\n")[0].rstrip(".")
-            raise WhenceError(f"Model or method failed: {type(error).__name__}: {said}.") from error
+            raise WhenceError(
+                f"Model or method failed: {type(error).__name__}: {first_line(error)}."
+            ) from error
 
-    def _failed(self, place: int, error: WhenceError | str) -> Explained:
-        return Explained(place, self.loaded, error=str(error))
+    def _fail(self, index: int, error: WhenceError | str) -> ExplainedInput:
+        return ExplainedInput(index, self.loaded, error=str(error))

@@ -1,117 +1,170 @@
-"""Explaining many inputs, with a file for each part of each result."""
+"""Explain inputs, write each result to files named after its input, and a summary of all."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from PIL import Image
 
 from whence import render
+from whence._util.files import check_writable, exists, stage_files
 from whence.errors import WhenceError
 from whence.explanation import Explanation
 from whence.inputs.sources import Source
 from whence.pipeline import summary
-from whence.pipeline.explain import Explained, How, explained
-from whence.pipeline.naming import Planned, check_free, plan
-from whence.pipeline.writing import moved_when_whole
+from whence.pipeline.explain import ExplainedInput, ExplainSettings, explain_sources
+from whence.pipeline.summary import SummaryEntry
+
+_MAX_NAME_LENGTH = 60
 
 
 @dataclass(frozen=True)
-class Request:
-    """What to explain with, and where to put it.
+class OutputSettings:
+    """The folder and the form of result files.
 
     Attributes:
-        how: What to explain with: one method.
-        out: The folder for results.
+        folder: The folder for results.
         image_format: ``"png"`` or ``"svg"``.
         force: Whether results may replace files.
     """
 
-    how: How
-    out: Path
+    folder: Path
     image_format: str = "png"
     force: bool = False
 
 
 @dataclass(frozen=True)
-class Result:
-    """What became of one input.
+class InputResult:
+    """The result of one input, whose files are written.
 
     Attributes:
+        index: Which of the inputs it is, counted from 0.
         entry: Its entry in the summary.
         explanation: The explanation; None if it failed.
     """
 
-    entry: dict[str, Any]
+    index: int
+    entry: SummaryEntry
     explanation: Explanation | None = None
 
 
-def run(
-    request: Request,
-    sources: Sequence[Source],
-    report: Callable[[Result], None] = lambda _: None,
-) -> dict[str, Any]:
-    """Explain all inputs, and write a file for each part of each result.
+def explain_to_files(
+    settings: ExplainSettings, output: OutputSettings, sources: Sequence[Source]
+) -> Generator[InputResult]:
+    """Explain all inputs by one method, and write a file for each part of each result.
 
-    Args:
-        request: How.
-        sources: What.
-        report: Is told of each input as soon as it is done.
+    The summary is written when the iterator ends or is closed.
 
-    Returns:
-        The summary, inputs in the order they were given in.
+    Yields:
+        Each result as soon as it is written. An input that failed has an error in its entry.
 
     Raises:
-        WhenceError: The request cannot be met for any input. What is wrong with single inputs is
-            in the summary.
+        WhenceError: No input can be explained, or the folder cannot be written to.
     """
-    request.how.check()
-    planned = plan(sources, request.image_format)
-    with moved_when_whole(request.out):
-        pass  # so that a folder that cannot be written to is known before the work
-    earlier = summary.earlier_entries(request.out, request.force)
-    if not request.force:
-        check_free(planned, request.out)
-    models = request.how.load(sources)
-    entries: dict[str, dict[str, Any]] = {}
+    settings.check()
+    names = choose_names(sources)
+    files = [
+        _name_files(name, source, output.image_format)
+        for name, source in zip(names, sources, strict=True)
+    ]
+    check_writable(output.folder)
+    earlier = summary.read_entries(output.folder, output.force)
+    if not output.force:
+        _check_absent([output.folder / name for one in files for name in one.values()])
+    models = settings.load_models(sources)
+    entries: dict[int, SummaryEntry] = {}
     try:
-        for one in explained(request.how, sources, models):
-            result = _result(request, planned[one.place], one)
-            entries[result.entry["name"]] = result.entry
-            report(result)
-    finally:  # also when interrupted: what is in the folder is told
-        ordered = [entries[one.name] for one in planned if one.name in entries]
-        if ordered:
-            summary.write(request.out, ordered, earlier)
-    return summary.document(request.out, ordered)
+        for one in explain_sources(settings, sources, models):
+            index = one.index
+            result = _write_result(output, names[index], sources[index], files[index], one)
+            entries[index] = result.entry
+            yield result
+    finally:  # also when interrupted, since files of some inputs are written
+        if entries:
+            ordered = [entries[index] for index in sorted(entries)]
+            summary.write(output.folder, ordered, earlier)
 
 
-def _result(request: Request, planned: Planned, one: Explained) -> Result:
-    if one.prepared is None:
-        return _failed(request, planned, one, str(one.error))
-    (explanation,) = one.explanations.values()
-    try:
-        _write(request.out, planned, explanation, one.prepared.shown[0])
-    except WhenceError as error:
-        return _failed(request, planned, one, str(error))
-    entry = summary.found(planned, one.loaded.name, explanation, one.prepared.notes[0])
-    return Result(entry, explanation)
+def choose_names(sources: Sequence[Source]) -> list[str]:
+    """Choose the names of result files without their suffix: one for each input, all distinct."""
+    names: list[str] = []
+    taken: set[str] = set()
+    for source in sources:
+        wanted = _name_after(source)
+        name, number = wanted, 1
+        # Some file systems do not distinguish upper case from lower.
+        while name.casefold() in taken:
+            number += 1
+            name = f"{wanted}-{number}"
+        taken.add(name.casefold())
+        names.append(name)
+    return names
 
 
-def _write(out: Path, planned: Planned, explanation: Explanation, shown: Any) -> None:
-    with moved_when_whole(out) as folder:
-        explanation.save(folder / planned.files["explanation"])
-        if "figure" in planned.files:
-            figure = render.draw_figure(shown, explanation, title=planned.name)
-            figure.save(folder / planned.files["figure"])
+def _name_after(source: Source) -> str:
+    if source.path is not None:
+        name = source.path.stem
+    elif source.row is not None:
+        name = source.row.replace(", row ", "-")
+    elif source.text is None:
+        name = "stdin"
+    else:
+        name = "-".join(re.findall(r"\w+", source.text.lower())[:6])
+    name = re.sub(r"[^\w.()+ -]+", "_", name).strip(". ")
+    # File systems limit names to 255 bytes, and a letter may take four.
+    return name[:_MAX_NAME_LENGTH].strip(" -_.") or source.kind
+
+
+def _name_files(name: str, source: Source, image_format: str) -> dict[str, str]:
+    is_image = source.kind == "image"
+    display = {"figure": f"{name}.{image_format}"} if is_image else {"page": f"{name}.html"}
+    return {**display, "explanation": f"{name}.safetensors"}
+
+
+def _check_absent(files: Sequence[Path]) -> None:
+    present = [file for file in files if exists(file)]
+    if present:
+        more = f" and {len(present) - 1} more exist" if len(present) > 1 else " exists"
+        raise WhenceError(
+            f"'{present[0]}'{more} already. Give --force to write over, or another folder with "
+            f"--out."
+        )
+
+
+def _write_result(
+    output: OutputSettings, name: str, source: Source, files: dict[str, str], one: ExplainedInput
+) -> InputResult:
+    error, model = one.error, one.loaded.name
+    if one.prepared is not None:
+        (explanation,) = one.explanations.values()
+        try:
+            _write_files(output.folder, name, files, explanation, one.prepared.contents[0])
+        except WhenceError as problem:
+            error = str(problem)
         else:
-            page = render.format_text_page(explanation, title=planned.name)
-            (folder / planned.files["page"]).write_text(page, encoding="utf-8")
+            notes = one.prepared.notes[0]
+            entry = summary.describe_result(name, source, model, files, explanation, notes)
+            return InputResult(one.index, entry, explanation)
+    if output.force:  # an earlier result of that name is not this input's
+        for file in files.values():
+            (output.folder / file).unlink(missing_ok=True)
+    return InputResult(one.index, summary.describe_failure(name, source, model, str(error)))
 
 
-def _failed(request: Request, planned: Planned, one: Explained, error: str) -> Result:
-    if request.force:  # an earlier result of that name is not this input's
-        for file in planned.files.values():
-            (request.out / file).unlink(missing_ok=True)
-    return Result(summary.failed(planned, one.loaded.name, error))
+def _write_files(
+    folder: Path,
+    name: str,
+    files: dict[str, str],
+    explanation: Explanation,
+    content: Image.Image | str,
+) -> None:
+    with stage_files(folder) as stage:
+        explanation.save(stage / files["explanation"])
+        if isinstance(content, Image.Image):
+            render.draw_figure(content, explanation, title=name).save(stage / files["figure"])
+        else:
+            page = render.format_text_page(explanation, title=name)
+            (stage / files["page"]).write_text(page, encoding="utf-8")

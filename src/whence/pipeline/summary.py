@@ -1,4 +1,4 @@
-"""What was found, as data for scripts and as a sentence for people."""
+"""The summary of results: entries for scripts in summary.json, and a sentence for people."""
 
 from __future__ import annotations
 
@@ -6,81 +6,128 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from whence._util.files import exists
+from whence._util.files import exists, stage_files
 from whence.errors import WhenceError
 from whence.explanation import Explanation
-from whence.pipeline.naming import Planned
-from whence.pipeline.writing import moved_when_whole
+from whence.inputs.sources import Kind, Source
 from whence.version import __version__
 
 _FORMAT = "whence summary 1"
 _FILE = "summary.json"
 _TOP = 5
-_PLACES = (
+_NINTHS = (
     *("the upper left", "the top", "the upper right"),
     *("the left", "the middle", "the right"),
     *("the lower left", "the bottom", "the lower right"),
 )
 
 
-def found(
-    planned: Planned, model: str, explanation: Explanation, notes: list[str]
-) -> dict[str, Any]:
-    """The entry for an input that was explained."""
-    classes = _classes(explanation)
+class ClassSummary(TypedDict):
+    """One explained class: its probability and the units with the highest scores."""
+
+    index: int
+    name: str
+    probability: float | None
+    top: list[dict[str, Any]]
+
+
+class SummaryEntry(TypedDict):
+    """The summary of one input."""
+
+    name: str
+    input: str
+    kind: Kind
+    model: str
+    files: dict[str, str]
+    classes: list[ClassSummary]
+    notes: list[str]
+    error: str | None
+    method: NotRequired[str]
+    class_specific: NotRequired[bool]
+    settings: NotRequired[dict[str, Any]]
+    details: NotRequired[Any]
+    sentence: NotRequired[str]
+
+
+class Summary(TypedDict):
+    """The summary of several inputs; names of files are relative to the folder."""
+
+    format: str
+    version: str
+    folder: str
+    inputs: list[SummaryEntry]
+
+
+def describe_result(
+    name: str,
+    source: Source,
+    model: str,
+    files: dict[str, str],
+    explanation: Explanation,
+    notes: list[str],
+) -> SummaryEntry:
+    """Describe the result of one input."""
+    classes = _describe_classes(explanation)
     if explanation.class_note:
         notes = [*notes, explanation.class_note]
     return {
-        **_asked(planned, model),
+        "name": name,
+        "input": source.title,
+        "kind": source.kind,
+        "model": model,
         "method": explanation.method,
         "class_specific": explanation.class_specific,
         "settings": explanation.settings,
         "details": None if explanation.details is None else explanation.details[0],
-        "files": planned.files,
+        "files": files,
         "classes": classes,
-        "sentence": _sentence(explanation, classes),
+        "sentence": _write_sentence(explanation, classes),
         "notes": notes,
         "error": None,
     }
 
 
-def failed(planned: Planned, model: str | None, error: str) -> dict[str, Any]:
-    """The entry for an input that could not be explained."""
-    return {**_asked(planned, model), "files": {}, "classes": [], "notes": [], "error": error}
+def describe_failure(name: str, source: Source, model: str, error: str) -> SummaryEntry:
+    """Describe an input that could not be explained."""
+    return {
+        "name": name,
+        "input": source.title,
+        "kind": source.kind,
+        "model": model,
+        "files": {},
+        "classes": [],
+        "notes": [],
+        "error": error,
+    }
 
 
-def _asked(planned: Planned, model: str | None) -> dict[str, Any]:
-    source = planned.source
-    return {"name": planned.name, "input": source.title, "kind": source.kind, "model": model}
-
-
-def _classes(explanation: Explanation) -> list[dict[str, Any]]:
-    """Each explained class of the only sample: its name, probability and strongest parts."""
+def _describe_classes(explanation: Explanation) -> list[ClassSummary]:
+    """Describe each explained class of the only sample."""
     indices = explanation.target[0].reshape(-1).tolist()
     return [
         {
             "index": index,
             "name": one.name if explanation.target_names else str(index),
             "probability": None if one.probability is None else round(one.probability, 6),
-            "top": _strongest(explanation, at),
+            "top": _find_highest(explanation, number),
         }
-        for at, (index, one) in enumerate(zip(indices, explanation.classes(), strict=True))
+        for number, (index, one) in enumerate(zip(indices, explanation.classes(), strict=True))
     ]
 
 
-def _strongest(explanation: Explanation, at: int) -> list[dict[str, Any]]:
-    """The words or patches with the highest scores."""
+def _find_highest(explanation: Explanation, number: int) -> list[dict[str, Any]]:
+    """Find the words or patches with the highest scores for a class, counted from 0."""
     if explanation.grid is None:
-        words = list(enumerate(explanation.words(0, at)))
+        words = list(enumerate(explanation.words(0, number)))
         words.sort(key=lambda numbered: -numbered[1][1])
         return [{"word": w, "position": n, "score": score} for n, (w, score) in words[:_TOP]]
-    scores = _scores(explanation, at)
+    scores = _select_scores(explanation, number)
     highest = scores.topk(min(_TOP, len(scores)))
     columns = explanation.grid[1]
     return [
@@ -89,52 +136,53 @@ def _strongest(explanation: Explanation, at: int) -> list[dict[str, Any]]:
     ]
 
 
-def _scores(explanation: Explanation, at: int) -> Tensor:
+def _select_scores(explanation: Explanation, number: int) -> Tensor:
     scores = explanation.scores[0]
-    return scores if scores.dim() == 1 else scores[at]
+    return scores if scores.dim() == 1 else scores[number]
 
 
-def _sentence(explanation: Explanation, classes: Sequence[dict[str, Any]]) -> str:
-    """The decision and its main ground, for each class."""
+def _write_sentence(explanation: Explanation, classes: Sequence[ClassSummary]) -> str:
+    """Write a sentence: each class, its probability and the parts with the highest scores."""
     parts = []
-    for at, (one, told) in enumerate(zip(classes, explanation.classes(), strict=True)):
-        said = one["name"] if told.probability is None else f"{one['name']} ({told.percent})"
+    for number, (one, facts) in enumerate(zip(classes, explanation.classes(), strict=True)):
+        decision = one["name"] if facts.probability is None else f"{one['name']} ({facts.percent})"
         if explanation.grid is not None:
-            ground = _place(_scores(explanation, at).reshape(1, *explanation.grid))
+            scores = _select_scores(explanation, number)
+            reason = _find_ninth(scores.reshape(1, *explanation.grid))
         else:
-            ground = ", ".join(f"“{top['word']}”" for top in one["top"][:3] if top["score"] > 0)
-        parts.append(f"{said}, most of all because of {ground}" if ground else said)
+            reason = ", ".join(f"“{top['word']}”" for top in one["top"][:3] if top["score"] > 0)
+        parts.append(f"{decision}, most of all because of {reason}" if reason else decision)
     return "; ".join(parts)
 
 
-def _place(scores: Tensor) -> str:
-    """Which ninth of the photo holds the most; nothing if none does."""
+def _find_ninth(scores: Tensor) -> str:
+    """Name the ninth of the photo with the highest scores; empty if no score is positive."""
     ninths = F.adaptive_avg_pool2d(scores.float().clamp(min=0), 3).flatten()
-    return _PLACES[int(ninths.argmax())] if torch.any(ninths > 0) else ""
+    return _NINTHS[int(ninths.argmax())] if torch.any(ninths > 0) else ""
 
 
-def document(out: Path, entries: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The summary of several inputs. File names in it are relative to the folder."""
+def build(folder: Path, entries: Sequence[SummaryEntry]) -> Summary:
+    """Build the summary of several inputs."""
     return {
         "format": _FORMAT,
         "version": __version__,
-        "folder": os.fsencode(out).decode("utf-8", "replace"),
+        "folder": os.fsencode(folder).decode("utf-8", "replace"),
         "inputs": list(entries),
     }
 
 
-def as_json(content: dict[str, Any]) -> str:
-    """JSON that keeps every script readable."""
-    return json.dumps(content, ensure_ascii=False, indent=2)
+def to_json(summary: Summary) -> str:
+    """Convert a summary to JSON, with letters of every script as they are."""
+    return json.dumps(summary, ensure_ascii=False, indent=2)
 
 
-def earlier_entries(out: Path, force: bool) -> list[dict[str, Any]]:
-    """The entries of a summary that is in the folder already.
+def read_entries(folder: Path, force: bool) -> list[SummaryEntry]:
+    """Read the entries of the summary in a folder; none if there is no summary.
 
     Raises:
-        WhenceError: There is a file of that name that whence did not write.
+        WhenceError: The file there is no summary of whence, and `force` is not set.
     """
-    path = out / _FILE
+    path = folder / _FILE
     if not exists(path):
         return []
     try:
@@ -152,11 +200,11 @@ def earlier_entries(out: Path, force: bool) -> list[dict[str, Any]]:
 
 
 def write(
-    out: Path, entries: Sequence[dict[str, Any]], earlier: Sequence[dict[str, Any]] = ()
+    folder: Path, entries: Sequence[SummaryEntry], earlier: Sequence[SummaryEntry] = ()
 ) -> None:
-    """Write the folder's summary: what it told before, and these entries."""
+    """Write a folder's summary: these entries, and earlier ones of other names."""
     new = {entry["name"] for entry in entries}
     kept = [entry for entry in earlier if entry.get("name") not in new]
-    with moved_when_whole(out) as folder:
-        content = as_json(document(out, [*kept, *entries]))
-        (folder / _FILE).write_text(content + "\n", encoding="utf-8")
+    with stage_files(folder) as stage:
+        content = to_json(build(folder, [*kept, *entries]))
+        (stage / _FILE).write_text(content + "\n", encoding="utf-8")

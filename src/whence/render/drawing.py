@@ -12,7 +12,7 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
-from whence._util.files import write_whole
+from whence._util.files import write_atomically
 from whence._util.text import data_uri
 from whence.errors import WhenceError
 
@@ -168,7 +168,7 @@ class Figure:
             content = encode_png(self.to_image(_FINE), dpi=96 * _FINE)
         else:
             raise WhenceError(f"'{path}' must end in .png or .svg.")
-        write_whole(Path(path), content)
+        write_atomically(Path(path), content)
 
     def _repr_svg_(self) -> str:
         return self.to_svg()

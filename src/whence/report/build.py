@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from whence import methods
-from whence._util.files import exists, write_whole
+from whence._util.files import check_writable, exists, write_atomically
 from whence._util.fingerprint import hash_weights, list_versions
 from whence.errors import WhenceError
 from whence.faithfulness import STEPS
-from whence.inputs.sources import Source
-from whence.methods.specification import Chosen
+from whence.inputs.sources import Kind, Source
+from whence.methods import MethodSpecification
 from whence.models import LoadedModel
-from whence.pipeline import Explained, How, explained
-from whence.pipeline.writing import moved_when_whole
+from whence.pipeline import ExplainedInput, ExplainSettings, explain_sources
 from whence.report.entry import Entry, build_entry
 from whence.report.page import render_page
 
@@ -34,7 +33,7 @@ class ReportRequest:
         force: Whether the page may replace a file.
     """
 
-    how: How
+    how: ExplainSettings
     out: Path
     title: str = "Report"
     faithfulness: bool = True
@@ -62,12 +61,12 @@ def build_report(
     """
     request.how.check()
     _check_place(request.out, request.force)
-    models = request.how.load(sources)
+    models = request.how.load_models(sources)
     names = shorten_names(sources)
     entries: dict[int, Entry] = {}
-    for one in explained(request.how, sources, models):
-        entry = _build_entry(request, names[one.place], sources[one.place], one)
-        entries[one.place] = entry
+    for one in explain_sources(request.how, sources, models):
+        entry = _build_entry(request, names[one.index], sources[one.index], one)
+        entries[one.index] = entry
         on_entry(entry)
     ordered = [entries[place] for place in range(len(sources))]
     if all(one.error is not None for one in ordered):
@@ -76,7 +75,7 @@ def build_report(
             f"{ordered[0].error}"
         )
     page = render_page(request.title, ordered, list_settings(request, models))
-    write_whole(request.out, page.encode("utf-8", "replace"))
+    write_atomically(request.out, page.encode("utf-8", "replace"))
     return ordered
 
 
@@ -87,10 +86,12 @@ def shorten_names(sources: Sequence[Source]) -> list[str]:
     return [_shorten_name(one, shared) for one in sources]
 
 
-def list_settings(request: ReportRequest, models: Mapping[str, LoadedModel]) -> dict[str, object]:
+def list_settings(request: ReportRequest, models: Mapping[Kind, LoadedModel]) -> dict[str, object]:
     """Settings and versions, so that the page can be made again."""
     how = request.how
-    classes = how.classes().get("classes", how.classes().get("target", "the predicted one"))
+    classes = how.target_arguments().get(
+        "classes", how.target_arguments().get("target", "the predicted one")
+    )
     settings: dict[str, object] = {
         "models": [
             {
@@ -118,14 +119,14 @@ def list_settings(request: ReportRequest, models: Mapping[str, LoadedModel]) -> 
     return settings
 
 
-def _list_options(method: Chosen) -> dict[str, object]:
+def _list_options(method: MethodSpecification) -> dict[str, object]:
     """The options that the method runs with, defaults included."""
     built = methods.build(method.name, method.options)
     rules = {"rules": method.rules} if built.propagates else {}
     return {**rules, **dataclasses.asdict(built)}  # type: ignore[call-overload]
 
 
-def _build_entry(request: ReportRequest, name: str, source: Source, one: Explained) -> Entry:
+def _build_entry(request: ReportRequest, name: str, source: Source, one: ExplainedInput) -> Entry:
     try:
         entry = build_entry(name, source.kind, one, request.faithfulness)
     except WhenceError as error:
@@ -149,5 +150,4 @@ def _check_place(out: Path, force: bool) -> None:
         raise WhenceError(
             f"'{out}' exists already. Give --force to write over it, or another name with --out."
         )
-    with moved_when_whole(out.parent):
-        pass  # so that a folder that cannot be written to is known before the work
+    check_writable(out.parent)  # before the work

@@ -13,7 +13,7 @@ from whence.errors import WhenceError
 from whence.explanation import ExplainedClass, Explanation
 from whence.faithfulness import STEPS, Faithfulness, MethodCurves, measure
 from whence.inputs.sources import Kind
-from whence.pipeline import Explained
+from whence.pipeline import ExplainedInput
 from whence.render.templates import render_macro
 from whence.render.words import list_words
 from whence.report.images import bound_aspect_ratio, encode_map, encode_photo
@@ -96,7 +96,7 @@ class Entry:
         return self.results[: len({result.method for result in self.results})]
 
 
-def build_entry(name: str, kind: Kind, explained: Explained, faithfulness: bool) -> Entry:
+def build_entry(name: str, kind: Kind, explained: ExplainedInput, faithfulness: bool) -> Entry:
     """Collect the results of an input.
 
     Args:
@@ -116,7 +116,7 @@ def build_entry(name: str, kind: Kind, explained: Explained, faithfulness: bool)
             measured = measure(explained.loaded, explained.prepared, explanations, draws=0)
         except WhenceError as error:  # the explanation is there all the same
             notes.append(f"faithfulness was not measured: {first_line(error)}")
-    shown = explained.prepared.shown[0]
+    shown = explained.prepared.contents[0]
     first = next(iter(explanations.values()))
     return Entry(
         name,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from whence._util.text import to_printable
 from whence.errors import WhenceError
-from whence.models import LoadedModel, Prepared
+from whence.models import LoadedModel, PreparedBatch
 from whence.render.colors import Floats, lab_to_srgb, lch_to_lab, to_bytes, to_hex
 
 
@@ -34,7 +34,9 @@ class HeadAttention:
     grid: tuple[int, int] | None
 
 
-def compute_head_attention(loaded: LoadedModel, prepared: Prepared, token: int) -> HeadAttention:
+def compute_head_attention(
+    loaded: LoadedModel, prepared: PreparedBatch, token: int
+) -> HeadAttention:
     """Compute the attention of one token in all heads.
 
     Raises:

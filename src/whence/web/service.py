@@ -16,8 +16,8 @@ from whence._util.text import format_probability
 from whence.errors import WhenceError
 from whence.explanation import Explanation
 from whence.inputs.sources import Kind
-from whence.models import LoadedModel, Prepared, load
-from whence.models.forward import logits_of
+from whence.models import LoadedModel, PreparedBatch, load
+from whence.models.forward import compute_logits
 from whence.targets import resolve_classes
 from whence.web.limits import MAX_CLASSES, MAX_METHODS
 from whence.web.result_cache import ResultCache
@@ -63,7 +63,7 @@ class Prediction:
 
     key: tuple[str, str]
     loaded: LoadedModel
-    prepared: Prepared
+    prepared: PreparedBatch
     classes: list[ClassProbability]
 
     @property
@@ -74,7 +74,7 @@ class Prediction:
     @property
     def photo(self) -> Image.Image | None:
         """The part of a photo that the model saw; None for a text."""
-        shown = self.prepared.shown[0]
+        shown = self.prepared.contents[0]
         return shown if isinstance(shown, Image.Image) else None
 
     def resolve_classes(self, chosen: object, default_count: int = 1) -> list[int]:
@@ -223,11 +223,11 @@ def _choose_name(name: str, others: Collection[str]) -> str:
 def _predict(key: tuple[str, str], loaded: LoadedModel, page_input: PageInput) -> Prediction:
     if isinstance(page_input, UploadedPhoto):
         prepared = loaded.prepare([page_input.image])
-        prepared.shown = [photo.copy() for photo in prepared.shown]
-        prepared.shown[0].thumbnail((SHOWN_SIDE, SHOWN_SIDE))
+        prepared.contents = [photo.copy() for photo in prepared.contents]
+        prepared.contents[0].thumbnail((SHOWN_SIDE, SHOWN_SIDE))
     else:
         prepared = loaded.prepare([page_input.text])
-    logits = logits_of(loaded, prepared.inputs)[0].double().cpu()
+    logits = compute_logits(loaded, prepared.inputs)[0].double().cpu()
     return Prediction(key, loaded, prepared, _rank_classes(loaded, logits))
 
 

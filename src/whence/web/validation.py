@@ -11,7 +11,7 @@ from functools import cached_property
 from PIL import Image, UnidentifiedImageError
 
 from whence.errors import WhenceError
-from whence.inputs import checked_text, to_rgb
+from whence.inputs import to_rgb, validate_text
 from whence.web.limits import (
     MAX_PHOTO_BYTES,
     MAX_PHOTO_PIXELS,
@@ -101,4 +101,4 @@ def check_text(text: object) -> SubmittedText:
         raise WhenceError(
             f"A text may have {MAX_TEXT_CHARACTERS:,} characters; this one has {len(text):,}."
         )
-    return SubmittedText(checked_text(text))
+    return SubmittedText(validate_text(text))

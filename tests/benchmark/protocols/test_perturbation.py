@@ -35,7 +35,7 @@ def test_perturbation_is_what_the_paper_says(vit, photos, unit, method):
         predicted = int(clean.argmax())
         assert (row["label"], row["predicted"]) == (label, predicted)
         for which, index in (("predicted", predicted), ("target", label)):
-            scores = vit.explain(prepared, target=index, **chosen.request())
+            scores = vit.explain(prepared, target=index, **chosen.explain_arguments())
             values = scores.heatmap() if unit == "pixels" else scores.scores
             values = values.flatten().tolist()
             for order, sign in (("positive", -1), ("negative", 1)):
@@ -65,7 +65,7 @@ def test_perturbation_is_what_the_paper_says(vit, photos, unit, method):
 
 def test_perturbation_compiles_for_whole_batches_only(vit, photos, programs):
     fast, batch, method = (
-        dataclasses.replace(vit, fast=True),
+        dataclasses.replace(vit, compile=True),
         read_samples(photos, 4),
         choose_one("tiba"),
     )

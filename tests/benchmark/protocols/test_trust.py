@@ -36,7 +36,7 @@ def test_trust_of_texts(bert, reviews):
 def test_trust_compiles_once_for_all_photos(vit, photos, programs):
     batch, method = read_samples(photos, 3), choose_one("tiba")
     found = []
-    for loaded in (vit, dataclasses.replace(vit, fast=True)):
+    for loaded in (vit, dataclasses.replace(vit, compile=True)):
         judged = build_protocol("trust", {"draws": 2, "cascade": 1})
         judged.start([sample.name for sample in batch], seed=0)
         found.append([judge(judged, loaded, [sample], method)[0] for sample in batch])
@@ -51,7 +51,10 @@ def test_trust_compiles_once_for_all_photos(vit, photos, programs):
 def test_trust_compiles_nothing_for_single_texts(bert, reviews, programs):
     judged = build_protocol("trust", {"draws": 2, "cascade": 1})
     judge(
-        judged, dataclasses.replace(bert, fast=True), read_samples(reviews, 2), choose_one("tiba")
+        judged,
+        dataclasses.replace(bert, compile=True),
+        read_samples(reviews, 2),
+        choose_one("tiba"),
     )
     assert programs == []
 

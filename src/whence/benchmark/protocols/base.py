@@ -14,7 +14,7 @@ from torch import Tensor
 from whence.benchmark.columns import Columns
 from whence.benchmark.labels import LabelMapping
 from whence.errors import WhenceError
-from whence.methods.specification import Chosen
+from whence.methods import MethodSpecification
 from whence.models import LoadedModel
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class BenchmarkProtocol(Generic[Prepared_]):
         raise NotImplementedError
 
     def compute_rows(
-        self, loaded: LoadedModel, samples: Sequence[Prepared_], method: Chosen
+        self, loaded: LoadedModel, samples: Sequence[Prepared_], method: MethodSpecification
     ) -> list[Row]:
         """Judge a method on a batch: a row for each sample, in order.
 
@@ -167,7 +167,7 @@ class BenchmarkProtocol(Generic[Prepared_]):
         return []
 
     def explain_example(
-        self, loaded: LoadedModel, sample: Sample, method: Chosen
+        self, loaded: LoadedModel, sample: Sample, method: MethodSpecification
     ) -> tuple[Image.Image | str, Explanation]:
         """Explain a sample, for the class that this protocol explains.
 
@@ -175,7 +175,7 @@ class BenchmarkProtocol(Generic[Prepared_]):
             The model's input to show (a photo, or the text), and the explanation.
         """
         prepared = loaded.prepare([sample.content])
-        return prepared.shown[0], loaded.explain(prepared, **method.request())
+        return prepared.contents[0], loaded.explain(prepared, **method.explain_arguments())
 
 
 def has_numbers(results: Mapping[str, Columns], column: str) -> bool:
@@ -203,7 +203,10 @@ def to_numbers(values: Tensor) -> list[Any]:
 
 
 def explain_batch(
-    loaded: LoadedModel, inputs: ModelInputs, method: Chosen, target: Sequence[int] | None = None
+    loaded: LoadedModel,
+    inputs: ModelInputs,
+    method: MethodSpecification,
+    target: Sequence[int] | None = None,
 ) -> Explanation:
     """Explain inputs that lie on the device already."""
-    return loaded.explainer.explain(inputs, target=target, **method.request())
+    return loaded.explainer.explain(inputs, target=target, **method.explain_arguments())

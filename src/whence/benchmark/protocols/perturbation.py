@@ -26,13 +26,13 @@ from whence.benchmark.protocols.base import (
 from whence.errors import WhenceError
 from whence.explanation import Explanation
 from whence.faithfulness.photos import PhotoRunner
-from whence.methods.specification import Chosen
+from whence.methods import MethodSpecification
 from whence.metrics.curves import area_under_curve, class_curves
 from whence.metrics.deletion import FRACTIONS, Order, count_units, delete_in_order, rank_units
 from whence.metrics.pixels import Fill
 from whence.models import LoadedModel
-from whence.models.forward import on_device, rows_at_once
-from whence.models.scale import Scale
+from whence.models.forward import choose_chunk_size, stack_on_device
+from whence.models.image_preprocessing import PixelScale
 
 if TYPE_CHECKING:
     from whence.datasets import Sample
@@ -77,12 +77,12 @@ class PerturbationProtocol(BenchmarkProtocol[PreparedPhoto]):
 
     @override
     def prepare(self, loaded: LoadedModel, sample: Sample) -> PreparedPhoto:
-        Scale.of(loaded)
+        PixelScale.from_model(loaded)
         return prepare_photo(loaded, sample)
 
     @override
     def compute_rows(
-        self, loaded: LoadedModel, samples: Sequence[PreparedPhoto], method: Chosen
+        self, loaded: LoadedModel, samples: Sequence[PreparedPhoto], method: MethodSpecification
     ) -> list[Row]:
         rows: dict[int, Row] = {}
         for group in group_by_shape(samples):
@@ -91,10 +91,10 @@ class PerturbationProtocol(BenchmarkProtocol[PreparedPhoto]):
         return [rows[at] for at in range(len(samples))]
 
     def _compute_rows(
-        self, loaded: LoadedModel, photos: Sequence[PreparedPhoto], method: Chosen
+        self, loaded: LoadedModel, photos: Sequence[PreparedPhoto], method: MethodSpecification
     ) -> list[Row]:
         labels = [self.labels.find_index(loaded, one.sample) for one in photos]
-        pixels = on_device([one.pixels for one in photos], loaded.device)
+        pixels = stack_on_device([one.pixels for one in photos], loaded.device)
         predicted = explain_batch(loaded, pixels, method)
         classes: list[int] = predicted.target.tolist()
         maps, inputs = [self._unit_scores(predicted)], list(range(len(photos)))
@@ -107,7 +107,7 @@ class PerturbationProtocol(BenchmarkProtocol[PreparedPhoto]):
             # Each batch has another number of them, for which compiling does not pay.
             others = list(targets)
             target = explain_batch(
-                loaded.plain(), pixels[others], method, target=list(targets.values())
+                loaded.to_eager(), pixels[others], method, target=list(targets.values())
             )
             maps.append(self._unit_scores(target))
             for number, at in enumerate(others):
@@ -166,7 +166,7 @@ class PerturbationProtocol(BenchmarkProtocol[PreparedPhoto]):
                 loaded, pixels, predicted.grid if self.unit == "patches" else None, self.fill
             ),
             of_photo.repeat(len(_ORDERS)),
-            chunk_size=rows_at_once(loaded),
+            chunk_size=choose_chunk_size(loaded),
         ).reshape(len(_ORDERS), len(maps), len(self._steps) - 1, -1)
         clean = predicted.logits.to(logits)[of_photo][None, :, None]
         return torch.cat([clean.expand(len(_ORDERS), -1, -1, -1), logits], 2)

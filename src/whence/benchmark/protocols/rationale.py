@@ -25,7 +25,7 @@ from whence.benchmark.word_lists import UNREAD, WordListRunner, encode_words, su
 from whence.errors import WhenceError
 from whence.explanation import Explanation
 from whence.layout import Tokens
-from whence.methods.specification import Chosen
+from whence.methods import MethodSpecification
 from whence.metrics.curves import class_curves
 from whence.metrics.deletion import count_units, delete_in_order, rank_units
 from whence.metrics.rationale import (
@@ -35,9 +35,9 @@ from whence.metrics.rationale import (
     comprehensiveness,
     sufficiency,
 )
-from whence.models import LoadedModel, Prepared
-from whence.models.forward import rows_at_once
-from whence.models.loaded import one_sample
+from whence.models import LoadedModel, PreparedBatch
+from whence.models.forward import choose_chunk_size
+from whence.models.loaded import select_sample
 
 if TYPE_CHECKING:
     from whence.datasets import Sample
@@ -84,7 +84,7 @@ class RationaleProtocol(BenchmarkProtocol["Sample"]):
 
     @override
     def compute_rows(
-        self, loaded: LoadedModel, samples: Sequence[Sample], method: Chosen
+        self, loaded: LoadedModel, samples: Sequence[Sample], method: MethodSpecification
     ) -> list[Row]:
         targets = [self._find_target(loaded, sample) for sample in samples]
         encoded = encode_words(loaded, [sample.words for sample in samples])
@@ -147,7 +147,7 @@ class RationaleProtocol(BenchmarkProtocol["Sample"]):
             torch.cat([counts, words[:, None] - counts]),
             WordListRunner(loaded, [sample.words for sample in samples]),
             torch.arange(len(samples)).repeat(2),
-            chunk_size=rows_at_once(loaded),
+            chunk_size=choose_chunk_size(loaded),
         )
         chances = class_curves(logits, targets.repeat(2))["probability"].cpu()
         without, only = chances.reshape(2, len(samples), -1)
@@ -210,11 +210,11 @@ class RationaleProtocol(BenchmarkProtocol["Sample"]):
 
     @override
     def explain_example(
-        self, loaded: LoadedModel, sample: Sample, method: Chosen
+        self, loaded: LoadedModel, sample: Sample, method: MethodSpecification
     ) -> tuple[str, Explanation]:
         encoded = encode_words(loaded, [sample.words])
         batch, target = encoded.batch, self._find_target(loaded, sample)
         explanation = explain_batch(loaded, batch.to(loaded.device), method, target=[target])
         strings = loaded.tokenizer.convert_ids_to_tokens(batch["input_ids"][0].tolist())
         explanation.tokens = Tokens([strings], encoded.word_ids, [list(sample.words)])
-        return " ".join(sample.words), one_sample(explanation, 0, Prepared(batch, [""], []))
+        return " ".join(sample.words), select_sample(explanation, 0, PreparedBatch(batch, [""], []))

@@ -22,10 +22,10 @@ from whence.benchmark.protocols.base import (
 )
 from whence.errors import WhenceError
 from whence.explanation import Explanation
-from whence.methods.specification import Chosen
+from whence.methods import MethodSpecification
 from whence.metrics.segmentation import compare_with_masks, energy_inside, has_object, pointing_game
 from whence.models import LoadedModel
-from whence.models.forward import on_device
+from whence.models.forward import stack_on_device
 
 if TYPE_CHECKING:
     from whence.datasets import Sample
@@ -75,7 +75,7 @@ class SegmentationProtocol(BenchmarkProtocol[PreparedPhoto]):
 
     @override
     def compute_rows(
-        self, loaded: LoadedModel, samples: Sequence[PreparedPhoto], method: Chosen
+        self, loaded: LoadedModel, samples: Sequence[PreparedPhoto], method: MethodSpecification
     ) -> list[Row]:
         rows: dict[int, Row] = {}
         for group in group_by_shape(samples):
@@ -84,9 +84,9 @@ class SegmentationProtocol(BenchmarkProtocol[PreparedPhoto]):
         return [rows[at] for at in range(len(samples))]
 
     def _compute_rows(
-        self, loaded: LoadedModel, photos: Sequence[PreparedPhoto], method: Chosen
+        self, loaded: LoadedModel, photos: Sequence[PreparedPhoto], method: MethodSpecification
     ) -> list[Row]:
-        pixels = on_device([one.pixels for one in photos], loaded.device)
+        pixels = stack_on_device([one.pixels for one in photos], loaded.device)
         explanation = explain_batch(loaded, pixels, method)
         maps = explanation.heatmap((pixels.shape[-2], pixels.shape[-1]))
         rows: list[Row] = [
@@ -137,7 +137,7 @@ class SegmentationProtocol(BenchmarkProtocol[PreparedPhoto]):
 
     @override
     def explain_example(
-        self, loaded: LoadedModel, sample: Sample, method: Chosen
+        self, loaded: LoadedModel, sample: Sample, method: MethodSpecification
     ) -> tuple[Image.Image | str, Explanation]:
         if self.view == "model":
             return super().explain_example(loaded, sample, method)

@@ -28,7 +28,7 @@ from whence.benchmark.protocols.base import (
 )
 from whence.errors import WhenceError
 from whence.explanation import Explanation
-from whence.methods.specification import Chosen
+from whence.methods import MethodSpecification
 from whence.metrics.trust import (
     agreement,
     completeness_error,
@@ -36,7 +36,7 @@ from whence.metrics.trust import (
     sensitivity,
 )
 from whence.models import LoadedModel
-from whence.models.forward import logits_of, on_device
+from whence.models.forward import compute_logits, stack_on_device
 
 if TYPE_CHECKING:
     from whence.datasets import Sample
@@ -83,28 +83,37 @@ class TrustProtocol(BenchmarkProtocol["PreparedPhoto | Sample"]):
 
     @override
     def compute_rows(
-        self, loaded: LoadedModel, samples: Sequence[PreparedPhoto | Sample], method: Chosen
+        self,
+        loaded: LoadedModel,
+        samples: Sequence[PreparedPhoto | Sample],
+        method: MethodSpecification,
     ) -> list[Row]:
         photos = [sample for sample in samples if isinstance(sample, PreparedPhoto)]
         if len(photos) < len(samples):
             # One by one: noise and rounding of a text must not depend on others' padding. So each
             # has a length of its own, for which compiling does not pay.
-            plain = loaded.plain()
+            plain = loaded.to_eager()
             texts = [sample for sample in samples if not isinstance(sample, PreparedPhoto)]
             return [self._compute_text_row(plain, sample, method) for sample in texts]
         rows: dict[int, Row] = {}
         for group in group_by_shape(photos):
-            pixels = on_device([photos[at].pixels for at in group], loaded.device)
+            pixels = stack_on_device([photos[at].pixels for at in group], loaded.device)
             names = [photos[at].name for at in group]
             rows.update(zip(group, self._compute_rows(loaded, names, pixels, method), strict=True))
         return [rows[at] for at in range(len(photos))]
 
-    def _compute_text_row(self, loaded: LoadedModel, sample: Sample, method: Chosen) -> Row:
+    def _compute_text_row(
+        self, loaded: LoadedModel, sample: Sample, method: MethodSpecification
+    ) -> Row:
         inputs = loaded.prepare([sample.content]).inputs
         return self._compute_rows(loaded, [sample.name], dict(inputs), method)[0]
 
     def _compute_rows(
-        self, loaded: LoadedModel, names: Sequence[str], inputs: ModelInputs, method: Chosen
+        self,
+        loaded: LoadedModel,
+        names: Sequence[str],
+        inputs: ModelInputs,
+        method: MethodSpecification,
     ) -> list[Row]:
         explanation = explain_batch(loaded, inputs, method)
         classes = explanation.target.tolist()
@@ -138,17 +147,21 @@ class TrustProtocol(BenchmarkProtocol["PreparedPhoto | Sample"]):
         return rows
 
     def _explain_in_double(
-        self, loaded: LoadedModel, inputs: ModelInputs, method: Chosen, classes: list[int]
+        self,
+        loaded: LoadedModel,
+        inputs: ModelInputs,
+        method: MethodSpecification,
+        classes: list[int],
     ) -> Tensor:
         if self._double is None or self._double_of is not loaded.model:
             model = copy.deepcopy(loaded.model).double()
-            self._double = replace(loaded, model=model, fast=False, precision=None)
+            self._double = replace(loaded, model=model, compile=False, precision=None)
             self._double_of = loaded.model
         given = inputs.double() if isinstance(inputs, Tensor) else inputs
         return _explain_classes(self._double, given, method, classes)
 
     def _measure_sensitivity(
-        self, loaded: LoadedModel, inputs: ModelInputs, method: Chosen, target: int
+        self, loaded: LoadedModel, inputs: ModelInputs, method: MethodSpecification, target: int
     ) -> float | None:
         """Of one sample, so that its noise is the same in every batch."""
         noisy, rest = (inputs, None) if isinstance(inputs, Tensor) else _embed(loaded, inputs)
@@ -166,7 +179,11 @@ class TrustProtocol(BenchmarkProtocol["PreparedPhoto | Sample"]):
         return float(found[0])
 
     def _measure_completeness(
-        self, loaded: LoadedModel, inputs: ModelInputs, method: Chosen, explanation: Explanation
+        self,
+        loaded: LoadedModel,
+        inputs: ModelInputs,
+        method: MethodSpecification,
+        explanation: Explanation,
     ) -> Tensor | None:
         """How far scores are from their sum, relative; None if the method promises none."""
         built: Any = methods.build(method.name, method.options)
@@ -174,23 +191,27 @@ class TrustProtocol(BenchmarkProtocol["PreparedPhoto | Sample"]):
         if not promises or built.gradients != "plain":
             return None
         if isinstance(inputs, Tensor):
-            empty = logits_of(loaded, torch.full_like(inputs, built.baseline))
+            empty = compute_logits(loaded, torch.full_like(inputs, built.baseline))
         else:
             embeddings, rest = _embed(loaded, inputs)
             filled = torch.full_like(embeddings, built.baseline)
-            empty = logits_of(loaded, {**rest, "inputs_embeds": filled})
+            empty = compute_logits(loaded, {**rest, "inputs_embeds": filled})
         at = explanation.target[:, None]
         outputs = (logits.gather(1, at)[:, 0] for logits in (explanation.logits, empty))
         return completeness_error(explanation.scores.double().sum(1), *outputs)["relative"]
 
     def _randomize_layers(
-        self, loaded: LoadedModel, inputs: ModelInputs, method: Chosen, classes: list[int]
+        self,
+        loaded: LoadedModel,
+        inputs: ModelInputs,
+        method: MethodSpecification,
+        classes: list[int],
     ) -> Tensor:
         """Correlation of ranks with the model's own maps, (samples, layers), top layer first."""
 
         def explain(model: nn.Module) -> Tensor:
             return _explain_classes(
-                replace(loaded, model=model, fast=False), inputs, method, classes
+                replace(loaded, model=model, compile=False), inputs, method, classes
             )
 
         found = [one.spearman for one in randomization_cascade(loaded.model, explain, self._seed)]
@@ -233,7 +254,7 @@ class TrustProtocol(BenchmarkProtocol["PreparedPhoto | Sample"]):
 
 
 def _explain_classes(
-    loaded: LoadedModel, inputs: ModelInputs, method: Chosen, classes: list[int]
+    loaded: LoadedModel, inputs: ModelInputs, method: MethodSpecification, classes: list[int]
 ) -> Tensor:
     return explain_batch(loaded, inputs, method, target=classes).scores.detach()
 

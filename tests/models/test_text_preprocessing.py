@@ -3,8 +3,8 @@ import pytest
 from tests.zoo import CASES, built
 from whence import WhenceError
 from whence.models import load
-from whence.models.loaded import one_sample
-from whence.models.text import position_limit
+from whence.models.loaded import select_sample
+from whence.models.text_preprocessing import find_position_limit
 
 
 def test_long_texts_are_cut_and_it_is_said(text_model):
@@ -36,7 +36,7 @@ def test_one_of_a_padded_batch_is_as_if_alone(text_model):
     explanation = loaded.explain(prepared, classes=2)
     for sample, text in enumerate(texts):
         alone = loaded.explain(loaded.prepare([text]), classes=2)
-        part = one_sample(explanation, sample, prepared)
+        part = select_sample(explanation, sample, prepared)
         assert part.tokens == alone.tokens
         assert part.target_names == alone.target_names
         assert part.scores.shape == alone.scores.shape
@@ -48,7 +48,7 @@ def test_generative_models_get_padding(text_model):
     tokenizer, model = loaded.tokenizer, loaded.model
     tokenizer.pad_token, tokenizer.eos_token = None, "[SEP]"
     model.config.pad_token_id = None
-    prepared = type(loaded.preparation)(tokenizer, model)(["good film", "awful"])
+    prepared = type(loaded.preprocessor)(tokenizer, model)(["good film", "awful"])
     assert prepared.inputs["input_ids"].shape == (2, 4)
     assert model.config.pad_token_id == tokenizer.pad_token_id
 
@@ -57,4 +57,4 @@ def test_generative_models_get_padding(text_model):
     ("name", "limit"), [("Bert-sdpa", 64), ("Roberta-sdpa", 62), ("DistilBert-sdpa", 64)]
 )
 def test_how_many_tokens_a_model_takes(name, limit):
-    assert position_limit(built(CASES[name])) == limit
+    assert find_position_limit(built(CASES[name])) == limit

@@ -1,23 +1,23 @@
 import pytest
 
 from whence import WhenceError
-from whence.benchmark import choose
+from whence.methods import parse_methods
 
 
 def test_names_options_and_rules():
-    a, b, c, d = choose("tiba, rollout:start_layer=1,tiba:rules=reference,start_layer=1,gae")
+    a, b, c, d = parse_methods("tiba, rollout:start_layer=1,tiba:rules=reference,start_layer=1,gae")
     assert (a.label, a.name, a.options, a.rules) == ("tiba", "tiba", {}, "stable")
     assert (b.label, b.options) == ("rollout:start_layer=1", {"start_layer": 1})
     assert (c.label, c.rules) == ("tiba:rules=reference,start_layer=1", "reference")
     assert c.options == {"start_layer": 1}
     assert d.name == "gae"
-    assert d.request() == {"method": "gae", "rules": "stable"}
+    assert d.explain_arguments() == {"method": "gae", "rules": "stable"}
 
 
 def test_lists_and_other_rules():
-    (only,) = choose(["tiba", "tiba"], rules="paper")
+    (only,) = parse_methods(["tiba", "tiba"], rules="paper")
     assert only.rules == "paper"
-    (own,) = choose(["transformer_attribution:gradients=balanced"])
+    (own,) = parse_methods(["transformer_attribution:gradients=balanced"])
     assert own.options == {"gradients": "balanced"}
 
 
@@ -34,4 +34,4 @@ def test_lists_and_other_rules():
 )
 def test_sentences(text, message):
     with pytest.raises(WhenceError, match=message):
-        choose(text)
+        parse_methods(text)

@@ -1,0 +1,181 @@
+"""The command `whence explain`: explain photos and texts, and write the results to a folder."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from whence._util.defaults import METHOD
+from whence._util.progress import bar
+from whence._util.text import to_printable
+from whence.cli import options
+from whence.inputs.sources import expand
+
+if TYPE_CHECKING:
+    from whence.pipeline import InputResult
+    from whence.pipeline.summary import SummaryEntry
+
+EPILOG = """[bold]Examples[/bold]
+
+    whence explain cat.jpg
+    whence explain "A wonderful film, and far too short."
+    whence explain photos/ --model ./my-vit --top 3
+    whence explain photos/*.jpg --model timm:vit_tiny_patch16_224 --weights vit.safetensors
+    cat review.txt | whence explain - --target negative --json"""
+
+# With fewer inputs, a progress bar would be gone before it is read.
+_MANY = 4
+
+
+class FigureFormat(StrEnum):
+    """Formats of figures."""
+
+    png = "png"
+    svg = "svg"
+
+
+def explain(
+    inputs: options.Inputs,
+    model: options.Model = None,
+    weights: options.Weights = None,
+    target: options.Targets = None,
+    top: options.Top = None,
+    method: Annotated[
+        str, typer.Option(help="See `whence methods`.", autocompletion=options.complete_method)
+    ] = METHOD,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option",
+            "-o",
+            metavar="NAME=VALUE",
+            help="An option of the method, see `whence methods NAME`; may be repeated.",
+        ),
+    ] = None,
+    rules: options.Rules = "stable",
+    start_layer: Annotated[
+        int | None, typer.Option(help="The first layer that takes part, counted from 0.")
+    ] = None,
+    device: options.Device = None,
+    batch: options.Batch = 16,
+    memory: options.Memory = None,
+    compile: options.Compile = False,
+    precision: options.PrecisionName = None,
+    out: Annotated[Path, typer.Option(help="The folder for results.")] = Path("whence-out"),
+    image_format: Annotated[
+        FigureFormat, typer.Option("--format", help="The format of figures.")
+    ] = FigureFormat.png,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the summary as JSON, and nothing else.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors.")] = False,
+    force: options.Force = False,
+) -> None:
+    """Show which parts of a photo or a text a model's decision came from.
+
+    For each input, the folder of results gets a picture (or a page for text) and the explanation as
+    a safetensors file; summary.json lists them all. The exit code is 0 if everything was explained,
+    1 if some inputs failed, 2 if nothing could be explained.
+    """
+    sources = expand(inputs)
+    # Imported late: torch takes a second, and a wrong input is refused without it.
+    from whence.methods import MethodSpecification, parse_options
+    from whence.pipeline import ExplainSettings, OutputSettings, explain_to_files
+    from whence.pipeline import summary as summaries
+
+    chosen = parse_options(method, option) if option else {}
+    if start_layer is not None:
+        chosen = {"start_layer": start_layer, **chosen}
+    settings = ExplainSettings(
+        methods=(MethodSpecification(method, method, chosen, rules),),
+        model=model,
+        weights=weights,
+        device=device,
+        targets=tuple(target or ()),
+        top=top,
+        batch=batch,
+        memory=memory,
+        compile=compile,
+        precision=precision and precision.value,
+    )
+    output = OutputSettings(out, image_format.value, force)
+    printer = _Printer(out, only_errors=quiet or as_json)
+    with closing(explain_to_files(settings, output, sources)) as results:
+        if not quiet and _is_many_in_terminal(len(sources)):
+            entries = printer.print_after_progress(results, len(sources))
+        else:
+            entries = printer.print_at_once(results)
+    ordered = [entries[index] for index in sorted(entries)]
+    if as_json:
+        typer.echo(summaries.to_json(summaries.build(out, ordered)))
+    if any(entry["error"] for entry in ordered):
+        raise typer.Exit(1)
+
+
+def _is_many_in_terminal(count: int) -> bool:
+    return count >= _MANY and sys.stderr.isatty()
+
+
+class _Printer:
+    """Print results to the terminal.
+
+    Args:
+        out: The folder of results.
+        only_errors: Whether to print only the inputs that failed.
+    """
+
+    def __init__(self, out: Path, only_errors: bool) -> None:
+        self._out = out
+        self._only_errors = only_errors
+        self._console = Console(highlight=False, emoji=False, markup=False, soft_wrap=True)
+
+    def print_at_once(self, results: Iterator[InputResult]) -> dict[int, SummaryEntry]:
+        """Print each result as it comes; return the entries by the inputs' indices."""
+        entries = {}
+        for result in results:
+            entries[result.index] = result.entry
+            self._print(result)
+        return entries
+
+    def print_after_progress(
+        self, results: Iterator[InputResult], count: int
+    ) -> dict[int, SummaryEntry]:
+        """Show a progress bar, and print the results when it ends, also when interrupted."""
+        finished: list[InputResult] = []
+        try:
+            with bar("Explaining", count) as advance:
+                for result in results:
+                    finished.append(result)
+                    advance(1)
+        finally:
+            entries = self.print_at_once(iter(finished))
+        return entries
+
+    def _print(self, result: InputResult) -> None:
+        entry = result.entry
+        if entry["error"]:
+            typer.echo(to_printable(f"{entry['input']}: {entry['error']}"), err=True)
+            return
+        if self._only_errors:
+            return
+        file = self._out / (entry["files"].get("figure") or entry["files"]["page"])
+        decision = f"{entry['sentence']} → {file}"
+        if result.explanation is not None and entry["kind"] == "text":
+            from whence.render import format_terminal_text
+
+            for number, one in enumerate(entry["classes"]):
+                if len(entry["classes"]) > 1:
+                    self._console.print(f"For {one['name']}:")
+                self._console.print(format_terminal_text(result.explanation, target=number))
+            self._console.print(to_printable(decision))
+        else:
+            self._console.print(to_printable(f"{entry['input']}: {decision}"))
+        for note in entry["notes"]:
+            self._console.print(f"  Note: {note}.")
