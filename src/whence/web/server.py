@@ -35,7 +35,7 @@ class ServerOptions:
 
     Attributes:
         host: The address to listen at.
-        port: None for the first free one from 7860.
+        port: The port; None for the first free one from 7860.
         auth: A name and a password; None if anyone may use the page.
         queue: How many requests may wait.
     """
