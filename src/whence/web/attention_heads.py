@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,22 +41,21 @@ def compute_head_attention(
     Raises:
         WhenceError: There is no such token, or the model has no attention that can be traced.
     """
-    explanation = loaded.explain(prepared, method="raw_attention", keep_evidence=True)
-    maps = explanation.evidence.attention if explanation.evidence is not None else []
-    tokens, grid = maps[0].shape[-1], explanation.grid
+    attention = loaded.explainer.attention(prepared.inputs)
+    tokens, grid = attention.maps[0].shape[-1], attention.grid
     if not 0 <= token < tokens:
         raise WhenceError(f"There is no token {token}; they are 0 to {tokens - 1}.")
-    prefix = tokens - math.prod(grid) if grid else 0
+    prefix = attention.prefix if grid else 0
     # Cross-attention, of a decoder to its encoder, has no position on the one input.
     weights = {
-        layer: _to_array(attention[0, :, token, prefix:])
-        for layer, attention in enumerate(maps)
-        if attention.shape[-2:] == (tokens, tokens)
+        layer: _to_array(heads[0, :, token, prefix:])
+        for layer, heads in enumerate(attention.maps)
+        if heads.shape[-2:] == (tokens, tokens)
     }
     if grid:
         names = _name_patches(grid, prefix)
     else:
-        strings = explanation.tokens.strings[0] if explanation.tokens else [""] * tokens
+        strings = attention.tokens.strings[0] if attention.tokens else [""] * tokens
         names = [to_printable(string) for string in strings]
     return HeadAttention(names, token, list(weights.values()), list(weights), grid)
 
