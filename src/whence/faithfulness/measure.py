@@ -116,7 +116,7 @@ def measure(
             explanation.target[0].reshape(-1).tolist(), explanation.classes(), strict=True
         ):
             at, opposite, random = len(curves), len(scores) + len(curves), 2 * len(scores)
-            classes = torch.full((len(ranks),), target)
+            classes = torch.full((len(ranks),), target, device=logits.device)
             chances = class_curves(logits, classes, multi_label=explanation.multi_label)
             values = chances["probability"].cpu()
             by_order = {"most": ranks[at], "least": ranks[opposite]}

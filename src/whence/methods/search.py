@@ -4,35 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from whence._util.random import SeededRandom
 from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.methods.registry import Method, build, get, register
+from whence.methods.shared.aggregation import (
+    HEADS,
+    LAYERS,
+    ROWS,
+    Aggregation,
+    aggregate_attention,
+    list_aggregations,
+)
 from whence.methods.shared.deletion import rate_by_area, rate_by_rank
-from whence.methods.shared.maps import lowest_at_pooled, one_sequence
 from whence.rules.balanced import Gradients
-
-_HEADS = ("mean", "gradient", "each")
-_LAYERS = ("mean", "product", "rollout", "each")
-_ROWS = ("read", "to", "mean", "max")
-
-
-class Setting(NamedTuple):
-    """One way to make a single row of all attention maps."""
-
-    heads: str
-    layers: str
-    rows: str
-
-    @property
-    def joint(self) -> bool:
-        """Whether all heads and all layers take part."""
-        return not (self.heads.isdecimal() or self.layers.isdecimal())
 
 
 @register("search", aliases=("arbitration",))
@@ -46,10 +37,10 @@ class Search(Method):
     - heads: their mean; :math:`\mathbb{E}_h \max(\nabla A_h \odot A_h, 0)`; a single one,
     - layers: their mean; the product :math:`A^{(B)} \cdots A^{(1)}`; the product of
       :math:`I + A^{(b)}` with rows divided by their sum, as in rollout; a single one,
-    - rows: what is read, attention of the tokens that the classifier reads; what reads them,
-      attention to these tokens; the mean or the maximum of each column.
+    - rows: attention of the pooled tokens, those that the classifier reads; attention to these
+      tokens; the mean or the maximum of each column.
 
-    Each candidate's scores are rated by deleting tokens (0 in the place of pixels or embeddings).
+    Each candidate's scores are rated by deleting tokens (their pixels or embeddings become 0).
     With :math:`p` the probability of the class and :math:`x_{-k}` the input without the fraction
     k of tokens that have the highest, or the lowest, scores, ``"area"`` is
 
@@ -58,7 +49,7 @@ class Search(Method):
 
     and ``"ranked"``, the authors', is :math:`\sum_t (p(x) - p(x_{-t})) / rank(t)` over single
     tokens t. The best candidate's scores are returned, the first of those that are equally good
-    up to rounding. Which one that was stands in the explanation's ``found``.
+    up to rounding. Which one that was stands in the explanation's ``details``.
 
     Attributes:
         candidates: What is compared: ``"aggregations"`` or ``"methods"``.
@@ -69,11 +60,11 @@ class Search(Method):
         first_layer: The first layer that takes part.
         last_layer: The last one; -1 for the model's last.
         budget: How many candidates are rated at most. If there are more, aggregations over all
-            heads and layers come first, and of the others a random part is taken; of methods,
-            the first ones.
+            heads and layers come first, and some of the others are drawn; of methods, the first
+            ones are taken.
         score: How faithfulness is rated, ``"area"`` or ``"ranked"``.
-        fractions: Which parts of the tokens ``"area"`` deletes.
-        seed: Where random numbers start.
+        fractions: Which fractions of the tokens ``"area"`` deletes.
+        seed: Of the drawn candidates.
         gradients: ``"plain"`` or ``"balanced"`` ones, in all candidates that use gradients.
     """
 
@@ -87,9 +78,9 @@ class Search(Method):
 
     candidates: Literal["aggregations", "methods"] = "aggregations"
     methods: tuple[str, ...] = ("gae", "rollout", "raw_attention", "tiba")
-    heads: tuple[str, ...] = _HEADS
-    layers: tuple[str, ...] = _LAYERS
-    rows: tuple[str, ...] = _ROWS
+    heads: tuple[str, ...] = HEADS
+    layers: tuple[str, ...] = LAYERS
+    rows: tuple[str, ...] = ROWS
     first_layer: int = 0
     last_layer: int = -1
     budget: int = 64
@@ -105,7 +96,7 @@ class Search(Method):
             raise WhenceError(
                 f"fractions={self.fractions} must be numbers above 0 and up to 1, such as 0.1,0.5."
             )
-        for option, words in (("heads", _HEADS), ("layers", _LAYERS), ("rows", _ROWS)):
+        for option, words in (("heads", HEADS), ("layers", LAYERS), ("rows", ROWS)):
             given = getattr(self, option)
             unknown = [
                 word
@@ -125,34 +116,37 @@ class Search(Method):
             raise WhenceError("Method 'search' cannot be one of the methods it chooses from.")
 
     @property
-    def propagates(self) -> bool:  # noqa: D102
+    @override
+    def propagates(self) -> bool:
         names = self.methods[: self.budget] if self.candidates == "methods" else ()
         return any(build(name, {}).propagates for name in names)
 
-    def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
+    @override
+    def __call__(self, evidence: Evidence) -> Tensor:
+        settings: list[dict[str, str]]
         if self.candidates == "methods":
             names = list(dict.fromkeys(self.methods))
-            settings: list[dict[str, Any]] = [{"method": name} for name in names[: self.budget]]
-            total = len(names)
-            scores = self._by_methods(evidence, names[: self.budget])
+            total, names = len(names), names[: self.budget]
+            settings = [{"method": name} for name in names]
+            scores = self._explain_by_methods(evidence, names)
         else:
-            layers = self._range(len(evidence.attention))
-            ways = self._ways(min(m.shape[1] for m in evidence.attention), layers)
-            total = len(ways)
-            ways = self._within_budget(ways)
-            settings = [way._asdict() for way in ways]
-            scores = _aggregated(evidence, ways, layers)
+            layers = self._select_layers(len(evidence.attention))
+            heads = min(attention.shape[1] for attention in evidence.attention)
+            every = list_aggregations(self.heads, self.layers, self.rows, (heads, layers))
+            total, chosen = len(every), self._draw_within_budget(every)
+            settings = [one._asdict() for one in chosen]
+            scores = aggregate_attention(evidence, chosen, layers)
         if self.score == "area":
-            faithful = rate_by_area(evidence, scores, self.fractions)
+            ratings = rate_by_area(evidence, scores, self.fractions)
         else:
-            faithful = rate_by_rank(evidence, scores)
-        best = _first_best(faithful)
-        rated = faithful.gather(0, best[None])[0]
+            ratings = rate_by_rank(evidence, scores)
+        best = _find_first_best(ratings)
+        highest = ratings.gather(0, best[None])[0]
         evidence.details = [
             [
                 {
                     "setting": settings[int(best[target, sample])],
-                    "faithfulness": float(rated[target, sample]),
+                    "faithfulness": float(highest[target, sample]),
                     "rated": len(settings),
                     "candidates": total,
                 }
@@ -162,17 +156,17 @@ class Search(Method):
         ]
         return scores.gather(0, best[None, ..., None].expand(1, *scores.shape[1:]))[0]
 
-    def _by_methods(self, evidence: Evidence, names: Sequence[str]) -> Tensor:
+    def _explain_by_methods(self, evidence: Evidence, names: Sequence[str]) -> Tensor:
         """Scores of methods, (candidates, classes, batch, tokens)."""
         scores = []
         for name in names:
             takes_gradients = any(field.name == "gradients" for field in fields(get(name)))  # type: ignore[arg-type]
             method = build(name, {"gradients": self.gradients} if takes_gradients else {})
-            found = evidence.derive(method.needs, method.gradient_rules, method.class_specific)
-            scores.append(method(found))
+            derived = evidence.derive(method.needs, method.gradient_rules, method.class_specific)
+            scores.append(method(derived))
         return torch.stack(scores)
 
-    def _range(self, layers: int) -> range:
+    def _select_layers(self, layers: int) -> range:
         last = layers - 1 if self.last_layer == -1 else self.last_layer
         if not 0 <= self.first_layer <= last < layers:
             raise WhenceError(
@@ -181,97 +175,16 @@ class Search(Method):
             )
         return range(self.first_layer, last + 1)
 
-    def _ways(self, heads: int, layers: range) -> list[Setting]:
-        """All aggregations, those over all heads and layers first."""
-        every_head = _expanded(self.heads, range(heads), "heads")
-        every_layer = _expanded(self.layers, layers, "layers")
-        rows = dict.fromkeys(self.rows)
-        ways = [Setting(h, b, r) for h in every_head for b in every_layer for r in rows]
-        return sorted(ways, key=lambda way: not way.joint)
-
-    def _within_budget(self, ways: list[Setting]) -> list[Setting]:
-        first = [way for way in ways if way.joint][: self.budget]
-        others = [way for way in ways if not way.joint]
-        room = self.budget - len(first)
+    def _draw_within_budget(self, aggregations: list[Aggregation]) -> list[Aggregation]:
+        joint = [one for one in aggregations if one.is_joint][: self.budget]
+        others = [one for one in aggregations if not one.is_joint]
+        room = self.budget - len(joint)
         if len(others) > room:
             others = [others[at] for at in SeededRandom(self.seed).draw_subset(room, len(others))]
-        return [*first, *others]
+        return [*joint, *others]
 
 
-def _first_best(faithful: Tensor) -> Tensor:
-    """Which candidate, of the first dimension, is the first that no other clearly exceeds."""
-    rounding = 16 * torch.finfo(faithful.dtype).eps
-    return (faithful >= faithful.amax(0) - rounding).int().argmax(0)
-
-
-def _expanded(words: Sequence[str], numbers: range, option: str) -> list[str]:
-    """Words with "each" replaced by all numbers."""
-    known = [str(number) for number in numbers]
-    found: dict[str, None] = {}
-    for word in words:
-        word = str(int(word)) if word.isdecimal() else word
-        if word.isdecimal() and word not in known:
-            raise WhenceError(
-                f"{option}={word} does not exist here: choose from {known[0]} to {known[-1]}."
-            )
-        found.update(dict.fromkeys(known if word == "each" else [word]))
-    return list(found)
-
-
-def _aggregated(evidence: Evidence, ways: Sequence[Setting], layers: range) -> Tensor:
-    """Scores of aggregations, (candidates, classes, batch, tokens)."""
-    one_sequence(evidence)
-    tokens = evidence.pooling.shape[-1]
-    for layer in layers:
-        if evidence.attention[layer].shape[-2:] != (tokens, tokens):
-            queries, keys = evidence.attention[layer].shape[-2:]
-            raise WhenceError(
-                f"Layer {layer} attends from {queries} to {keys} tokens, but the classifier reads "
-                f"{tokens}: maps of different sizes cannot be aggregated. candidates='methods' "
-                f"works with whatever those methods do."
-            )
-    scores: dict[Setting, Tensor] = {}
-    for heads in dict.fromkeys(way.heads for way in ways):
-        maps = {layer: _of_heads(evidence, heads, layer) for layer in layers}
-        for joining in dict.fromkeys(way.layers for way in ways if way.heads == heads):
-            joined = _of_layers(maps, joining)
-            for way in ways:
-                if (way.heads, way.layers) == (heads, joining):
-                    scores[way] = lowest_at_pooled(_of_rows(evidence, joined, way.rows), evidence)
-    return torch.stack([scores[way] for way in ways])
-
-
-def _of_heads(evidence: Evidence, heads: str, layer: int) -> Tensor:
-    """One map of a layer, (classes or 1, batch, tokens, tokens)."""
-    attention = evidence.attention[layer]
-    if heads == "gradient":
-        return (evidence.gradient[layer] * attention).clamp_(min=0).mean(-3)
-    return (attention.mean(1) if heads == "mean" else attention[:, int(heads)])[None]
-
-
-def _of_layers(maps: dict[int, Tensor], joining: str) -> Tensor:
-    """One map of all."""
-    if joining.isdecimal():
-        return maps[int(joining)]
-    each = list(maps.values())
-    if joining == "mean":
-        return torch.stack(each).mean(0)
-    if joining == "rollout":
-        identity = torch.eye(each[0].shape[-1], dtype=each[0].dtype, device=each[0].device)
-        each = [(identity + one) / (1 + one.sum(-1, keepdim=True)) for one in each]
-    joined = each[0]
-    for one in each[1:]:
-        joined = one @ joined
-    return joined
-
-
-def _of_rows(evidence: Evidence, joined: Tensor, rows: str) -> Tensor:
-    """One row of a map, (classes, batch, tokens). Rows of padding do not count."""
-    if rows == "read":
-        return (evidence.pooling[..., None, :] @ joined)[..., 0, :]
-    if rows == "to":
-        return (joined @ evidence.pooling[..., None])[..., 0]
-    real = evidence.token_mask[..., None]
-    joined = joined * real
-    row = joined.amax(-2) if rows == "max" else joined.sum(-2) / real.sum(-2)
-    return row.expand_as(evidence.pooling)
+def _find_first_best(ratings: Tensor) -> Tensor:
+    """The index, in the first dimension, of the first candidate that no other clearly exceeds."""
+    rounding = 16 * torch.finfo(ratings.dtype).eps
+    return (ratings >= ratings.amax(0) - rounding).int().argmax(0)

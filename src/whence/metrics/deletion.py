@@ -77,7 +77,8 @@ def count_units(
     for fraction in fractions:
         if not 0 <= fraction <= 1:
             raise WhenceError(f"A fraction has to be between 0 and 1, not {fraction}.")
-    total = torch.as_tensor(units, dtype=torch.float64)
+    device = units.device if isinstance(units, Tensor) else "cpu"
+    total = torch.as_tensor(units, dtype=torch.float64, device=device)
     exact = total[..., None] * total.new_tensor(fractions)
     if rounding == "nearest":
         return exact.round().clamp(min=1).long()
@@ -137,7 +138,7 @@ def run_without(
         Logits, (rows, classes).
     """
     if inputs is None:
-        inputs = torch.zeros(len(deleted), dtype=torch.long)
+        inputs = torch.zeros(len(deleted), dtype=torch.long, device=deleted.device)
     inputs = inputs.to(deleted.device)
     first, which = _find_distinct(deleted, inputs)
     # Rows with as many units left run together: texts of like length need little padding.

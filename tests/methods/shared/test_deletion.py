@@ -1,46 +1,25 @@
+"""How often the model runs to rate scores; the ratings are tested with `search`."""
+
 import pytest
-import torch
 
-from whence import Layout
-from whence.evidence import Evidence
-from whence.methods.shared.maps import content
+from tests.zoo import HandWrittenViT, images
+from whence import Explainer
 
 
-def of_text(pooling: list[list[float]], **facts) -> Evidence:
-    """Evidence of one class."""
-    weights = torch.tensor([pooling])
-    batch = len(pooling)
-    classes, logits = torch.zeros(batch, 1, dtype=torch.long), torch.zeros(batch, 2)
-    return Evidence(weights, classes, logits, facts.pop("layout", Layout(prefix=0)), **facts)
+@pytest.mark.parametrize("score", ["area", "ranked"])
+def test_equal_rows_run_once(score):
+    rows: list[int] = []
 
+    class CountingViT(HandWrittenViT):
+        def forward(self, image):
+            rows.append(len(image))
+            return super().forward(image)
 
-def told(evidence: Evidence, tokens: int) -> list[list[int]]:
-    return content(evidence, tokens)[0].int().tolist()
-
-
-def test_the_token_that_is_read_and_padding_stay():
-    padding = torch.tensor([[False] * 4, [False, False, False, True]])
-    evidence = of_text([[1.0, 0, 0, 0], [0, 0, 1.0, 0]], padding=padding)
-    assert told(evidence, 4) == [[0, 1, 1, 1], [1, 1, 0, 0]]
-
-
-def test_where_all_tokens_are_read_all_may_go():
-    padding = torch.tensor([[False, False, False, True]])
-    evidence = of_text([[1 / 3, 1 / 3, 1 / 3, 0]], padding=padding)
-    assert told(evidence, 4) == [[1, 1, 1, 0]]
-
-
-def test_tokens_of_no_word_stay():
-    special = torch.tensor([[True, False, False, True]])
-    assert told(of_text([[1.0, 0, 0, 0]], special=special), 4) == [[0, 1, 1, 0]]
-    assert told(of_text([[0.25] * 4], special=special), 4) == [[0, 1, 1, 0]]
-
-
-@pytest.mark.parametrize("read", [[1.0, 0, 0, 0, 0], [0, 0.25, 0.25, 0.25, 0.25]])
-def test_of_an_image_all_patches_may_go(read):
-    evidence = of_text([read], layout=Layout(grid=(2, 2), prefix=1))
-    assert told(evidence, 5) == [[0, 1, 1, 1, 1]]
-
-
-def test_where_others_are_read_than_the_tokens_of_the_input_all_may_go():
-    assert told(of_text([[1.0]]), 3) == [[1, 1, 1]]
+    options = {"heads": ("mean",), "layers": ("mean",), "method": "search", "score": score}
+    explainer = Explainer(CountingViT())
+    explainer.explain(images(32, 32), rows=("read",), **options)
+    once = sum(rows)
+    rows.clear()
+    explainer.explain(images(32, 32), rows=("read",), classes=3, **options)
+    # The scores are those of any class, so what is deleted is the same.
+    assert sum(rows) == once

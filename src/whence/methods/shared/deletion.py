@@ -41,14 +41,14 @@ def rate_by_area(evidence: Evidence, scores: Tensor, fractions: Sequence[float])
         torch.arange(size, device=scores.device).view(view).expand(shape).flatten()
         for size, view in ((shape[1], (1, -1, 1)), (shape[2], (1, 1, -1)))
     )
-    counts = count_units(allowed.sum(1), fractions, "nearest").to(scores.device)
+    counts = count_units(allowed.sum(1), fractions, "nearest")
     chances = delete_in_order(
         torch.cat([rank_units(maps, order, allowed) for order in ("highest", "lowest")]),
         counts.repeat(2, 1),
         _TokenRunner(evidence, tokens),
         samples.repeat(2),
     )
-    chances = chances[torch.arange(len(chances)), :, classes.repeat(2)]
+    chances = chances.gather(2, classes.repeat(2)[:, None, None].expand(*chances.shape[:2], 1))
     highest, lowest = chances.reshape(2, *shape, -1).unbind(0)
     return (lowest - highest).mean(-1)
 
@@ -67,19 +67,21 @@ def rate_by_rank(evidence: Evidence, scores: Tensor) -> Tensor:
     Returns:
         (candidates, classes, batch).
     """
-    tokens, batch = scores.shape[-1], evidence.batch
+    tokens = scores.shape[-1]
     allowed = content(evidence, tokens)
     scores = _round_scores(scores, allowed)
     ratings = scores.new_zeros(scores.shape[:-1])
     nothing = torch.zeros(1, tokens, dtype=torch.bool, device=scores.device)
     one_token = torch.eye(tokens, dtype=torch.bool, device=scores.device)
     deleted = [torch.cat([nothing, one_token[of.any(0)]]) for of in allowed.unbind(1)]
-    samples = torch.arange(batch).repeat_interleave(torch.tensor([len(rows) for rows in deleted]))
-    run = _TokenRunner(evidence, tokens)
-    chances = torch.split(
-        run_without(torch.cat(deleted), run, samples), [len(rows) for rows in deleted]
+    counts = [len(rows) for rows in deleted]
+    samples = [sample for sample, count in enumerate(counts) for _ in range(count)]
+    chances = run_without(
+        torch.cat(deleted),
+        _TokenRunner(evidence, tokens),
+        torch.tensor(samples, device=scores.device),
     )
-    for sample, of_sample in enumerate(chances):
+    for sample, of_sample in enumerate(torch.split(chances, counts)):
         for target, chance in enumerate(of_sample.unbind(1)):
             at = allowed[target, sample]
             lost = (chance[0] - chance[1:])[at[allowed[:, sample].any(0)]]
