@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from whence._util.torch_internals import parameter_initializer
 from whence.errors import WhenceError
 
 _WINDOW = 11
@@ -226,10 +227,8 @@ def _randomize(modules: list[nn.Module], seed: int, done: set[int]) -> None:
             fresh = [p for p in module.parameters(recurse=False) if id(p) not in done]
             if not fresh:  # shared with a layer above, which is random already
                 continue
-            reset = getattr(module, "reset_parameters", None) or getattr(
-                module, "_reset_parameters", None
-            )
-            if callable(reset):
+            reset = parameter_initializer(module)
+            if reset is not None:
                 reset()
             else:
                 for parameter in fresh:
