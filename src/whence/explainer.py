@@ -16,8 +16,7 @@ from whence import rules as rule_sets
 from whence._util.defaults import METHOD
 from whence.engine.batching import Batching, bound_forwards_bytes, bound_kept_bytes
 from whence.engine.compiled.run import CompiledRunner
-from whence.engine.request import Request, Subject, check_memory
-from whence.engine.result import Result
+from whence.engine.request import Request, Result, Subject, check_memory
 from whence.errors import WhenceError
 from whence.evidence.kept import keep_evidence as keep
 from whence.explanation import AttentionMaps, Explanation
@@ -89,7 +88,7 @@ class Explainer:
         self.compiles = compile
         self._subject = Subject(model, names, tokenizer, layout, output)
         self._batching = Batching()
-        self._compiled = CompiledRunner(model, repr(layout), output, precision)
+        self._compiled: CompiledRunner | None = None  # until something is compiled
 
     def explain(
         self,
@@ -225,8 +224,11 @@ class Explainer:
         ).with_tokens()
 
     def _run(self, request: Request, may_compile: bool) -> Result:
+        if may_compile and self._compiled is None:
+            layout, output = self._subject.layout, self._subject.output
+            self._compiled = CompiledRunner(self.model, repr(layout), output, self.precision)
         run_compiled = None
-        if may_compile or self._compiled.has_programs:
+        if self._compiled is not None:
             run_compiled = partial(self._compiled.run, may_compile=may_compile)
         # Whatever surrounds the call, explanations are computed in the precision of the weights.
         off = torch.autocast(request.arguments.main.device.type, enabled=False)

@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from whence._util.files import write_atomically
-from whence._util.probabilities import to_probabilities
 from whence._util.text import format_probability, to_printable
 from whence.errors import WhenceError
 from whence.layout import Tokens, sum_over_words
+from whence.targets import to_probabilities
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -10,8 +10,7 @@ from typing import Protocol
 import torch
 
 from whence.engine.eager import run_eagerly
-from whence.engine.request import Request
-from whence.engine.result import Result
+from whence.engine.request import Request, Result
 from whence.errors import TooLargeError
 
 # Gibibytes that passes may take on a CPU if the user names no bound.

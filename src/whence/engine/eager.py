@@ -7,8 +7,7 @@ from collections.abc import Collection
 import torch
 from torch import Tensor
 
-from whence.engine.request import Request
-from whence.engine.result import Result
+from whence.engine.request import Request, Result
 from whence.errors import TooLargeError, WhenceError
 from whence.evidence import Evidence, Forwards
 from whence.layout import Layout, find_layout

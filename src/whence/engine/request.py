@@ -1,4 +1,4 @@
-"""Request: a model, a batch, and what is to be explained of it by which method."""
+"""Request: a model, a batch, and what is to be explained by which method. Result: its scores."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from whence.errors import WhenceError
+from whence.evidence import Evidence
 from whence.inputs.arguments import ModelArguments
 from whence.layout import Layout, Tokens, find_tokens
 from whence.layout.words import TextTokenizer
@@ -132,3 +133,52 @@ def check_memory(memory: object) -> None:
     number = isinstance(memory, int | float) and not isinstance(memory, bool)
     if memory is not None and not (number and 0 < memory < math.inf):  # type: ignore[operator]
         raise WhenceError(f"memory is a number of gibibytes above 0, such as 0.5, not {memory!r}.")
+
+
+class Result(NamedTuple):
+    """What is computed of some samples.
+
+    Attributes:
+        scores: (samples, classes, units).
+        classes: (samples, classes), the explained class indices.
+        logits: (samples, all classes).
+        layout: Where tokens stand on the input.
+        tokens: The tokens of a text.
+        details: What the method has to tell beside its scores, for each sample and class.
+        evidence: What the method worked with, for each group of classes, if it is kept.
+        sample_bytes: How much memory the backward pass of one sample takes; 0 if that is not known.
+    """
+
+    scores: Tensor
+    classes: Tensor
+    logits: Tensor
+    layout: Layout
+    tokens: Tokens | None = None
+    details: list[list[dict[str, Any]]] = []
+    evidence: list[Evidence] = []
+    sample_bytes: float = 0.0
+
+    def select_last(self, samples: int) -> Result:
+        """The result of the last samples alone."""
+        rows = slice(len(self.scores) - samples, len(self.scores))
+        return self._replace(
+            scores=self.scores[rows],
+            classes=self.classes[rows],
+            logits=self.logits[rows],
+            tokens=None if self.tokens is None else self.tokens.select_samples(rows),
+            details=self.details[rows],
+        )
+
+    @classmethod
+    def concatenate(cls, results: list[Result]) -> Result:
+        """The results of several chunks, none of which has evidence, as one."""
+        if len(results) == 1:
+            return results[0]
+        tokens = [result.tokens for result in results if result.tokens is not None]
+        return results[0]._replace(
+            scores=torch.cat([result.scores for result in results]),
+            classes=torch.cat([result.classes for result in results]),
+            logits=torch.cat([result.logits for result in results]),
+            tokens=Tokens.concatenate(tokens) if tokens else None,
+            details=[one for result in results for one in result.details],
+        )

@@ -1,7 +1,8 @@
 """What a method may ask for of one recorded forward pass."""
 
-from whence.evidence.evidence import KINDS, Evidence
+from whence.evidence.evidence import Evidence
 from whence.evidence.forwards import Forwards
-from whence.evidence.readings import MapReadings
+from whence.evidence.kinds import KINDS
+from whence.tracing.trace import MapReadings
 
 __all__ = ["KINDS", "Evidence", "Forwards", "MapReadings"]

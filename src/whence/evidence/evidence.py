@@ -12,40 +12,23 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
-from whence._util.probabilities import to_probabilities
 from whence.errors import UndeclaredEvidenceError, WhenceError
 from whence.evidence.forwards import Forwards
-from whence.evidence.readings import (
+from whence.layout import Layout, compute_pooling
+from whence.rules import RuleSet
+from whence.targets import to_probabilities
+from whence.tracing.graph.blocks import Block, find_blocks
+from whence.tracing.graph.sequences import find_sequences, is_attention_pooling
+from whence.tracing.ops.attention import AttentionSite
+from whence.tracing.trace import (
     HeadChunks,
     HeadFusion,
     MapReadings,
+    Trace,
     fuse_chunks,
     iterate_sites,
     read_places,
 )
-from whence.layout import Layout, compute_pooling
-from whence.rules import RuleSet
-from whence.tracing.graph.blocks import Block, find_blocks
-from whence.tracing.graph.sequences import find_sequences, is_attention_pooling
-from whence.tracing.graph.sites import AttentionSite
-from whence.tracing.trace import Trace
-
-KINDS = {
-    "attention": "the attention maps",
-    "gradient": "the gradient of the class logit at them",
-    "relevance": "the relevance of the class at them",
-    "inputs": "the pixels or embeddings",
-    "input_gradient": "the gradient at the pixels or embeddings",
-    "input_relevance": "the relevance of the pixels or embeddings",
-    "hidden": "the hidden states: what enters each block, and what leaves the last",
-    "hidden_gradient": "the gradient at them",
-    "hidden_relevance": "the relevance of them",
-    "value_input": "what the values of each attention are computed from",
-    "value_input_gradient": "the gradient there",
-    "blocks": "the operations around each attention",
-    "forwards": "further forward passes",
-}
-"""What a method can declare in `needs`."""
 
 _AT_MAPS = ("attention", "gradient", "relevance")
 
@@ -104,8 +87,6 @@ class Evidence:
     make_forwards: Callable[[], Forwards] | None = None
     details: list[list[dict[str, Any]]] = field(default_factory=list)
 
-    # What is always there ------------------------------------------------------------------------
-
     @property
     def logits(self) -> Tensor:
         """(batch, all classes), as a plain forward gives them."""
@@ -157,8 +138,6 @@ class Evidence:
     def target_probabilities(self, logits: Tensor, samples: Tensor) -> Tensor:
         """Probabilities of the explained classes, (classes, rows), of rows of these samples."""
         return self.target_logits(to_probabilities(logits, self.multi_label), samples)
-
-    # What a method declares ----------------------------------------------------------------------
 
     @cached_property
     def attention(self) -> list[Tensor]:

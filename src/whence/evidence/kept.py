@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from whence.evidence.evidence import KINDS, Evidence
+from whence.evidence.evidence import Evidence
+from whence.evidence.kinds import KINDS
 from whence.explanation import KeptEvidence
 
 _OF_CLASSES = ("gradient", "relevance")

@@ -8,8 +8,8 @@ from typing import TypedDict
 import torch
 from torch import Tensor
 
-from whence._util.probabilities import to_probabilities
 from whence.errors import WhenceError
+from whence.targets import to_probabilities
 
 
 class ClassCurves(TypedDict):

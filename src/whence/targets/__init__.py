@@ -7,6 +7,7 @@ from whence.targets.classes import (
     find_class_names,
     resolve_classes,
     select_samples,
+    to_probabilities,
 )
 
 __all__ = [
@@ -16,4 +17,5 @@ __all__ = [
     "find_class_names",
     "resolve_classes",
     "select_samples",
+    "to_probabilities",
 ]

@@ -1,4 +1,4 @@
-"""Class indices from indices, names or the model's own ranking; a model's class names."""
+"""Class indices from indices, names or the model's own ranking; names and probabilities."""
 
 from __future__ import annotations
 
@@ -27,6 +27,19 @@ def find_class_names(model: nn.Module) -> dict[int, str]:
     timm_config = getattr(model, "pretrained_cfg", None)
     names = timm_config.get("label_names") if isinstance(timm_config, Mapping) else None
     return dict(enumerate(map(str, names))) if names else {}
+
+
+def to_probabilities(logits: Tensor, multi_label: bool = False) -> Tensor:
+    """Probabilities of classes, (..., classes), from their logits.
+
+    Args:
+        logits: (..., classes).
+        multi_label: Whether several classes can hold at once, each with a probability of its own. A
+            single logit that is no such class is a quantity, not a probability, and stays as it is.
+    """
+    if multi_label:
+        return logits.sigmoid()
+    return logits.softmax(-1) if logits.shape[-1] > 1 else logits
 
 
 def resolve_classes(

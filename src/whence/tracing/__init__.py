@@ -1,7 +1,7 @@
 """One forward pass of an unmodified model, recorded so that it can be read backward."""
 
 from whence.tracing.calls import register_operation
-from whence.tracing.graph.sites import AttentionSite
+from whence.tracing.ops.attention import AttentionSite
 from whence.tracing.record import find_logits, record, replicate, unwrap_model
 from whence.tracing.recording import Edit, Intervention
 from whence.tracing.trace import Trace

@@ -1,10 +1,9 @@
 """The backward pass, node by node from the logits, for several rule sets at once.
 
-This does what autograd's own engine does, with these differences. Several values (the gradient, and
-relevance under a set of rules) go backward side by side, so that a block can be looked at in all of
-them and freed before the next. Nothing is computed for an input that leads to no place that is
-asked for. And where only some rows of a tensor can be other than zero, because the classifier reads
-only some tokens, only these rows are worked on.
+Unlike autograd's engine, it takes several values (gradient, relevance under a rule set) side by
+side, so that a block can be read in all of them and freed before the next. It computes nothing for
+inputs that lead to no place asked for. And where only some rows of a tensor can be other than zero,
+because the classifier reads only some tokens, it works on these rows alone.
 """
 
 from __future__ import annotations
@@ -222,17 +221,13 @@ class _BackwardStep:
         plain = value.rows if shapes and isinstance(value, SparseRows) else _to_dense(value)
         read = operation.gradient if rules is None else partial(rules.propagate, operation)
         classes = operation.supports_classes if rules is None else rules.supports_classes(operation)
-        results: Sequence[Tensor | None]
         results = list(read(plain)) if classes else self._map_classes(read, [plain])
         operation.wanted = ()
         if not shapes or not isinstance(value, SparseRows):
             return results
-        return [
-            result
-            if result is None or shape is None
-            else SparseRows(result, value.dim, value.start, shape)
-            for result, shape in zip(results, shapes, strict=True)
-        ]
+        whole = zip(results, shapes, strict=True)
+        dim, start = value.dim, value.start
+        return [r if r is None or s is None else SparseRows(r, dim, start, s) for r, s in whole]
 
     def _pass_routing(self, node: Node, values: dict[int, Tensor]) -> list[Tensor | None]:
         """Pass a node of autograd's own, which only moves numbers, or knows gradients alone."""

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from whence._util.torch_internals import BACKWARD_HOOKS, COMPILED_CALL, uncompiled_module
 from whence.errors import WhenceError
 from whence.tracing.calls import find_module_kind
-from whence.tracing.graph.sites import find_head_order
+from whence.tracing.ops.attention import find_head_order
 from whence.tracing.ops.base import Guard
 from whence.tracing.recorder import Recorder, record_module
 from whence.tracing.recording import Intervention

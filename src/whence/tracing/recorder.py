@@ -18,7 +18,7 @@ from whence._util.torch_internals import (
 )
 from whence.tracing import calls
 from whence.tracing.calls import TorchCall, name_of
-from whence.tracing.graph.sites import is_made_of_patches
+from whence.tracing.ops.attention import is_made_of_patches
 from whence.tracing.ops.base import Add, Function, Shift, is_traced
 from whence.tracing.ops.products import ConstantMatMul, Convolution, Linear, MatMul
 from whence.tracing.recording import Recording, flatten_lists, start_tracing

@@ -21,8 +21,13 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from whence._util.torch_internals import view_base
 from whence.errors import NoRuleError, TooLargeError, WhenceError
 from whence.tracing.backward import REFUSED
-from whence.tracing.graph.sites import AttentionSite, find_upstream_softmax, reads_matrix_product
-from whence.tracing.ops.attention import SOFTMAX, ChunkedAttention
+from whence.tracing.ops.attention import (
+    SOFTMAX,
+    AttentionSite,
+    ChunkedAttention,
+    find_upstream_softmax,
+    reads_matrix_product,
+)
 from whence.tracing.ops.base import BackwardRules, Guard, Operation, is_traced
 from whence.tracing.ops.products import MatMul
 

@@ -11,14 +11,13 @@ from PIL import Image
 
 from whence import methods
 from whence._util.files import is_folder
-from whence._util.probabilities import to_probabilities
 from whence._util.text import format_probability
 from whence.errors import WhenceError
 from whence.explanation import Explanation
 from whence.inputs.sources import Kind
 from whence.models import LoadedModel, PreparedBatch, load
 from whence.models.forward import compute_logits
-from whence.targets import resolve_classes
+from whence.targets import resolve_classes, to_probabilities
 from whence.web.limits import MAX_CLASSES, MAX_METHODS
 from whence.web.result_cache import ResultCache
 from whence.web.validation import PageInput, UploadedPhoto

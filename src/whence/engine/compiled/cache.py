@@ -32,9 +32,6 @@ class ProgramCache(Generic[Entry]):
         self._lock = threading.Lock()
         self._programs: OrderedDict[Hashable, Entry | None] = OrderedDict()
 
-    def __len__(self) -> int:
-        return sum(program is not None for program in self._programs.values())
-
     def __contains__(self, key: Hashable) -> bool:
         return key in self._programs
 

@@ -23,8 +23,7 @@ from whence.engine.compiled.guards import (
 )
 from whence.engine.compiled.program import Program
 from whence.engine.eager import record_request, run_eagerly, score
-from whence.engine.request import Request
-from whence.engine.result import Result
+from whence.engine.request import Request, Result
 from whence.errors import WhenceError
 from whence.layout import Layout
 from whence.targets import resolve_classes
@@ -76,11 +75,6 @@ class CompiledRunner:
     def __reduce__(self) -> tuple[type[CompiledRunner], tuple[object, ...]]:
         """A copy, which another process may want, begins anew."""
         return CompiledRunner, (self._model, *self._settings)
-
-    @property
-    def has_programs(self) -> bool:
-        """Whether anything was compiled."""
-        return len(self._cache) > 0
 
     def run(
         self, request: Request, max_map_bytes: float, class_count: int, *, may_compile: bool

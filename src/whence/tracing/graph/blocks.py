@@ -9,8 +9,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
 from whence.errors import WhenceError
-from whence.tracing.graph.sites import AttentionSite
-from whence.tracing.ops.attention import ChunkedAttention
+from whence.tracing.ops.attention import AttentionSite, ChunkedAttention
 from whence.tracing.ops.base import Add, Function, Operation, is_norm
 from whence.tracing.ops.products import Linear
 from whence.tracing.trace import Trace

@@ -8,8 +8,7 @@ from typing import NamedTuple
 from torch.autograd.graph import GradientEdge, Node
 
 from whence.tracing.graph.blocks import OperationGraph
-from whence.tracing.graph.sites import AttentionSite
-from whence.tracing.ops.attention import SOFTMAX, ChunkedAttention
+from whence.tracing.ops.attention import SOFTMAX, AttentionSite, ChunkedAttention
 from whence.tracing.ops.base import Operation
 from whence.tracing.ops.products import ConstantMatMul, Linear, MatMul
 from whence.tracing.trace import Trace

@@ -21,10 +21,8 @@ Narrowed = tuple["Operation", tuple[torch.Size | None, ...]]
 class Guard:
     """Looks at values for one recorded forward pass and the readings of it.
 
-    What is computed may depend on a value: a model may branch on a tensor, and a rule may take a
-    shortcut that is right for most values only. All such looks go through here. By default the
-    value is simply looked at; a compiled program, which has no values yet, puts another guard in
-    its place.
+    A model may branch on a value, and a rule may take a shortcut that is right for most values
+    only. By default the value is simply looked at; a compiled program puts another guard in place.
 
     Attributes:
         sees_values: Whether values can be looked at now.
