@@ -5,7 +5,7 @@ import torch
 
 from tests.zoo import CASES, HandWrittenViT, built, images, texts
 from whence import Explainer, Layout, WhenceError
-from whence.methods.attention_flow import _flows
+from whence.methods.attention_flow import _compute_flows
 
 networkx = pytest.importorskip("networkx")
 pytest.importorskip("scipy")
@@ -59,7 +59,7 @@ def test_random_networks_with_cuts_in_the_middle():
         maps = list((scores * 6).softmax(-1))
         read = torch.rand(tokens, generator=generator, dtype=torch.float64).softmax(-1)
         capacities = [((m + torch.eye(tokens)) / 2).numpy() for m in reversed(maps)]
-        flows = torch.from_numpy(_flows(read.numpy(), capacities, None, lambda _: None))
+        flows = torch.from_numpy(_compute_flows(read.numpy(), capacities, None, lambda _: None))
         assert torch.allclose(flows, compute_by_networkx(maps, read), rtol=1e-12)
         simple = torch.from_numpy(capacities[-1]).sum(0).clamp(max=1)
         between += int((flows < simple - 1e-6).sum())

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
@@ -16,7 +17,7 @@ from whence.rules.balanced import Gradients
 @register("attcat")
 @dataclass(frozen=True)
 class AttCat(Method):
-    r"""Hidden state times gradient of every token, weighed by the attention it gets in each block.
+    r"""Hidden state times gradient of every token, weighted by the attention it receives.
 
     With :math:`h^l_i` the hidden state of token i that enters block l, :math:`\nabla h^l_i` the
     gradient of the class logit there, and :math:`\alpha^l` the attention map of the block,
@@ -25,9 +26,9 @@ class AttCat(Method):
         s_i = \sum_l \bar\alpha^l_i \sum_w \nabla h^l_{iw} h^l_{iw}, \qquad
         \bar\alpha^l_i = \mathbb{E}_{heads, q}\, \alpha^l_{qi}.
 
-    The mean is over the queries q that are no padding. The hidden states are those that enter
-    blocks, as in the authors' code, not those that leave them: these are what the block's attention
-    weighs, and of the last block's output only the tokens that are read have a gradient.
+    The mean is over the queries q without padding. The hidden states are the blocks' inputs, as in
+    the authors' code: the block's attention weighs them, and in the last block's output only the
+    pooled tokens have a gradient.
 
     Attributes:
         gradients: ``"plain"``, as the authors', or ``"balanced"``.
@@ -43,11 +44,12 @@ class AttCat(Method):
 
     gradients: Gradients = "plain"
 
-    def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
+    @override
+    def __call__(self, evidence: Evidence) -> Tensor:
         queries = evidence.token_mask.to(evidence.logits.dtype)
         queries = queries / queries.sum(-1, keepdim=True)
         scores = torch.zeros_like(evidence.pooling)
-        # The last hidden state, which no attention reads, has no partner.
+        # No attention reads the last hidden state.
         for attention, hidden, gradient in zip(
             evidence.attention, evidence.hidden[:-1], evidence.hidden_gradient[:-1], strict=True
         ):

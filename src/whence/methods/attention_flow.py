@@ -5,45 +5,52 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+from typing_extensions import override
 
 from whence._util.extras import needed
 from whence._util.progress import bar
 from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
-from whence.methods.shared.maps import layers_from, lowest_at_pooled, one_sequence
+from whence.methods.shared.attention_maps import (
+    check_start_layer,
+    lower_pooled_token,
+    require_one_sequence,
+)
 
-# Flows are of whole numbers, in which 1 is this many: as fine as 32 bits allow.
+Floats = NDArray[np.float64]
+# Capacities are whole numbers, multiples of 1 / _UNIT: as fine as 32 bits allow.
 _UNIT = 2**30
 
 
 @register("attention_flow")
 @dataclass(frozen=True)
 class AttentionFlow(Method):
-    r"""The maximum flow from the tokens that are read down to each input token.
+    r"""The maximum flow through attention from the pooled tokens to each input token.
 
     Tokens of every layer are the nodes of a network, and the attention of a token to those of the
-    layer below is the capacity of the edges between them:
+    layer upstream is the capacity of the edges between them:
 
     .. math::
         c^{(b)} = \mathrm{rows\ of}\ (I + \mathbb{E}_h A^{(b)})\ \mathrm{divided\ by\ their\ sum}.
 
-    The score of an input token is the largest flow that can reach it, each token for itself. The
-    flow starts with 1, split among the tokens that the classifier reads as it weighs them (all of
-    it at the class token, as in the paper; equal shares for average pooling, where the paper says
-    nothing). Padding takes no part. A single token that is read in a text gets the lowest score of
-    the others. The authors divide the scores by their sum; here they are flows, between 0 and 1.
+    The score of an input token is the maximum flow to it, computed for each token alone. The flow
+    starts with 1, split among the pooled tokens by their weights (all of it at the class token, as
+    in the paper; equal shares for average pooling, which the paper leaves open). Padding is left
+    out. In a text, a single pooled token gets the lowest score of the others. The authors divide
+    the scores by their sum; here they are flows, between 0 and 1.
 
-    The smallest cut, which is as large as the flow, is found with capacities rounded down to
-    :math:`2^{-30}`, and then measured with the exact ones.
+    The minimum cut, which equals the maximum flow, is found with capacities rounded down to
+    multiples of :math:`2^{-30}`, and measured with the exact ones.
 
     Attributes:
-        start_layer: The first layer that takes part; earlier ones are left out.
+        start_layer: The first layer that counts; earlier ones are left out.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("attention",)
@@ -53,59 +60,66 @@ class AttentionFlow(Method):
 
     start_layer: int = 0
 
-    def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
-        one_sequence(evidence)
-        layers = layers_from(self.start_layer, len(evidence.attention))
-        maps = [evidence.attention[layer].mean(1).cpu().double().numpy() for layer in layers]
+    @override
+    def __call__(self, evidence: Evidence) -> Tensor:
+        require_one_sequence(evidence)
+        check_start_layer(self.start_layer, evidence)
+        used = evidence.attention[self.start_layer :]
+        maps = [layer.mean(1).cpu().double().numpy() for layer in reversed(used)]
         real = evidence.token_mask.cpu().numpy()
         pooling = evidence.pooling.cpu().double().numpy()
         scores = np.zeros((*pooling.shape[:2], maps[-1].shape[-1]))
-        # Classes mostly read the same tokens, and then have the same flows.
+        # Classes mostly pool the same tokens, and then have the same flows.
         kinds = [np.unique(pooling[:, i], axis=0, return_inverse=True) for i in range(len(real))]
         total = sum(len(read) for read, _ in kinds) * scores.shape[-1]
         with bar("attention flow", total) as advance:
             for sample, (read, kind) in enumerate(kinds):
-                capacities = [_capacity(layer[sample]) for layer in maps]
+                capacities = [_compute_capacity(layer[sample]) for layer in maps]
                 sinks = real[sample] if len(real[sample]) == scores.shape[-1] else None
-                flows = [_flows(weights, capacities, sinks, advance) for weights in read]
+                flows = [_compute_flows(weights, capacities, sinks, advance) for weights in read]
                 scores[:, sample] = np.stack(flows)[kind.reshape(-1)]
-        return lowest_at_pooled(torch.from_numpy(scores).to(evidence.pooling), evidence)
+        return lower_pooled_token(torch.from_numpy(scores).to(evidence.pooling), evidence)
 
 
-def _capacity(attention: Any) -> Any:
-    """Capacities, (queries, keys): the skip connection is there where queries are the keys."""
+def _compute_capacity(attention: Floats) -> Floats:
+    """Compute capacities, (queries, keys), with a skip connection where queries are the keys."""
     queries, keys = attention.shape
-    whole = attention + np.eye(queries) if queries == keys else attention
-    sums = whole.sum(1, keepdims=True)
-    return whole / np.where(sums == 0, 1, sums)
+    capacity = attention + np.eye(queries) if queries == keys else attention
+    sums = capacity.sum(1, keepdims=True)
+    return capacity / np.where(sums == 0, 1, sums)
 
 
-def _flows(read: Any, capacities: list[Any], sinks: Any, advance: Callable[[int], None]) -> Any:
-    """The flow to every token of the lowest layer; to those that are no sinks, none.
+def _compute_flows(
+    pooling: Floats,
+    capacities: list[Floats],
+    sinks: NDArray[np.bool_] | None,
+    advance: Callable[[int], None],
+) -> Floats:
+    """Compute the maximum flow to every input token; 0 for tokens that are no sinks.
 
     Args:
-        read: Where the flow starts, (queries of the first map,).
-        capacities: Of each layer, the last one of the model first.
-        sinks: Which tokens are asked for; None for all.
-        advance: Called for each token that is done.
+        pooling: (queries of the first map,), where the flow starts.
+        capacities: Capacities of each layer, the model's last layer first.
+        sinks: Which tokens to compute; None for all.
+        advance: Called after each token.
     """
-    network = _Network([read[None], *capacities[:-1]])
+    network = _Network([pooling[None], *capacities[:-1]])
     flows = np.zeros(capacities[-1].shape[1])
     for token, into in enumerate(capacities[-1].T):
         if sinks is None or sinks[token]:
-            flows[token] = network.flow(into)
+            flows[token] = network.compute_flow(into)
         advance(1)
     return flows
 
 
 class _Network:
-    """A network of layers between one source and the nodes above a sink.
+    """A layered network between one source and one sink.
 
     Args:
-        capacities: Of edges between each layer and the next, (from, to), that of the source first.
+        capacities: (from, to) for the edges between each layer and the next, the source's first.
     """
 
-    def __init__(self, capacities: list[Any]) -> None:
+    def __init__(self, capacities: list[Floats]) -> None:
         for upper, lower in pairwise(capacities):
             if upper.shape[1] != lower.shape[0]:
                 raise WhenceError(
@@ -131,15 +145,15 @@ class _Network:
         self._whole = (self._size * _UNIT).astype(np.int32)
         self._graph = needed("scipy.sparse.csgraph", "scipy")
         self._matrix = needed("scipy.sparse", "scipy").csr_matrix
-        # Edges are in the order of their start, so that rows are parts of them.
+        # Edges are sorted by their start, so rows are slices of them.
         self._rows = np.searchsorted(self._start, np.arange(self._sink + 2)).astype(np.int32)
         self._columns = self._end.astype(np.int32)
 
-    def flow(self, into: Any) -> float:
-        """The largest flow from the source to a sink.
+    def compute_flow(self, into: Floats) -> float:
+        """Compute the maximum flow from the source to a sink.
 
         Args:
-            into: Capacities of the edges from the nodes of the lowest layer to the sink.
+            into: Capacities of the edges from the last layer of nodes to the sink.
         """
         to_sink = slice(len(self._size) - len(into), None)
         self._size[to_sink] = into

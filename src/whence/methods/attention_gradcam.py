@@ -7,10 +7,15 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
-from whence.methods.shared.maps import lowest_at_pooled, pooled_rows, read_layer
+from whence.methods.shared.attention_maps import (
+    check_readable_layer,
+    lower_pooled_token,
+    select_pooled_rows,
+)
 from whence.rules.balanced import Gradients
 
 
@@ -26,14 +31,14 @@ class AttentionGradCam(Method):
         w_h = \mathbb{E}_{ij} (\nabla A_h)_{ij}, \qquad
         s = p^\top \max(\mathbb{E}_h \, w_h A_h, 0),
 
-    with p the weights of the tokens which the classifier reads. The mean of the gradient is over
-    the tokens that are explained: keys that are no prefix tokens, neither padding. (At padded keys
-    the gradient is not zero, though the attention is.) A single token that is read in a text gets
-    the lowest score of the others. Scores are not scaled; the authors scale each map to 0 ... 1,
-    which is 0/0 where no head speaks for the class. Here, that gives zeros.
+    with p the weights of the pooled tokens. The mean of the gradient is over the explained tokens:
+    keys without prefix tokens and padding. (At padded keys the gradient is not zero, though the
+    attention is.) In a text, a single pooled token gets the lowest score of the others. Scores are
+    not scaled; the authors scale each map to 0 ... 1, which is 0/0 where no head supports the
+    class. Here, that gives zeros.
 
     Attributes:
-        layer: Which layer; below zero, counted from the end.
+        layer: Which layer; negative numbers count from the last.
         gradients: ``"plain"``, as the authors', or ``"balanced"``.
     """
 
@@ -48,27 +53,29 @@ class AttentionGradCam(Method):
     gradients: Gradients = "plain"
 
     @property
-    def first_site(self) -> int:  # noqa: D102
+    @override
+    def first_site(self) -> int:
         return self.layer
 
-    def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
-        layer = read_layer(self.layer, evidence)
+    @override
+    def __call__(self, evidence: Evidence) -> Tensor:
+        layer = check_readable_layer(self.layer, evidence)
         gradient, maps = evidence.gradient[layer], evidence.attention[layer]
-        counted = _explained(gradient, evidence)
-        total = (gradient * counted).sum((-2, -1), keepdim=True)
-        weights = total / counted.sum((-2, -1), keepdim=True).clamp(min=1)
+        mask = _make_mask(gradient, evidence)
+        total = (gradient * mask).sum((-2, -1), keepdim=True)
+        weights = total / mask.sum((-2, -1), keepdim=True).clamp(min=1)
         weighted = (weights * maps).mean(-3).clamp(min=0)
-        return lowest_at_pooled(pooled_rows(weighted, evidence), evidence)
+        return lower_pooled_token(select_pooled_rows(weighted, evidence), evidence)
 
 
-def _explained(gradient: Tensor, evidence: Evidence) -> Tensor:
-    """(batch, 1, queries, keys): 1 where both are no padding and the key is explained."""
+def _make_mask(gradient: Tensor, evidence: Evidence) -> Tensor:
+    """Mark queries and keys that count, (batch, 1, queries, keys): no padding, no prefix key."""
     queries, keys = gradient.shape[-2:]
     real = evidence.token_mask
-    counted = torch.ones(len(real), queries, keys, dtype=torch.bool, device=gradient.device)
+    mask = torch.ones(len(real), queries, keys, dtype=torch.bool, device=gradient.device)
     if keys == evidence.tokens:
-        counted &= real[:, None, :]
-        counted[..., : evidence.layout.prefix or 0] = False
+        mask &= real[:, None, :]
+        mask[..., : evidence.layout.prefix or 0] = False
     if queries == evidence.tokens:
-        counted &= real[:, :, None]
-    return counted[:, None].to(gradient.dtype)
+        mask &= real[:, :, None]
+    return mask[:, None].to(gradient.dtype)

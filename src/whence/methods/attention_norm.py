@@ -1,4 +1,4 @@
-"""Attention weights with the vectors they weigh (Kobayashi et al.; EMNLP 2020 and 2021)."""
+"""Norms of attention-weighted value vectors (Kobayashi et al.; EMNLP 2020 and 2021)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
-from whence.methods.shared.maps import one_sequence
-from whence.methods.shared.mixing import layers_of, rolled_out, shares
+from whence.methods.shared.attention_maps import (
+    multiply_layers,
+    normalize_rows,
+    require_one_sequence,
+    select_layers,
+)
 from whence.tracing.graph.blocks import Block
 from whence.tracing.ops.base import Function
 from whence.tracing.ops.products import Linear
@@ -22,15 +27,15 @@ from whence.tracing.trace import Trace
 @register("attention_norm", aliases=("norm_based",))
 @dataclass(frozen=True)
 class AttentionNorm(Method):
-    r"""How long the vectors are that each token adds to those that are read.
+    r"""Norms of the vectors that each token adds to the pooled tokens through attention.
 
-    The attention of a layer hands token i the sum over tokens j and heads h of
+    The attention of a layer adds to token i, from each token j,
 
     .. math:: v_{ij} = \sum_h \alpha^h_{ij} f^h(x_j),
 
     with :math:`\alpha` the attention map and :math:`f^h(x_j)` the value of token j in head h, its
-    bias included, taken through the projection that joins the heads, without its bias. Heads are
-    added as vectors, and the norm is taken of the sum. As ``include`` says,
+    bias included, multiplied by the output projection, without its bias. Heads are added as
+    vectors, and the norm is taken of the sum. As ``include`` says,
 
     .. math::
         N_{ij} = \lVert v_{ij} \rVert, \quad
@@ -38,18 +43,17 @@ class AttentionNorm(Method):
         \Bigl\lVert \gamma \odot
         \frac{v_{ij} + \delta_{ij} x_i - \mathrm{mean}(\cdot)}{\sigma_i} \Bigr\rVert
 
-    with :math:`x_i` what the skip connection adds, and :math:`\gamma` and :math:`\sigma_i` the
-    weight and the denominator of the normalisation right behind the sum, where there is one, as in
-    BERT. In models that normalise before the attention it is already in the values, and
+    with :math:`x_i` from the skip connection, and :math:`\gamma` and :math:`\sigma_i` the weight
+    and the denominator of the normalisation right after the sum, where there is one, as in BERT. In
+    models that normalise before the attention, the norm is already in the values, and
     ``"layer_norm"`` is the same as ``"residual"``. Rows of N are divided by their sum. Layers are
-    joined as attention rollout joins them; for ``"weights"``, which lacks the skip connection, the
-    identity is added, and what identities alone hand to the tokens that are read is left out.
+    multiplied as in attention rollout; for ``"weights"``, which lacks the skip connection, the
+    identity is added, and the product of identities alone is left out.
 
     Attributes:
-        include: What takes part: ``"weights"``, attention alone; ``"residual"``, the skip
-            connection too; ``"layer_norm"``, and the normalisation behind both.
-        layer: One layer alone, counted from 0, or from the last by negative numbers; None joins
-            all.
+        include: ``"weights"``: attention alone; ``"residual"``: with the skip connection;
+            ``"layer_norm"``: also with the normalisation after both.
+        layer: One layer alone; negative numbers count from the last; None multiplies all layers.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("attention", "blocks")
@@ -64,41 +68,43 @@ class AttentionNorm(Method):
     include: Literal["weights", "residual", "layer_norm"] = "weights"
     layer: int | None = None
 
-    def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
-        one_sequence(evidence)
-        layers = layers_of(self.layer, len(evidence.blocks))
-        matrices = [shares(self._norms(evidence, layer)) for layer in layers]
+    @override
+    def __call__(self, evidence: Evidence) -> Tensor:
+        require_one_sequence(evidence)
+        layers = select_layers(self.layer, len(evidence.blocks))
+        matrices = [normalize_rows(self._compute_norms(evidence, layer)) for layer in layers]
         add_identity = self.include == "weights" and self.layer is None
-        return rolled_out(matrices, evidence.pooling, add_identity)
+        return multiply_layers(matrices, evidence.pooling, add_identity)
 
-    def _norms(self, evidence: Evidence, layer: int) -> Tensor:
-        """(batch, queries, keys), the norm of what each query gets from each key."""
-        traced, block = evidence.trace, evidence.blocks[layer]
-        attention, values = evidence.attention[layer], _project_values(traced, block)
+    def _compute_norms(self, evidence: Evidence, layer: int) -> Tensor:
+        """Compute the norms of the vectors from each key to each query: (batch, queries, keys)."""
+        trace, block = evidence.trace, evidence.blocks[layer]
+        attention, values = evidence.attention[layer], _project_values(trace, block)
         if attention.shape[-2] != attention.shape[-1]:
             raise WhenceError(
                 f"The attention in {block.site.where} has {attention.shape[-2]} queries for "
                 f"{attention.shape[-1]} keys; this method needs attention of tokens to themselves."
             )
-        own = None
-        if self.include != "weights":
-            own = traced.split_tokens(block.input, block.input_edge, block.input.shape)
-        if self.include != "layer_norm" or block.post_norm is None:
-            return _norms_of_sums(attention, values, own)
-        norm = _HeldNorm(traced, block, block.post_norm)
-        assert own is not None
-        return _norms_of_sums(attention, norm.scaled(values), norm.scaled(own)) / norm.spread
+        if self.include == "weights":
+            return _compute_norms_of_sums(attention, values)
+        own = trace.split_tokens(block.input, block.input_edge, block.input.shape)
+        if self.include == "residual" or block.post_norm is None:
+            return _compute_norms_of_sums(attention, values, own)
+        norm = _LinearNorm(trace, block, block.post_norm)
+        norms = _compute_norms_of_sums(attention, norm.scale(values), norm.scale(own))
+        return norms / norm.spread
 
 
-def _norms_of_sums(attention: Tensor, values: Tensor, own: Tensor | None) -> Tensor:
-    r"""Norms of the sums over heads, :math:`\alpha^T G \alpha` with G the heads' inner products.
+def _compute_norms_of_sums(attention: Tensor, values: Tensor, own: Tensor | None = None) -> Tensor:
+    r"""Compute the norms of sums over heads, :math:`\alpha^T G \alpha`.
 
-    The vectors of all pairs of tokens, which would not fit into memory, are never there at once.
+    G are the inner products of the heads' vectors. The vectors of all pairs of tokens, which would
+    not fit into memory, are never computed.
 
     Args:
         attention: (batch, heads, queries, keys).
         values: (batch, heads, keys, width).
-        own: (batch, tokens, width), what each token keeps of itself.
+        own: (batch, tokens, width), each token's skip connection.
     """
     inner = torch.einsum("bhkw,bgkw->bkhg", values, values)
     squares = (torch.einsum("bhqk,bkhg->bgqk", attention, inner) * attention).sum(1)
@@ -110,24 +116,24 @@ def _norms_of_sums(attention: Tensor, values: Tensor, own: Tensor | None) -> Ten
     return norms
 
 
-class _HeldNorm:
-    """A normalisation as the linear map that it is while its denominators are held.
+class _LinearNorm:
+    """A normalisation as a linear map, with its denominators held constant.
 
     Attributes:
         spread: (batch, queries, 1), the denominators.
     """
 
-    def __init__(self, traced: Trace, block: Block, norm: Function) -> None:
+    def __init__(self, trace: Trace, block: Block, norm: Function) -> None:
         def by_token(value: Tensor, index: int) -> Tensor:
-            return traced.split_tokens(value, traced.entries[index].output, value.shape)
+            return trace.split_tokens(value, trace.entries[index].output, value.shape)
 
         sums = by_token(block.skip_addition.output, block.skip_addition.index)
         normalised = by_token(norm.output, norm.index)
-        bias, self._weight, self._centres = _parts_of(norm)
-        scaled, target = self.scaled(sums), normalised - bias
+        bias, self._weight, self._centres = _probe_norm(norm)
+        scaled, target = self.scale(sums), normalised - bias
         sizes = scaled.norm(dim=-1, keepdim=True)
         spread = sizes / target.norm(dim=-1, keepdim=True)
-        # Where nothing is left to divide, any denominator will do.
+        # Any denominator will do for zeros.
         self.spread: Tensor = torch.where(spread.isfinite() & (sizes > 0), spread, 1)
         close = 1e3 * torch.finfo(sums.dtype).eps * normalised.abs().amax()
         if (scaled / self.spread - target).abs().amax() > close:
@@ -136,18 +142,18 @@ class _HeldNorm:
                 f"each token by itself. Use include='residual', which leaves it out."
             )
 
-    def scaled(self, vectors: Tensor) -> Tensor:
-        """Vectors, (..., width), less their mean, times the weight."""
+    def scale(self, vectors: Tensor) -> Tensor:
+        """Subtract the mean of vectors, (..., width), and multiply by the weight."""
         centred = vectors - vectors.mean(-1, keepdim=True) if self._centres else vectors
         return centred * self._weight
 
 
-def _parts_of(norm: Function) -> tuple[Tensor, Tensor, bool]:
-    """Bias and weight of a normalisation, and whether it takes the mean away.
+def _probe_norm(norm: Function) -> tuple[Tensor, Tensor, bool]:
+    """Find bias and weight of a normalisation, and whether it subtracts the mean.
 
-    They are found by calling it, so that it does not matter how the model spells it. A vector whose
-    mean is 0, and so long that the small constant in the denominator does not count, is only
-    divided by its root mean square and multiplied by the weight.
+    They are found by calling it, so any implementation works. A vector whose mean is 0, and so long
+    that the small constant in the denominator does not count, is only divided by its root mean
+    square and multiplied by the weight.
     """
     ones = torch.ones_like(norm.inputs[0], requires_grad=False)
     probe = ones.clone()
@@ -169,8 +175,8 @@ def _parts_of(norm: Function) -> tuple[Tensor, Tensor, bool]:
 def _project_values(trace: Trace, block: Block) -> Tensor:
     """What each head adds for each token it attends to fully: (batch, heads, keys, width).
 
-    The values of one head are put in their place among zeros, and taken through the projection
-    that joins the heads, without its bias.
+    The values of one head are put in their place among zeros, and taken through the projection that
+    joins the heads, without its bias.
     """
     values = block.site.split_values(trace.batch)
     linear = [operation for operation in block.projection if isinstance(operation, Linear)]

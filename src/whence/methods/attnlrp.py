@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
+from typing_extensions import override
 
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
-from whence.methods.shared.inputs import summed
+from whence.methods.shared.inputs import sum_over_tokens
 
 
 @register("attnlrp")
@@ -26,11 +27,11 @@ class AttnLrp(Method):
         \text{softmax } y = s(x):\quad & R_i = x_i \big(R_i - y_i \textstyle\sum_j R_j\big) \\
         \text{activations, norms:}\quad & R = R
 
-    As every one of them is x times something that goes down, they are computed as one reading of
-    gradients, :math:`R = x \odot g`, without a division by y, and so with :math:`\varepsilon` at
-    0: linear maps as they are, products of two tensors that depend on the input by half,
-    activations by f(x)/x, norms with their spread as a constant. This is how the authors' own
-    library does it. Biases take their part of the relevance.
+    As each of them is x times a factor, they are computed as one modified gradient,
+    :math:`R = x \odot g`, without a division by y, and so with :math:`\varepsilon` at 0: linear
+    maps as they are, products of two tensors that depend on the input by half, activations by
+    f(x)/x, norms with their standard deviation as a constant. The authors' own library does the
+    same. Biases keep their share of the relevance.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("inputs", "input_gradient")
@@ -43,5 +44,6 @@ class AttnLrp(Method):
 
     gradients: ClassVar[str] = "attnlrp"
 
-    def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
-        return summed(evidence, evidence.inputs * evidence.input_gradient)
+    @override
+    def __call__(self, evidence: Evidence) -> Tensor:
+        return sum_over_tokens(evidence, evidence.inputs * evidence.input_gradient)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import GradientEdge
+from torch.autograd.graph import GradientEdge, Node
 from torch.nn import functional as F
+from typing_extensions import override
 
 from whence.errors import WhenceError
 from whence.evidence import Evidence
@@ -24,22 +25,22 @@ from whence.tracing.trace import Trace
 @register("fullgrad_plus", aliases=("fullgrad+",))
 @dataclass(frozen=True)
 class FullGradPlus(Method):
-    r"""Value times gradient of what enters every block, and of every bias on the way to the logit.
+    r"""Hidden state times gradient at every block's input, plus bias times gradient.
 
     With :math:`x_l` the hidden states that enter block l, b the biases, and :math:`\nabla` the
-    gradient of the class logit, a token gets
+    gradient of the class logit, the score of a token is
 
     .. math:: \sum_l x_l \cdot \nabla x_l + \sum_b b \cdot \nabla b,
 
     inner products over the width, at this token. Biases are those of linear layers and of
-    normalisations behind :math:`x_0`, each counted at the token to which it is added. Those behind
-    the pooling go to the tokens that are read, by their weights. With balanced gradients,
-    :math:`x_0` and the biases alone (``layers="first"``) sum to the logit: nothing is lost.
+    normalisations downstream of :math:`x_0`, each counted at the token to which it is added. Those
+    downstream of the pooling go to the pooled tokens, by their weights. With balanced gradients,
+    :math:`x_0` and the biases alone (``layers="first"``) sum to the logit.
 
     Attributes:
         layers: ``"all"``, or ``"first"`` for the hidden states that enter the first block only, as
             in FullGrad.
-        biases: Whether biases take part.
+        biases: Whether biases count.
         gradients: ``"plain"``, or ``"balanced"``, as in the paper's Libra FullGrad+.
     """
 
@@ -56,56 +57,57 @@ class FullGradPlus(Method):
     biases: bool = True
     gradients: Gradients = "plain"
 
-    def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
+    @override
+    def __call__(self, evidence: Evidence) -> Tensor:
         count = 1 if self.layers == "first" else len(evidence.hidden) - 1
-        parts = zip(evidence.hidden[:count], evidence.hidden_gradient[:count], strict=True)
-        scores = torch.stack([(hidden * gradient).sum(-1) for hidden, gradient in parts]).sum(0)
-        return scores + self._of_biases(evidence) if self.biases else scores
+        pairs = zip(evidence.hidden[:count], evidence.hidden_gradient[:count], strict=True)
+        scores = torch.stack([(hidden * gradient).sum(-1) for hidden, gradient in pairs]).sum(0)
+        return scores + self._score_biases(evidence) if self.biases else scores
 
-    def _of_biases(self, evidence: Evidence) -> Tensor:
-        traced = evidence.trace
-        found = [
-            (step, bias)
-            for step in _steps_behind(traced, evidence.blocks[0].input_edge)
-            if (bias := _bias(step.operation)) is not None
+    def _score_biases(self, evidence: Evidence) -> Tensor:
+        trace = evidence.trace
+        biased = [
+            (entry, bias)
+            for entry in _find_downstream(trace, evidence.blocks[0].input_edge)
+            if (bias := _get_bias(entry.operation)) is not None
         ]
         scores = torch.zeros_like(evidence.pooling)
-        if not found:
+        if not biased:
             return scores
-        places = [step.output for step, _ in found]
+        edges = [entry.output for entry, _ in biased]
         rows = evidence.batch * evidence.tokens
-        folded = [step.output for step, _ in found if len(step.operation.output) == rows]
+        folded = [entry.output for entry, _ in biased if len(entry.operation.output) == rows]
         if folded and evidence.batch > 1:
-            traced.find_sample_order(folded)
-        gradients = traced.read(evidence.classes, places, self.gradient_rules)
-        for (step, bias), gradient in zip(found, gradients, strict=True):
-            shares = _shares(step.operation, bias, gradient)
-            scores = scores + _at_tokens(shares, step, traced, evidence)
+            trace.find_sample_order(folded)
+        gradients = trace.read(evidence.classes, edges, self.gradient_rules)
+        for (entry, bias), gradient in zip(biased, gradients, strict=True):
+            shares = _sum_over_width(entry.operation, bias, gradient)
+            scores = scores + _assign_to_tokens(shares, entry, trace, evidence)
         return scores
 
 
-def _steps_behind(traced: Trace, place: GradientEdge) -> Iterator[Entry]:
-    """The operations that a place of the graph has an influence on."""
-    influenced = {place.node}
+def _find_downstream(trace: Trace, edge: GradientEdge) -> Iterator[Entry]:
+    """Find the operations downstream of an edge of the graph."""
+    reached = {edge.node}
 
-    def is_influenced(node: Any) -> bool:
+    def is_downstream(node: Node | None) -> bool:
         waiting = [node]
         while waiting:
-            at = waiting.pop()
-            if at in influenced:
+            current = waiting.pop()
+            if current in reached:
                 return True
-            if at is not None and not hasattr(at, "operation"):
-                waiting.extend(behind for behind, _ in at.next_functions)
+            if current is not None and not hasattr(current, "operation"):
+                waiting.extend(upstream for upstream, _ in current.next_functions)
         return False
 
-    for step in traced.entries:
-        if any(is_influenced(edge.node) for edge in step.inputs):
-            influenced.add(step.output.node)
-            yield step
+    for entry in trace.entries:
+        if any(is_downstream(edge.node) for edge in entry.inputs):
+            reached.add(entry.output.node)
+            yield entry
 
 
-def _bias(operation: Operation) -> Tensor | None:
-    """What an operation adds to every token, whatever comes in; None if nothing."""
+def _get_bias(operation: Operation) -> Tensor | None:
+    """Get the constant that an operation adds to every token; None if there is none."""
     if isinstance(operation, Linear):
         return operation.bias
     if isinstance(operation, Function) and (is_norm(operation) or operation.name == "batch_norm"):
@@ -114,28 +116,28 @@ def _bias(operation: Operation) -> Tensor | None:
     return None
 
 
-def _shares(operation: Operation, bias: Tensor, gradient: Tensor) -> Tensor:
-    """Bias times gradient, (classes, ...), summed over the width."""
+def _sum_over_width(operation: Operation, bias: Tensor, gradient: Tensor) -> Tensor:
+    """Sum bias times gradient, (classes, ...), over the width."""
     if isinstance(operation, Convolution):
         return torch.einsum("nbc...,c->nb...", gradient, bias).flatten(2)
     return (gradient * bias).sum(-1)
 
 
-def _at_tokens(shares: Tensor, step: Entry, traced: Trace, evidence: Evidence) -> Tensor:
-    """Shares, laid out as the operation's output without its width, as (classes, batch, tokens)."""
+def _assign_to_tokens(shares: Tensor, entry: Entry, trace: Trace, evidence: Evidence) -> Tensor:
+    """Assign shares, in the layout of the operation's output without width, to tokens."""
     batch, tokens, prefix = evidence.batch, evidence.tokens, evidence.layout.prefix or 0
     rows = tuple(shares.shape[1:])
     if shares[0].numel() == batch:
-        # Behind the pooling, where tokens are no more.
+        # Downstream of the pooling, where there are no tokens.
         return shares.reshape(-1, batch, 1) * evidence.pooling
     if prefix and rows == (batch, tokens - prefix):
         return F.pad(shares, (prefix, 0))
     if len(rows) == 3 and rows[0] == batch and rows[2] == tokens != rows[1]:
         return shares.sum(2)  # of heads
     try:
-        by_token = traced.split_tokens(shares[..., None], step.output, torch.Size((*rows, 1)))
+        by_token = trace.split_tokens(shares[..., None], entry.output, torch.Size((*rows, 1)))
     except WhenceError as error:
-        operation = step.operation
+        operation = entry.operation
         raise WhenceError(
             f"A bias is added in `{operation.name}` to values of shape "
             f"{tuple(operation.output.shape)}, and whence cannot tell which of the {tokens} tokens "

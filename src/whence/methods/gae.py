@@ -7,11 +7,16 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from whence.errors import WhenceError
 from whence.evidence import Evidence, MapReadings
 from whence.methods.registry import Method, register
-from whence.methods.shared.maps import carried, lowest_at_pooled, pooled_rows
+from whence.methods.shared.attention_maps import (
+    lower_pooled_token,
+    rollout_step,
+    select_pooled_rows,
+)
 from whence.rules.balanced import Gradients
 from whence.tracing import Intervention
 from whence.tracing.graph.sequences import (
@@ -26,7 +31,7 @@ from whence.tracing.trace import Trace
 @register("gae")
 @dataclass(frozen=True)
 class Gae(Method):
-    r"""Gradient-weighted attention maps, joined over layers, also across two sequences.
+    r"""Gradient-weighted attention maps, multiplied over layers, also across two sequences.
 
     With :math:`A` the attention map of a layer and :math:`\nabla A` the gradient of the class logit
     there,
@@ -34,9 +39,9 @@ class Gae(Method):
     .. math::
         \bar A = \mathbb{E}_h \max(\nabla A \odot A, 0), \qquad R \leftarrow R + \bar A R
 
-    for each layer in turn, from :math:`R = I`. The explanation is the row of :math:`R - I` that
-    belongs to the token which the classifier reads; only that row is computed, from the last layer
-    down to the first. A single token that is read in a text gets the lowest score of the others.
+    for each layer in turn, from :math:`R = I`. The explanation is the row of :math:`R - I` of the
+    pooled token; only that row is computed, from the last layer to the first. In a text, a single
+    pooled token gets the lowest score of the others.
 
     Where a sequence s attends to another one q, as a decoder to its encoder, the paper's rules for
     self-attention in s, and for the attention of s to q, are
@@ -50,8 +55,8 @@ class Gae(Method):
 
     with :math:`\bar R` the identity plus :math:`R - I`, whose rows are divided by their sum. The
     explanation is then the row of :math:`R^{sq}`, where q is the sequence that the first attention
-    reads, and s the one that the classifier reads. Pooling by attention is no sequence of its own;
-    there the row begins with :math:`\bar A`.
+    reads, and s that of the pooled token. Attention pooling is no sequence of its own; there the
+    row starts with :math:`\bar A`.
 
     Attributes:
         gradients: ``"plain"``, as the authors', or ``"balanced"``.
@@ -67,84 +72,87 @@ class Gae(Method):
 
     gradients: Gradients = "plain"
 
-    def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
+    @override
+    def __call__(self, evidence: Evidence) -> Tensor:
         trace = evidence.trace
-        streams = find_sequences(trace)
-        pooling = is_attention_pooling(trace, streams) and evidence.pooling.shape[-1] == 1
-        if any(of.is_cross and of.constant for of in streams) and not pooling:
-            # The tokens that attend may have attended to each other before, unseen.
+        sequences = find_sequences(trace)
+        pooling = is_attention_pooling(trace, sequences) and evidence.pooling.shape[-1] == 1
+        if any(one.is_cross and one.constant for one in sequences) and not pooling:
+            # The querying tokens may have attended to each other before, which was not recorded.
             trace = trace.rerecord(Intervention(follow_constants=True))
-            streams = find_sequences(trace)
-        within = streams[:-1] if is_attention_pooling(trace, streams) else streams
-        if len({end for of in within for end in (of.queries, of.keys)}) > 1:
-            return self._across(evidence, trace, streams)
+            sequences = find_sequences(trace)
+        within = sequences[:-1] if is_attention_pooling(trace, sequences) else sequences
+        if len({end for one in within for end in (one.queries, one.keys)}) > 1:
+            return self._explain_across(evidence, trace, sequences)
         kept, moved = evidence.pooling, torch.zeros_like(evidence.pooling)
-        for added in evidence.fuse_heads(_weighted):
-            kept, moved = carried(kept, moved, added)
-        return lowest_at_pooled(moved, evidence)
+        for added in evidence.fuse_heads(_weigh):
+            kept, moved = rollout_step(kept, moved, added)
+        return lower_pooled_token(moved, evidence)
 
-    def _across(self, evidence: Evidence, trace: Trace, streams: list[SiteSequences]) -> Tensor:
-        """The scores in a model of several sequences."""
-        explained = find_input_sequence(trace, streams)
+    def _explain_across(
+        self, evidence: Evidence, trace: Trace, sequences: list[SiteSequences]
+    ) -> Tensor:
+        """Score the tokens of a model with several sequences."""
+        explained = find_input_sequence(trace, sequences)
         if trace is evidence.trace:
-            layers = list(evidence.fuse_heads(_weighted))[::-1]
+            layers = list(evidence.fuse_heads(_weigh))[::-1]
         else:
-            places = [site.weights for site in trace.sites]
-            readings = trace.read(evidence.classes, places, self.gradient_rules)
+            maps_at = [site.weights for site in trace.sites]
+            readings = trace.read(evidence.classes, maps_at, self.gradient_rules)
             layers = [
-                _weighted(MapReadings(maps, site.split_heads(at, trace.batch), at)).mean(-3)
+                _weigh(MapReadings(maps, site.split_heads(at, trace.batch), at)).mean(-3)
                 for site, maps, at in zip(trace.sites, trace.attention(), readings, strict=True)
             ]
         relevancies = _Relevancies()
-        for of, added in zip(streams, layers, strict=True):
-            if of.is_cross:
-                relevancies.attend(of.queries, of.keys, added)
+        for one, added in zip(sequences, layers, strict=True):
+            if one.is_cross:
+                relevancies.add_cross_attention(one.queries, one.keys, added)
             else:
-                relevancies.attend_to_itself(of.queries, added)
-        found = relevancies.moved.get((streams[-1].queries, explained))
-        if found is None or any(of.merged for of in streams):
+                relevancies.add_self_attention(one.queries, added)
+        found = relevancies.moved.get((sequences[-1].queries, explained))
+        if found is None or any(one.merged for one in sequences):
             raise WhenceError(
                 "The attention maps do not lead from the tokens that the classifier reads to those "
                 "of the input. Models with windows or merged tokens, or whose inputs meet outside "
                 "of attention, cannot be explained by this method."
             )
-        return lowest_at_pooled(pooled_rows(found, evidence), evidence)
+        return lower_pooled_token(select_pooled_rows(found, evidence), evidence)
 
 
-def _weighted(layer: MapReadings) -> Tensor:
-    return (layer.gradient * layer.attention).clamp_(min=0)
+def _weigh(readings: MapReadings) -> Tensor:
+    return (readings.gradient * readings.attention).clamp_(min=0)
 
 
 class _Relevancies:
-    """The relevancy of the tokens of each sequence for those of each other one.
+    """The relevancy of the tokens of each sequence for the tokens of each other sequence.
 
     Attributes:
-        moved: (..., tokens of s, tokens of q) by the pair (s, q); less the identity, where both are
-            one. What is not there is zero.
+        moved: (..., tokens of s, tokens of q) by the pair (s, q), without the identity where s is
+            q. Missing pairs are zero.
     """
 
     def __init__(self) -> None:
         self.moved: dict[tuple[int, int], Tensor] = {}
 
-    def attend_to_itself(self, s: int, added: Tensor) -> None:
-        """A self-attention: what a token is made of is handed on."""
+    def add_self_attention(self, s: int, added: Tensor) -> None:
+        """Add a self-attention of a sequence."""
         own = {pair: found for pair, found in self.moved.items() if pair[0] == s}
         self._add((s, s), added)
         for pair, found in own.items():
             self._add(pair, added @ found)
 
-    def attend(self, s: int, q: int, added: Tensor) -> None:
-        """The attention of one sequence to another."""
+    def add_cross_attention(self, s: int, q: int, added: Tensor) -> None:
+        """Add the attention of one sequence to another."""
         of_q = {pair: found for pair, found in self.moved.items() if pair[0] == q}
-        step = self._normalized(q, added)
-        step = self._normalized(s, step.mT).mT
+        step = self._multiply_normalized(q, added)
+        step = self._multiply_normalized(s, step.mT).mT
         for (_, other), found in of_q.items():
             if other != q:
                 self._add((s, other), added @ found)
         self._add((s, q), step)
 
-    def _normalized(self, s: int, factor: Tensor) -> Tensor:
-        """A factor times the identity plus what moved within s, its rows divided by their sum."""
+    def _multiply_normalized(self, s: int, factor: Tensor) -> Tensor:
+        """Multiply a factor by the identity plus the row-normalized relevancy within s."""
         moved = self.moved.get((s, s))
         if moved is None:
             return factor

@@ -7,10 +7,11 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
-from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
+from whence.methods.shared.attention_maps import check_layer
 from whence.rules.balanced import Gradients
 
 
@@ -23,14 +24,14 @@ class GradCam(Method):
         w_c = \operatorname{mean}_i \frac{\partial y}{\partial f_{ic}}, \qquad
         s_i = \max\Bigl(0, \sum_c w_c f_{ic}\Bigr)
 
-    with y the class logit and :math:`f_{ic}` channel c of token i where the values of the chosen
-    attention are computed from: in a pre-norm Transformer such as ViT, the output of the block's
-    first norm. Behind the last attention only the tokens that the classifier reads have a gradient;
-    there all of them do. Means are over patches, or over the real tokens of a text: a class token
-    stands nowhere on the image, and padding is nothing.
+    with y the class logit and :math:`f_{ic}` channel c of token i in the input of the chosen
+    attention's values: in a pre-norm Transformer such as ViT, the output of the block's first norm.
+    After the last attention only the pooled tokens have a gradient; before it all tokens do. Means
+    are over patches, or over the tokens of a text without padding; a class token has no place in
+    the image.
 
     Attributes:
-        layer: Which attention, counted from the input, or from the end if negative.
+        layer: Which attention; negative numbers count from the last.
         gradients: ``"plain"``, as the authors', or ``"balanced"``.
     """
 
@@ -45,25 +46,20 @@ class GradCam(Method):
     layer: int = -1
     gradients: Gradients = "plain"
 
-    def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
-        layers = len(evidence.value_input)
-        if not -layers <= self.layer < layers:
-            raise WhenceError(
-                f"layer={self.layer} does not exist: the model has {layers} attention layers, "
-                f"0 to {layers - 1}, or -1 to -{layers} from the end."
-            )
-        features = evidence.value_input[self.layer]
-        gradient = evidence.value_input_gradient[self.layer]
-        counted = _counted(evidence, features)[..., None]
-        count = counted.sum(-2, keepdim=True).clamp(min=1)
-        weights = torch.where(counted, gradient, 0).sum(-2, keepdim=True) / count
+    @override
+    def __call__(self, evidence: Evidence) -> Tensor:
+        layer = check_layer(self.layer, len(evidence.value_input))
+        features, gradient = evidence.value_input[layer], evidence.value_input_gradient[layer]
+        mask = _make_mask(evidence, features)[..., None]
+        count = mask.sum(-2, keepdim=True).clamp(min=1)
+        weights = torch.where(mask, gradient, 0).sum(-2, keepdim=True) / count
         return (weights * features).sum(-1).clamp(min=0)
 
 
-def _counted(evidence: Evidence, features: Tensor) -> Tensor:
-    """(batch, tokens), true at patches, or at the real tokens of a text."""
-    counted = torch.ones(features.shape[:2], dtype=torch.bool, device=features.device)
-    if evidence.padding is not None and evidence.padding.shape == counted.shape:
-        counted &= ~evidence.padding
-    counted[:, : evidence.layout.prefix or 0] = False
-    return counted
+def _make_mask(evidence: Evidence, features: Tensor) -> Tensor:
+    """Mark patches, or the tokens of a text without padding: (batch, tokens)."""
+    mask = torch.ones(features.shape[:2], dtype=torch.bool, device=features.device)
+    if evidence.padding is not None and evidence.padding.shape == mask.shape:
+        mask &= ~evidence.padding
+    mask[:, : evidence.layout.prefix or 0] = False
+    return mask

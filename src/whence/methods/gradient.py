@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
+from typing_extensions import override
 
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
-from whence.methods.shared.inputs import magnitudes
+from whence.methods.shared.inputs import measure_magnitudes
 from whence.rules.balanced import Gradients
 
 
@@ -41,5 +42,6 @@ class Gradient(Method):
 
     gradients: Gradients = "plain"
 
-    def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
-        return magnitudes(evidence, evidence.input_gradient)
+    @override
+    def __call__(self, evidence: Evidence) -> Tensor:
+        return measure_magnitudes(evidence, evidence.input_gradient)

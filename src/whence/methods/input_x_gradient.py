@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
+from typing_extensions import override
 
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
-from whence.methods.shared.inputs import summed
+from whence.methods.shared.inputs import sum_over_tokens
 from whence.rules.balanced import Gradients
 
 
@@ -23,8 +24,8 @@ class InputXGradient(Method):
     .. math::
         s_i = \sum_{k \in i} x_k \, g_k
 
-    where k runs over the numbers of patch or token i: channels and pixels, or the width of the
-    embedding. It is what the logit would lose at a zero input if it were linear.
+    where k runs over channels and pixels of patch i, or the width of token i's embedding. A linear
+    logit would lose this much at a zero input.
 
     Attributes:
         gradients: ``"plain"``, as the authors', or ``"balanced"``.
@@ -41,5 +42,6 @@ class InputXGradient(Method):
 
     gradients: Gradients = "plain"
 
-    def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
-        return summed(evidence, evidence.inputs * evidence.input_gradient)
+    @override
+    def __call__(self, evidence: Evidence) -> Tensor:
+        return sum_over_tokens(evidence, evidence.inputs * evidence.input_gradient)

@@ -7,12 +7,13 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from whence._util.extras import needed
 from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
-from whence.methods.shared.inputs import summed
+from whence.methods.shared.inputs import sum_over_tokens
 from whence.rules.balanced import Gradients
 
 Rule = Literal[
@@ -23,20 +24,20 @@ Rule = Literal[
 @register("integrated_gradients")
 @dataclass(frozen=True)
 class IntegratedGradients(Method):
-    r"""The gradient of the class logit, collected on the way from an empty input to the real one.
+    r"""The gradient of the class logit, integrated along a path from a baseline to the input.
 
     .. math::
         s_i = \sum_{k \in i} (x_k - b_k) \int_0^1
         \frac{\partial y(b + \alpha (x - b))}{\partial x_k} \, d\alpha
 
-    with y the class logit, x the pixels or token embeddings, b the baseline, and k the numbers of
-    patch or token i. With plain gradients the scores add up to :math:`y(x) - y(b)`, as far as the
-    sum that stands for the integral is exact. Captum computes it.
+    with y the class logit, x the pixels or token embeddings, b the baseline, and k the pixels of
+    patch i or the width of token i. With plain gradients the scores sum to :math:`y(x) - y(b)`, up
+    to the error of the numerical integral. Captum computes it.
 
     Attributes:
-        steps: At how many points of the way the gradient is taken.
-        baseline: Every number of b. Embeddings are those that the model looks up for the tokens;
-            what it adds to them, such as positions, stays.
+        steps: Number of points on the path.
+        baseline: Every entry of b. Embeddings are those that the model looks up for the tokens;
+            position embeddings stay.
         rule: How the integral is approximated. Captum's weights of ``"riemann_trapezoid"`` add up
             to 1 - 1/steps; here they are scaled to 1.
         gradients: ``"plain"``, as the authors', or ``"balanced"``.
@@ -62,18 +63,19 @@ class IntegratedGradients(Method):
                 f"steps={self.steps} is too few: rule '{self.rule}' needs at least {least}."
             )
 
-    def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
+    @override
+    def __call__(self, evidence: Evidence) -> Tensor:
         captum = needed("captum.attr", "captum")
         method = captum.IntegratedGradients(evidence.forwards.as_function(self.gradient_rules))
+        samples = torch.arange(evidence.batch, device=evidence.inputs.device)
         attributions = [
-            self._of_samples(evidence, method, torch.arange(part.start, part.stop, device="cpu"))
-            for part in evidence.forwards.chunks(evidence.batch, "integrating gradients")
+            self._explain_chunk(evidence, method, samples[chunk])
+            for chunk in evidence.forwards.chunks(evidence.batch, "integrating gradients")
         ]
         return torch.cat(attributions, 1)
 
-    def _of_samples(self, evidence: Evidence, method: Any, samples: Tensor) -> Tensor:
-        """The scores of some samples that fit into memory together."""
-        samples = samples.to(evidence.inputs.device)
+    def _explain_chunk(self, evidence: Evidence, method: Any, samples: Tensor) -> Tensor:
+        """Explain some samples that fit into memory together."""
         scores = []
         for target in evidence.classes[samples].T:
             attribution = method.attribute(
@@ -85,6 +87,6 @@ class IntegratedGradients(Method):
                 method=self.rule,
                 internal_batch_size=evidence.forwards.rows_at_once,
             )
-            scores.append(summed(evidence, attribution.detach()[None])[0])
+            scores.append(sum_over_tokens(evidence, attribution.detach()[None])[0])
         scaled = self.steps / (self.steps - 1) if self.rule == "riemann_trapezoid" else 1
         return torch.stack(scores) * scaled

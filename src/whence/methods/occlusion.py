@@ -7,35 +7,36 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
 from whence.methods.shared.inputs import (
     Output,
-    check_one_row_per_token,
-    measured,
-    real_inputs,
+    compute_outputs,
+    input_row_mask,
+    pad_prefix,
+    require_one_row_per_token,
     tokens_to_inputs,
-    with_prefix,
 )
 
 
 @register("occlusion", aliases=("leave_one_out",))
 @dataclass(frozen=True)
 class Occlusion(Method):
-    r"""How much of the class logit is lost when a patch or token is covered.
+    r"""The drop of the class logit when a patch or token is covered.
 
     .. math::
         s_i = \operatorname{mean}_{w \ni i} \bigl( y(x) - y(x_{\setminus w}) \bigr)
 
     with y the class logit or probability, and :math:`x_{\setminus w}` the input whose pixels in
     window w, or the embedding of one token, are replaced by a constant. Windows are squares of
-    patches at every place of the grid. Padding is not covered.
+    patches at every position of the grid. Padding is not covered.
 
     Attributes:
-        window: Patches a side of the square that is covered; texts are covered token by token.
-        baseline: What covered pixels, or all numbers of a covered embedding, are replaced by.
+        window: Side of the covered square in patches; texts are covered token by token.
+        baseline: The value of covered pixels, or of a covered embedding.
         output: ``"logit"`` or ``"probability"``.
     """
 
@@ -55,31 +56,33 @@ class Occlusion(Method):
         if self.window < 1:
             raise WhenceError(f"window={self.window} must be at least 1.")
 
-    def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
+    @override
+    def __call__(self, evidence: Evidence) -> Tensor:
         inputs, device = evidence.inputs, evidence.inputs.device
-        windows = self._windows(evidence).to(device)
-        samples, covered = _worth_covering(evidence, windows)
-        whole = measured(evidence, inputs, torch.arange(evidence.batch, device=device), self.output)
+        windows = self._make_windows(evidence).to(device)
+        samples, covered = _pair_samples_with_windows(evidence, windows)
+        every = torch.arange(evidence.batch, device=device)
+        whole = compute_outputs(evidence, inputs, every, self.output)
         drops = whole.new_zeros(*whole.shape, len(windows))
-        for part in evidence.forwards.chunks(len(samples), "covering"):
-            rows, window = samples[part], covered[part]
+        for chunk in evidence.forwards.chunks(len(samples), "covering"):
+            rows, window = samples[chunk], covered[chunk]
             hidden = tokens_to_inputs(evidence, windows[window].to(inputs.dtype)) > 0
             changed = torch.where(hidden, self.baseline, inputs[rows])
-            left = measured(evidence, changed, rows, self.output)
+            left = compute_outputs(evidence, changed, rows, self.output)
             drops[:, rows, window] = whole[:, rows] - left
         weights = windows.to(drops.dtype)
         scores = drops @ (weights / weights.sum(0).clamp(min=1))
-        return scores if evidence.layout.grid else with_prefix(evidence, scores)
+        return scores if evidence.layout.grid else pad_prefix(evidence, scores)
 
-    def _windows(self, evidence: Evidence) -> Tensor:
-        """(windows, tokens), true at the tokens that each covers."""
+    def _make_windows(self, evidence: Evidence) -> Tensor:
+        """Make the windows, (windows, tokens), true at covered tokens."""
         grid = evidence.layout.grid
         if grid is None:
             if self.window > 1:
                 raise WhenceError(
                     f"window={self.window} is for images; texts are covered token by token."
                 )
-            check_one_row_per_token(evidence, evidence.inputs.shape[1])
+            require_one_row_per_token(evidence, evidence.inputs.shape[1])
             return torch.eye(evidence.inputs.shape[1], dtype=torch.bool, device="cpu")
         if self.window > min(grid):
             raise WhenceError(
@@ -94,10 +97,10 @@ class Occlusion(Method):
         return windows.scatter_(1, prefix + squares, True)
 
 
-def _worth_covering(evidence: Evidence, windows: Tensor) -> tuple[Tensor, Tensor]:
-    """Pairs of sample and window: all of an image, those of a text that are no padding."""
+def _pair_samples_with_windows(evidence: Evidence, windows: Tensor) -> tuple[Tensor, Tensor]:
+    """List pairs of sample and window: all of an image, of a text those without padding."""
     if evidence.layout.grid is None:
-        samples, covered = real_inputs(evidence).nonzero(as_tuple=True)
+        samples, covered = input_row_mask(evidence).nonzero(as_tuple=True)
         return samples, covered
     rows = torch.arange(evidence.batch * len(windows), device=windows.device)
     return rows // len(windows), rows % len(windows)

@@ -1,4 +1,4 @@
-"""Relevance of the last attention alone (Voita et al., ACL 2019)."""
+"""Partial LRP: the relevance of one attention map (Voita et al., ACL 2019)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
+from typing_extensions import override
 
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
-from whence.methods.shared.maps import lowest_at_pooled, pooled_rows, read_layer
+from whence.methods.shared.attention_maps import (
+    check_readable_layer,
+    lower_pooled_token,
+    select_pooled_rows,
+)
 
 
 @register("partial_lrp")
@@ -19,12 +24,12 @@ class PartialLrp(Method):
 
     .. math:: s = p^\top \, \mathbb{E}_h \max(R^{(b)}, 0)
 
-    with p the weights of the rows that the classifier reads and :math:`R^{(b)}` the relevance of
-    the class at the map of layer b. With ``rules="authors_lrp"`` it is the baseline as the authors
-    of `tiba` ran it. A single token that is read gets the lowest score of the others.
+    with p the weights of the pooled tokens and :math:`R^{(b)}` the relevance of the class at the
+    map of layer b. With ``rules="authors_lrp"`` it is the baseline as the authors of `tiba` ran it.
+    A single pooled token gets the lowest score of the others.
 
     Attributes:
-        layer: Which layer; negative counts from the end.
+        layer: Which layer; negative numbers count from the last.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("relevance",)
@@ -37,10 +42,12 @@ class PartialLrp(Method):
     layer: int = -1
 
     @property
-    def first_site(self) -> int:  # noqa: D102
+    @override
+    def first_site(self) -> int:
         return self.layer
 
-    def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
-        layer = read_layer(self.layer, evidence)
+    @override
+    def __call__(self, evidence: Evidence) -> Tensor:
+        layer = check_readable_layer(self.layer, evidence)
         relevance = evidence.relevance[layer].clamp(min=0).mean(-3)
-        return lowest_at_pooled(pooled_rows(relevance, evidence), evidence)
+        return lower_pooled_token(select_pooled_rows(relevance, evidence), evidence)

@@ -1,4 +1,4 @@
-"""Random scores: what any explanation should beat."""
+"""Random scores: a baseline that any explanation should beat."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from whence._util.random import SeededRandom
 from whence.evidence import Evidence
@@ -16,13 +17,13 @@ from whence.methods.registry import Method, register
 @register("random")
 @dataclass(frozen=True)
 class Random(Method):
-    """Random scores between 0 and 1, which know nothing of the model: a baseline.
+    """Random scores between 0 and 1, independent of the model: a baseline.
 
-    The i-th token that is no padding gets the i-th number of the generator, in every sample and for
+    The i-th token without padding gets the i-th number of the generator, in every sample and for
     every class.
 
     Attributes:
-        seed: Of the generator.
+        seed: Seed of the generator.
     """
 
     cost: ClassVar[str] = "1"
@@ -30,7 +31,8 @@ class Random(Method):
 
     seed: int = 0
 
-    def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
+    @override
+    def __call__(self, evidence: Evidence) -> Tensor:
         drawn = SeededRandom(self.seed).draw_uniform(evidence.tokens, dtype=torch.float64)
         positions = (evidence.token_mask.cumsum(1) - 1).clamp(min=0)
         scores = drawn.to(evidence.pooling)[positions]

@@ -6,26 +6,31 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
+from typing_extensions import override
 
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
-from whence.methods.shared.maps import lowest_at_pooled, pooled_rows, read_layer
+from whence.methods.shared.attention_maps import (
+    check_readable_layer,
+    lower_pooled_token,
+    select_pooled_rows,
+)
 
 
 @register("raw_attention")
 @dataclass(frozen=True)
 class RawAttention(Method):
-    r"""The attention of one layer, averaged over its heads, from the tokens that are read.
+    r"""The attention of one layer from the pooled tokens, averaged over heads.
 
     .. math::
         s = p^\top \, \mathbb{E}_h A^{(b)}
 
-    with :math:`A^{(b)}` the attention map of layer b, and p the weights of the tokens which the
-    classifier reads. A single such token in a text gets the lowest score of the others: that it is
-    read says nothing about the input. (The authors of TIBA set it to 0.)
+    with :math:`A^{(b)}` the attention map of layer b, and p the weights of the pooled tokens. A
+    single pooled token of a text gets the lowest score of the others: its being pooled says nothing
+    about the input. (The authors of TIBA set it to 0.)
 
     Attributes:
-        layer: Which layer; below zero, counted from the end.
+        layer: Which layer; negative numbers count from the last.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("attention",)
@@ -37,6 +42,8 @@ class RawAttention(Method):
 
     layer: int = -1
 
-    def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
-        layer = read_layer(self.layer, evidence)
-        return lowest_at_pooled(pooled_rows(evidence.attention[layer].mean(1), evidence), evidence)
+    @override
+    def __call__(self, evidence: Evidence) -> Tensor:
+        layer = check_readable_layer(self.layer, evidence)
+        rows = select_pooled_rows(evidence.attention[layer].mean(1), evidence)
+        return lower_pooled_token(rows, evidence)

@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from typing_extensions import override
 
 from whence._util.random import SeededRandom
 from whence.errors import WhenceError
@@ -16,12 +17,12 @@ from whence.evidence import Evidence
 from whence.methods.registry import Method, register
 from whence.methods.shared.inputs import (
     Output,
-    check_one_row_per_token,
-    measured,
+    compute_outputs,
+    input_row_mask,
+    pad_prefix,
     pixels_to_tokens,
-    real_inputs,
+    require_one_row_per_token,
     tokens_to_inputs,
-    with_prefix,
 )
 
 
@@ -34,16 +35,16 @@ class Rise(Method):
         s_i = \frac{1}{\mathbb{E}[M] \, N} \sum_{k=1}^{N} y(x \odot M_k) \, M_k(i)
 
     with y the probability of the class and :math:`M_k` one of N random masks. For images a mask is
-    a small grid of cells, each visible with a given probability, blown up bilinearly to one cell
+    a small grid of cells, each visible with a given probability, enlarged bilinearly to one cell
     more than the image and cropped at a random place; :math:`M_k(i)` is its mean over patch i. For
     text, every token is visible with that probability. All samples get the same masks.
 
     Attributes:
-        masks: N.
+        masks: Number of masks, N.
         keep: :math:`\mathbb{E}[M]`, the probability that a cell or token is visible.
-        resolution: Cells a side of an image's masks.
-        seed: Of the masks.
-        baseline: What hidden pixels, or the numbers of hidden embeddings, fade to.
+        resolution: Number of cells on each side of an image's masks.
+        seed: Seed of the masks.
+        baseline: The value that masked pixels or embeddings fade to.
         output: ``"probability"``, as the authors', or ``"logit"``.
     """
 
@@ -70,27 +71,27 @@ class Rise(Method):
         if self.resolution < 1:
             raise WhenceError(f"resolution={self.resolution} must be at least 1.")
 
-    def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
+    @override
+    def __call__(self, evidence: Evidence) -> Tensor:
         inputs, batch = evidence.inputs, evidence.batch
-        visible = self._of_pixels(evidence) if evidence.layout.grid else self._of_tokens(evidence)
+        grid = evidence.layout.grid
+        visible = self._mask_pixels(evidence, grid) if grid else self._mask_tokens(evidence)
         total = inputs.new_zeros(())
-        for part in evidence.forwards.chunks(batch * self.masks, "masking"):
-            rows = torch.arange(part.start, part.stop, device=inputs.device)
+        for chunk in evidence.forwards.chunks(batch * self.masks, "masking"):
+            rows = torch.arange(chunk.start, chunk.stop, device=inputs.device)
             samples, mask = rows % batch, rows // batch
             factors, of_tokens = visible(mask, samples)
             changed = inputs[samples] * factors + self.baseline * (1 - factors)
-            outputs = measured(evidence, changed, samples, self.output)
+            outputs = compute_outputs(evidence, changed, samples, self.output)
             of_tokens = of_tokens.to(outputs.dtype)
             sums = [outputs[:, samples == i] @ of_tokens[samples == i] for i in range(batch)]
             total = total + torch.stack(sums, 1)
         scores = total / (self.masks * self.keep)
-        return scores if evidence.layout.grid else with_prefix(evidence, scores)
+        return scores if grid else pad_prefix(evidence, scores)
 
-    def _of_pixels(self, evidence: Evidence) -> _Visible:
-        """Masks of an image: smooth, and moved by a part of a cell."""
-        inputs, grid = evidence.inputs, evidence.layout.grid
-        assert inputs is not None
-        assert grid is not None
+    def _mask_pixels(self, evidence: Evidence, grid: tuple[int, int]) -> _MaskFunction:
+        """Make masks of an image: smooth, and shifted by a part of a cell."""
+        inputs = evidence.inputs
         height, width = inputs.shape[-2:]
         side = self.resolution
         cell = (-(-height // side), -(-width // side))
@@ -103,7 +104,7 @@ class Rise(Method):
         pixels = height * width / (grid[0] * grid[1])
 
         def visible(mask: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
-            # Samples of one mask stand together: it is blown up once for all of them.
+            # Samples of one mask are adjacent: it is enlarged once for all of them.
             first, last = int(mask[0]), int(mask[-1]) + 1
             large = F.interpolate(cells[first:last], size, mode="bilinear")
             cropped = [
@@ -116,17 +117,16 @@ class Rise(Method):
 
         return visible
 
-    def _of_tokens(self, evidence: Evidence) -> _Visible:
-        """Masks of a text: each token by itself."""
+    def _mask_tokens(self, evidence: Evidence) -> _MaskFunction:
+        """Make masks of a text: each token by itself."""
         inputs = evidence.inputs
-        assert inputs is not None
-        check_one_row_per_token(evidence, inputs.shape[1])
-        real = real_inputs(evidence)
+        require_one_row_per_token(evidence, inputs.shape[1])
+        real = input_row_mask(evidence)
         generator = SeededRandom(self.seed)
-        # Drawn token by token: those of a longer text begin like those of a shorter one.
+        # Drawn token by token: masks of a longer text start like those of a shorter one.
         numbers = [generator.draw_uniform(self.masks) for _ in range(inputs.shape[1])]
         shown = (torch.stack(numbers, 1) < self.keep).to(inputs)
-        # The first numbers belong to the first real token, wherever padding stands.
+        # The first numbers belong to the first token without padding, on either side.
         place = (real.cumsum(1) - 1).clamp(min=0)
 
         def visible(mask: Tensor, samples: Tensor) -> tuple[Tensor, Tensor]:
@@ -137,5 +137,5 @@ class Rise(Method):
         return visible
 
 
-# For rows of a mask and a sample each, factors of the input, and how visible each token is.
-_Visible = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+# From masks and samples of rows to factors of the input and the visibility of each token.
+_MaskFunction = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]

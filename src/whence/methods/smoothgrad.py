@@ -9,12 +9,13 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from whence._util.random import SeededRandom
 from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
-from whence.methods.shared.inputs import magnitudes, real_inputs
+from whence.methods.shared.inputs import input_row_mask, measure_magnitudes
 from whence.rules.balanced import Gradients
 
 
@@ -30,13 +31,13 @@ class SmoothGrad(Method):
     with y the class logit and x the pixels or token embeddings of one sample. The raw gradient is
     averaged, as in the paper; :math:`\bar g` then becomes scores as in method ``"gradient"``.
 
-    A copy's noise is drawn from a seed of its own, for the real tokens only: neither padding nor
-    the batch nor the memory at hand changes it, and images all get the same.
+    A copy's noise is drawn from a seed of its own, for tokens without padding only: padding, batch
+    and memory do not change it, and all images get the same.
 
     Attributes:
-        samples: n, how many noisy copies.
+        samples: Number of noisy copies, n.
         noise: :math:`\sigma`, the noise's standard deviation as a fraction of the input's range.
-        seed: Of the noise.
+        seed: Seed of the noise.
         gradients: ``"plain"``, as the authors', or ``"balanced"``.
     """
 
@@ -59,27 +60,27 @@ class SmoothGrad(Method):
         if self.noise < 0:
             raise WhenceError(f"noise={self.noise} must not be negative.")
 
-    def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
+    @override
+    def __call__(self, evidence: Evidence) -> Tensor:
         inputs, batch = evidence.inputs, evidence.batch
         model = evidence.forwards.as_function(self.gradient_rules)
-        noise = self._noise(evidence)
+        noise = self._make_noise(evidence)
         total = inputs.new_zeros(evidence.classes.shape[1], *inputs.shape)
-        for part in evidence.forwards.chunks(batch * self.samples, "adding noise"):
-            rows = range(part.start, part.stop)
-            # Samples of one copy stand together, so that images share its noise.
+        for chunk in evidence.forwards.chunks(batch * self.samples, "adding noise"):
+            rows = range(chunk.start, chunk.stop)
+            # Samples of one copy are adjacent, so images share its noise.
             copies = torch.stack([inputs[i % batch] + noise(i // batch, i % batch) for i in rows])
             samples = torch.tensor([i % batch for i in rows], device=inputs.device)
-            gradients = _gradients(evidence, model, copies, samples)
+            gradients = _iterate_gradients(evidence, model, copies, samples)
             for of_class, gradient in zip(total, gradients, strict=True):
                 of_class.index_add_(0, samples, gradient)
-        return magnitudes(evidence, total / self.samples)
+        return measure_magnitudes(evidence, total / self.samples)
 
-    def _noise(self, evidence: Evidence) -> Callable[[int, int], Tensor]:
-        """Gives the noise of a copy, by its number, for a sample."""
+    def _make_noise(self, evidence: Evidence) -> Callable[[int, int], Tensor]:
+        """Make a function from the number of a copy and a sample to noise."""
         inputs = evidence.inputs
-        assert inputs is not None
-        # Of an image, whose first two dimensions are samples and channels, all is real.
-        real = _spread(real_inputs(evidence), inputs)
+        # An image, whose first two dimensions are samples and channels, has no padding.
+        real = _expand_to_inputs(input_row_mask(evidence), inputs)
         kept = [values[where] for values, where in zip(inputs, real, strict=True)]
         deviations = [self.noise * (k.max() - k.min()) if len(k) else k.sum() for k in kept]
         seeds = SeededRandom(self.seed).draw_integers(2**62, self.samples)
@@ -98,15 +99,15 @@ class SmoothGrad(Method):
         return noise
 
 
-def _spread(tokens: Tensor, inputs: Tensor) -> Tensor:
-    """What holds for tokens, (batch, tokens), for every number of their embeddings."""
+def _expand_to_inputs(tokens: Tensor, inputs: Tensor) -> Tensor:
+    """Expand a mask of tokens, (batch, tokens), to the shape of their embeddings."""
     return tokens.reshape(*tokens.shape, *[1] * (inputs.dim() - 2)).expand_as(inputs)
 
 
-def _gradients(
+def _iterate_gradients(
     evidence: Evidence, model: Callable[[Tensor, Tensor], Tensor], inputs: Tensor, samples: Tensor
 ) -> Iterator[Tensor]:
-    """The gradient at rows, (rows, ...), of one explained class after the other."""
+    """Yield the gradient at rows, (rows, ...), of one explained class after the other."""
     with torch.enable_grad():
         inputs = inputs.requires_grad_()
         chosen = evidence.target_logits(model(inputs, samples), samples)

@@ -7,17 +7,23 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from whence.evidence import Evidence, MapReadings
 from whence.methods.registry import Method, register
-from whence.methods.shared.maps import carried, check_layer, lowest_at_pooled, one_sequence
+from whence.methods.shared.attention_maps import (
+    check_start_layer,
+    lower_pooled_token,
+    require_one_sequence,
+    rollout_step,
+)
 from whence.rules.balanced import Gradients
 
 
 @register("tiba", aliases=("transformer_attribution",))
 @dataclass(frozen=True)
 class Tiba(Method):
-    r"""Gradient-weighted relevance of every attention map, joined over layers.
+    r"""Gradient-weighted relevance of every attention map, multiplied over layers.
 
     With :math:`\nabla A^{(b)}` the gradient of the class logit at the attention map of layer b and
     :math:`R^{(b)}` the relevance of the class there,
@@ -26,13 +32,13 @@ class Tiba(Method):
         \bar A^{(b)} = I + \mathbb{E}_h \max(\nabla A^{(b)} \odot R^{(b)}, 0), \qquad
         C = \bar A^{(B)} \cdots \bar A^{(1)},
 
-    and the explanation is the row of C that belongs to the token which the classifier reads. Only
-    that row is computed: it is carried down from the last layer to the first. What the identities
-    alone hand to the tokens that are read is left out, and a single such token gets the lowest
-    score of the others, as the authors do for BERT: that it is read says nothing about the input.
+    and the explanation is the row of C of the pooled token. Only that row is computed, from the
+    last layer to the first. The product of identities alone is left out, and a single pooled token
+    gets the lowest score of the others, as the authors do for BERT: its being pooled says nothing
+    about the input.
 
     Attributes:
-        start_layer: The first layer that takes part; earlier ones are left out.
+        start_layer: The first layer that counts; earlier ones are left out.
         normalize_rows: Divide the rows of each :math:`\bar A` by their sum, as the authors do for
             BERT.
         gradients: ``"plain"``, as the authors', or ``"balanced"``.
@@ -50,17 +56,19 @@ class Tiba(Method):
     gradients: Gradients = "plain"
 
     @property
-    def first_site(self) -> int:  # noqa: D102
+    @override
+    def first_site(self) -> int:
         return self.start_layer
 
-    def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
-        one_sequence(evidence)
+    @override
+    def __call__(self, evidence: Evidence) -> Tensor:
+        require_one_sequence(evidence)
         kept, moved = evidence.pooling, torch.zeros_like(evidence.pooling)
-        check_layer(self.start_layer, evidence)
-        for added in evidence.fuse_heads(_weighted, first=self.start_layer):
-            kept, moved = carried(kept, moved, added, self.normalize_rows)
-        return lowest_at_pooled(moved, evidence)
+        check_start_layer(self.start_layer, evidence)
+        for added in evidence.fuse_heads(_weigh, first=self.start_layer):
+            kept, moved = rollout_step(kept, moved, added, self.normalize_rows)
+        return lower_pooled_token(moved, evidence)
 
 
-def _weighted(layer: MapReadings) -> Tensor:
-    return (layer.gradient * layer.relevance).clamp_(min=0)
+def _weigh(readings: MapReadings) -> Tensor:
+    return (readings.gradient * readings.relevance).clamp_(min=0)

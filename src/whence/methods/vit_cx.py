@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from typing_extensions import override
 
 from whence._util.extras import needed
 from whence._util.progress import bar
@@ -15,17 +16,18 @@ from whence._util.random import SeededRandom
 from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
+from whence.methods.shared.attention_maps import check_start_layer
 from whence.methods.shared.inputs import pixels_to_tokens
 
 
 @register("vit_cx")
 @dataclass(frozen=True)
 class VitCx(Method):
-    r"""Feature maps of a layer, clustered, as masks: what the model still sees through each.
+    r"""Clustered feature maps of a layer as masks, weighted by the probability through each.
 
-    Every channel of the features of the patches, which the last attention reads, is a map on the
-    grid. It is upsampled bilinearly to the image and scaled to 0 ... 1. Maps whose cosine distance
-    is small are joined (agglomerative clustering, complete linkage); the sum of a cluster's maps,
+    Every channel of the patches' features, the input of the last attention, is a map on the grid.
+    It is upsampled bilinearly to the image and scaled to 0 ... 1. Maps whose cosine distance is
+    small are clustered (agglomerative clustering, complete linkage); the sum of a cluster's maps,
     scaled again, is a mask :math:`M_i`. With x the image, p the probability of the class and
     Gaussian noise :math:`Z_i`, the causal score of a mask and the map are
 
@@ -35,15 +37,15 @@ class VitCx(Method):
 
     The fraction corrects for pixels that many masks cover. The score of a patch is the sum of S
     over its pixels, less the lowest such sum: masks overlap so much that S is nearly the same
-    everywhere. For the same reason the lowest :math:`s_i` is taken from all. Noise is drawn once
-    for each mask from the seed, the same for every sample. Constant maps, which the authors' code
-    makes into NaN, are left out.
+    everywhere. For the same reason the lowest :math:`s_i` is subtracted from all. Noise is drawn
+    once for each mask from the seed, the same for every sample. Constant maps, which give NaN in
+    the authors' code, are left out.
 
     Attributes:
-        distance: Cosine distance, of complete linkage, from which on clusters are not joined.
+        distance: Cosine distance, of complete linkage, from which clusters stay apart.
         noise: Standard deviation of the noise, in the units of the pixels that the model takes.
-        seed: Where random numbers start.
-        layer: Which attention's input is taken as features; negative ones count from the last.
+        seed: Seed of the noise.
+        layer: Which attention's input is taken as features; negative numbers count from the last.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("value_input", "forwards")
@@ -64,85 +66,81 @@ class VitCx(Method):
             if not 0 <= value < float("inf"):
                 raise WhenceError(f"{option}={value} must be a number from 0 upwards.")
 
-    def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
-        forwards, grid, layers = evidence.forwards, evidence.layout.grid, len(evidence.value_input)
+    @override
+    def __call__(self, evidence: Evidence) -> Tensor:
+        forwards, grid = evidence.forwards, evidence.layout.grid
         if grid is None or forwards.inputs.dim() != 4:
             raise WhenceError(
                 "Method 'vit_cx' explains images only: its masks are maps of patches. For text, "
                 "use another method."
             )
-        if not -layers <= self.layer < layers:
-            raise WhenceError(
-                f"layer={self.layer} does not exist: the model has {layers} attention layers, 0 to "
-                f"{layers - 1}."
-            )
-        features = evidence.value_input[self.layer][:, evidence.layout.prefix or 0 :]
+        layer = check_start_layer(self.layer, len(evidence.value_input))
+        features = evidence.value_input[layer][:, evidence.layout.prefix or 0 :]
         size = (forwards.inputs.shape[-2], forwards.inputs.shape[-1])
         maps = []
         with bar("masking", evidence.batch) as advance:
             for sample in range(evidence.batch):
-                masks = _masks(features[sample].T.reshape(-1, *grid), size, self.distance)
-                scores = self._scores(masks, evidence, sample)
-                maps.append(_saliency(evidence, masks, scores))
+                masks = _make_masks(features[sample].T.reshape(-1, *grid), size, self.distance)
+                scores = self._score_masks(masks, evidence, sample)
+                maps.append(_average_masks(evidence, masks, scores))
                 advance(1)
         scores = torch.stack(maps, 1)
         scores[..., -grid[0] * grid[1] :] -= scores[..., -grid[0] * grid[1] :].amin(-1, True)
         return scores
 
-    def _scores(self, masks: Tensor, evidence: Evidence, sample: int) -> Tensor:
-        """The causal score of each mask, (classes, masks)."""
+    def _score_masks(self, masks: Tensor, evidence: Evidence, sample: int) -> Tensor:
+        """Compute the causal score of each mask: (classes, masks)."""
         forwards = evidence.forwards
         image = forwards.inputs[sample]
         at = evidence.classes.new_tensor([sample])
         unchanged = evidence.target_probabilities(evidence.logits[at], at)
         source = SeededRandom(self.seed)
         scores = [unchanged[:, :0]]
-        for part in forwards.chunks(len(masks), "masking", max(1, forwards.rows_at_once // 2)):
-            mask = masks[part, None]
-            # Drawn one by one: a mask's noise depends neither on the part nor on the other masks.
+        for chunk in forwards.chunks(len(masks), "masking", max(1, forwards.rows_at_once // 2)):
+            mask = masks[chunk, None]
+            # Drawn one by one: a mask's noise depends neither on the chunk nor on the other masks.
             drawn = [source.draw_normal(*image.shape) for _ in mask]
             noise = self.noise * torch.stack(drawn).to(image) * (1 - mask)
             rows = torch.cat([image * mask + noise, image + noise])
             samples = at.expand(len(rows))
-            masked, whole = evidence.target_probabilities(forwards(rows, samples), samples).chunk(
-                2, 1
-            )
+            probabilities = evidence.target_probabilities(forwards(rows, samples), samples)
+            masked, whole = probabilities.chunk(2, 1)
             scores.append(masked - whole + unchanged)
         return torch.cat(scores, 1)
 
 
-def _masks(maps: Tensor, size: tuple[int, int], distance: float) -> Tensor:
-    """Clusters of maps, (channels, rows, columns), as masks of an image, (masks, ...)."""
+def _make_masks(maps: Tensor, size: tuple[int, int], distance: float) -> Tensor:
+    """Cluster maps, (channels, rows, columns), to masks of an image, (masks, height, width)."""
     large = F.interpolate(maps[None], size=size, mode="bilinear", align_corners=False)[0]
-    large = _scaled(large)
+    large = _scale(large)
     large = large[large.amax((1, 2)) > 0]
-    labels = _clusters(large.flatten(1), distance)
+    labels = _cluster(large.flatten(1), distance)
     masks = large.new_zeros(int(labels.max()) + 1 if len(labels) else 0, *size)
-    return _scaled(masks.index_add_(0, labels, large))
+    return _scale(masks.index_add_(0, labels, large))
 
 
-def _saliency(evidence: Evidence, masks: Tensor, scores: Tensor) -> Tensor:
-    """The masks' scores, (classes, masks), averaged over the masks that cover each token."""
+def _average_masks(evidence: Evidence, masks: Tensor, scores: Tensor) -> Tensor:
+    """Average the masks' scores, (classes, masks), over the masks that cover each token."""
     # Summed to tokens first, so that there is no map of pixels for each class.
     share = pixels_to_tokens(
         evidence, masks / masks.sum(0).clamp(min=torch.finfo(masks.dtype).tiny)
     )
     if not len(masks):
         return scores.new_zeros(len(scores), share.shape[-1])
-    # Without what all scores have in common, equal scores give zeros and not rounding errors.
+    # Without the common part, equal scores give zeros and not rounding errors.
     scores = scores - scores.amin(1, keepdim=True)
     return scores @ share / len(masks)
 
 
-def _scaled(maps: Tensor) -> Tensor:
-    """Each map shifted and scaled to 0 ... 1; constant ones become 0."""
+def _scale(maps: Tensor) -> Tensor:
+    """Shift and scale each map to 0 ... 1; constant ones become 0."""
     lowest, highest = maps.amin((1, 2), keepdim=True), maps.amax((1, 2), keepdim=True)
     spread = highest - lowest
     return (maps - lowest) / torch.where(spread > 0, spread, 1)
 
 
-def _clusters(vectors: Tensor, distance: float) -> Tensor:
-    """The cluster that each vector belongs to, numbered in the order of their first vectors."""
+def _cluster(vectors: Tensor, distance: float) -> Tensor:
+    """Cluster vectors; return each one's cluster, numbered by first appearance."""
     if len(vectors) < 2:
         return torch.zeros(len(vectors), dtype=torch.long, device=vectors.device)
     clustering = needed("sklearn.cluster", "scikit-learn").AgglomerativeClustering(

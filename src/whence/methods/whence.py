@@ -1,4 +1,4 @@
-"""The method of this library: evidence that tokens hold, shared along attention."""
+"""The default method: evidence for the class at each token, shared along attention."""
 
 from __future__ import annotations
 
@@ -8,42 +8,48 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
-from whence.methods.shared.maps import check_layer, content, lowest_at_pooled, one_sequence
+from whence.methods.shared.attention_maps import (
+    check_start_layer,
+    input_token_mask,
+    lower_pooled_token,
+    require_one_sequence,
+)
 from whence.rules.balanced import Gradients
 
-# Patches cut objects wherever the grid runs, so that evidence for one is evidence for its
-# neighbours in the same object; words are units of their own.
+# Patches cut objects at arbitrary places, so evidence at one is evidence for its neighbours in the
+# same object; words are units by themselves.
 _SHARING = {"image": 2.0, "text": 0.25}
 
 
 @register("whence")
 @dataclass(frozen=True)
 class Whence(Method):
-    r"""Evidence for the class that tokens hold in all layers, shared along attention.
+    r"""Evidence for the class at each token, summed over layers and shared along attention.
 
     With :math:`x_l` the hidden state of a token that enters block l and :math:`\nabla x_l` the
-    balanced gradient of the class logit there, a token holds
+    balanced gradient of the class logit there, the evidence at a token is
 
     .. math:: e = \sum_l \max(x_l \cdot \nabla x_l, 0).
 
-    With :math:`\bar A` the mean of all attention maps, two tokens are bound by
-    :math:`B = \bar A + \bar A^\top`, among the tokens that stand for a part of the input; rows of B
-    are divided by their sum. With s the weight of sharing, a token gets
+    With :math:`\bar A` the mean of all attention maps, :math:`B = \bar A + \bar A^\top` links two
+    tokens, among the tokens that represent a part of the input; rows of B are divided by their sum.
+    With s the weight of sharing, the score of a token is
 
     .. math:: \frac{\sqrt{e} + s\, B \sqrt{e}}{1 + s}
 
     in an image, where scores are interpolated between patches, and the square of that in a text,
-    where scores of tokens add up to those of words. A single token that is read in a text gets the
+    where scores of tokens add up to those of words. In a text, a single pooled token gets the
     lowest score of the others.
 
     Attributes:
-        sharing: The weight s of what other tokens hold, against a token's own; None is 2 for images
+        sharing: The weight s of other tokens' evidence, against a token's own; None is 2 for images
             and 0.25 for texts.
-        start_layer: The first layer that takes part; earlier ones are left out.
+        start_layer: The first layer that counts; earlier ones are left out.
         gradients: ``"balanced"``, or ``"plain"``.
     """
 
@@ -64,48 +70,51 @@ class Whence(Method):
             raise WhenceError(f"sharing is a weight of 0 or more, not {self.sharing}.")
 
     @property
-    def first_site(self) -> int:  # noqa: D102
+    @override
+    def first_site(self) -> int:
         return self.start_layer
 
-    def __call__(self, evidence: Evidence) -> Tensor:  # noqa: D102
-        one_sequence(evidence)
-        check_layer(self.start_layer, evidence)
+    @override
+    def __call__(self, evidence: Evidence) -> Tensor:
+        require_one_sequence(evidence)
+        check_start_layer(self.start_layer, evidence)
         image = evidence.layout.grid is not None
         sharing = _SHARING["image" if image else "text"] if self.sharing is None else self.sharing
-        roots = _held(evidence, self.start_layer).sqrt()
-        scores = (roots + sharing * _of_others(roots, evidence, self.start_layer)) / (1 + sharing)
-        return lowest_at_pooled(scores if image else scores**2, evidence)
+        roots = _sum_evidence(evidence, self.start_layer).sqrt()
+        others = _average_over_linked(roots, evidence, self.start_layer)
+        scores = (roots + sharing * others) / (1 + sharing)
+        return lower_pooled_token(scores if image else scores**2, evidence)
 
 
-def _held(evidence: Evidence, first: int) -> Tensor:
-    """(classes, batch, tokens): the evidence for the class that enters blocks."""
+def _sum_evidence(evidence: Evidence, first: int) -> Tensor:
+    """Sum the positive evidence at the blocks' inputs: (classes, batch, tokens)."""
     layers = slice(first, len(evidence.trace.sites))
     entering = zip(evidence.hidden[layers], evidence.hidden_gradient[layers], strict=True)
-    held = [(hidden * gradient).sum(-1).clamp_(min=0) for hidden, gradient in entering]
-    return torch.stack(held).sum(0)
+    layered = [(hidden * gradient).sum(-1).clamp_(min=0) for hidden, gradient in entering]
+    return torch.stack(layered).sum(0)
 
 
-def _of_others(values: Tensor, evidence: Evidence, first: int) -> Tensor:
-    """The mean of a value over the tokens that each token is bound to by attention."""
-    attended = _attended(evidence, first)
-    if attended is None:
+def _average_over_linked(values: Tensor, evidence: Evidence, first: int) -> Tensor:
+    """Average a value over the tokens that attention links to each token."""
+    attention = _sum_attention(evidence, first)
+    if attention is None:
         return values
-    bonds = attended + attended.mT
-    shared = content(evidence, values.shape[-1])
-    weights = shared.to(values.dtype)
-    total = (bonds @ weights[..., None])[..., 0]
-    found = (bonds @ (weights * values)[..., None])[..., 0]
-    return torch.where(shared & (total > 0), found / total.masked_fill(total == 0, 1), values)
+    links = attention + attention.mT
+    mask = input_token_mask(evidence, values.shape[-1])
+    weights = mask.to(values.dtype)
+    total = (links @ weights[..., None])[..., 0]
+    sums = (links @ (weights * values)[..., None])[..., 0]
+    return torch.where(mask & (total > 0), sums / total.masked_fill(total == 0, 1), values)
 
 
-def _attended(evidence: Evidence, first: int) -> Tensor | None:
-    """(batch, tokens, tokens): attention summed over layers; None if no token attends to others.
+def _sum_attention(evidence: Evidence, first: int) -> Tensor | None:
+    """Sum attention over layers, (batch, tokens, tokens); None if no token attends to others.
 
-    A sum serves as well as the mean, since rows are divided by theirs.
+    A sum does as well as the mean, since rows are divided by their sum.
     """
     summed = None
-    for weights in evidence.fuse_heads(lambda layer: layer.attention, first=first):
-        # The last map may be one of pooling by attention, which binds no two tokens.
+    for weights in evidence.fuse_heads(lambda readings: readings.attention, first=first):
+        # The last map may be attention pooling, which links no two tokens.
         if weights.shape[-2] == weights.shape[-1]:
             summed = weights if summed is None else summed.add_(weights)
     return summed

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from whence.errors import WhenceError
 from whence.evidence import Evidence
-from whence.methods.shared.maps import lowest_at_pooled, one_sequence
+from whence.methods.shared.attention_maps import lower_pooled_token, require_one_sequence
 
 HEADS = ("mean", "gradient", "each")
 LAYERS = ("mean", "product", "rollout", "each")
@@ -80,7 +80,7 @@ def aggregate_attention(
         aggregations: Which to compute.
         layers: The layers that take part.
     """
-    one_sequence(evidence)
+    require_one_sequence(evidence)
     tokens = evidence.pooling.shape[-1]
     for layer in layers:
         if evidence.attention[layer].shape[-2:] != (tokens, tokens):
@@ -99,7 +99,7 @@ def aggregate_attention(
             for one in same_heads:
                 if one.layers == how:
                     row = _aggregate_rows(evidence, whole, one.rows)
-                    scores[one] = lowest_at_pooled(row, evidence)
+                    scores[one] = lower_pooled_token(row, evidence)
     return torch.stack([scores[one] for one in aggregations])
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.methods.shared.inputs import tokens_to_inputs
-from whence.methods.shared.maps import content
+from whence.methods.shared.attention_maps import input_token_mask
 from whence.metrics.deletion import count_units, delete_in_order, rank_units, run_without
 
 
@@ -34,7 +34,7 @@ def rate_by_area(evidence: Evidence, scores: Tensor, fractions: Sequence[float])
         (candidates, classes, batch).
     """
     shape, tokens = scores.shape[:-1], scores.shape[-1]
-    allowed = content(evidence, tokens)
+    allowed = input_token_mask(evidence, tokens)
     maps = _round_scores(scores, allowed).flatten(0, -2)
     allowed = allowed.expand(*shape, tokens).flatten(0, -2)
     classes, samples = (
@@ -68,7 +68,7 @@ def rate_by_rank(evidence: Evidence, scores: Tensor) -> Tensor:
         (candidates, classes, batch).
     """
     tokens = scores.shape[-1]
-    allowed = content(evidence, tokens)
+    allowed = input_token_mask(evidence, tokens)
     scores = _round_scores(scores, allowed)
     ratings = scores.new_zeros(scores.shape[:-1])
     nothing = torch.zeros(1, tokens, dtype=torch.bool, device=scores.device)

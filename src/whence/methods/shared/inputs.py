@@ -1,4 +1,4 @@
-"""What methods at the input share: from pixels or embeddings to tokens, and what they measure."""
+"""Scores at pixels or embeddings summed to tokens, masks of tokens as factors of the inputs."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from whence.evidence import Evidence
 Output = Literal["logit", "probability"]
 
 
-def summed(evidence: Evidence, values: Tensor) -> Tensor:
-    """Values of all pixels or embeddings, (classes, batch, ...), summed to (..., tokens)."""
+def sum_over_tokens(evidence: Evidence, values: Tensor) -> Tensor:
+    """Sum values at pixels or embeddings, (classes, batch, ...), over each token."""
     if evidence.layout.grid is not None:
         _check_image(values)
         return pixels_to_tokens(evidence, values.sum(-3))
-    return with_prefix(evidence, values.reshape(*values.shape[:3], -1).sum(-1))
+    return pad_prefix(evidence, values.reshape(*values.shape[:3], -1).sum(-1))
 
 
-def magnitudes(evidence: Evidence, gradient: Tensor) -> Tensor:
-    """How large a gradient, (classes, batch, ...), is at each token: (classes, batch, tokens).
+def measure_magnitudes(evidence: Evidence, gradient: Tensor) -> Tensor:
+    """Measure the magnitude of a gradient, (classes, batch, ...), at each token.
 
-    Of an image: its absolute value, the largest over channels, the mean over a patch's pixels. Of
-    embeddings: its Euclidean norm.
+    For an image: the absolute value, the largest over channels, the mean over a patch's pixels. For
+    embeddings: the Euclidean norm.
     """
     grid = evidence.layout.grid
     if grid is not None:
@@ -35,38 +35,39 @@ def magnitudes(evidence: Evidence, gradient: Tensor) -> Tensor:
         largest = gradient.abs().amax(-3)
         return pixels_to_tokens(evidence, largest) * (grid[0] * grid[1] / (height * width))
     rows = gradient.reshape(*gradient.shape[:3], -1)
-    return with_prefix(evidence, torch.linalg.vector_norm(rows, dim=-1))
+    return pad_prefix(evidence, torch.linalg.vector_norm(rows, dim=-1))
 
 
-def real_inputs(evidence: Evidence) -> Tensor:
-    """(batch, rows of the input), true where the embedding is not one of padding."""
+def input_row_mask(evidence: Evidence) -> Tensor:
+    """Mark the rows of the input that are no padding: (batch, rows)."""
     shape = evidence.inputs.shape[:2]
     if evidence.padding is None or evidence.padding.shape != shape:
         return torch.ones(shape, dtype=torch.bool, device=evidence.inputs.device)
     return ~evidence.padding
 
 
-def measured(evidence: Evidence, inputs: Tensor, samples: Tensor, output: Output) -> Tensor:
-    """Logit or probability of the explained classes at other inputs: (classes, rows).
+def compute_outputs(evidence: Evidence, inputs: Tensor, samples: Tensor, output: Output) -> Tensor:
+    """Compute logits or probabilities of the explained classes at other inputs: (classes, rows).
 
     Args:
-        evidence: What is explained.
+        evidence: Runs the model again.
         inputs: (rows, ...), pixels or embeddings.
         samples: (rows,), which sample of the batch each row is.
-        output: What to measure. A single logit is a quantity, and has no probability.
+        output: Logit or probability. A single logit is a quantity, and has no probability.
     """
     logits = evidence.forwards(inputs, samples)
-    chosen = evidence.target_probabilities if output == "probability" else evidence.target_logits
-    return chosen(logits, samples)
+    if output == "probability":
+        return evidence.target_probabilities(logits, samples)
+    return evidence.target_logits(logits, samples)
 
 
-def check_one_row_per_token(evidence: Evidence, rows: int) -> None:
-    """Make sure that an input that is no image has a row for every token.
+def require_one_row_per_token(evidence: Evidence, rows: int) -> None:
+    """Check that an input that is no image has a row for every token.
 
     Raises:
-        WhenceError: It has not, so nothing says which part of the input a token is.
+        WhenceError: It has not, so the part of the input that a token represents is unknown.
     """
-    tokens = evidence.trace.sites[0].key_count
+    tokens = evidence.tokens
     if rows not in (tokens, tokens - (evidence.layout.prefix or 0)):
         raise WhenceError(
             f"The input has {rows} rows and the model {tokens} tokens, so that whence cannot tell "
@@ -75,24 +76,16 @@ def check_one_row_per_token(evidence: Evidence, rows: int) -> None:
         )
 
 
-def with_prefix(evidence: Evidence, scores: Tensor) -> Tensor:
-    """Scores of rows of the input, with zeros for tokens that the model puts before them."""
-    check_one_row_per_token(evidence, scores.shape[-1])
-    return F.pad(scores, (evidence.trace.sites[0].key_count - scores.shape[-1], 0))
-
-
-def _check_image(values: Tensor) -> None:
-    if values.dim() != 5:
-        raise WhenceError(
-            f"The layout has a grid of patches, but the input is no image (batch, channels, "
-            f"height, width): it has {values.dim() - 1} dimensions."
-        )
+def pad_prefix(evidence: Evidence, scores: Tensor) -> Tensor:
+    """Pad scores of the input's rows with zeros for the model's prefix tokens."""
+    require_one_row_per_token(evidence, scores.shape[-1])
+    return F.pad(scores, (evidence.tokens - scores.shape[-1], 0))
 
 
 def pixels_to_tokens(evidence: Evidence, scores: Tensor) -> Tensor:
-    """Scores of pixels, (..., height, width), summed to those of tokens, (..., tokens).
+    """Sum scores of pixels, (..., height, width), over each token: (..., tokens).
 
-    Prefix tokens stand nowhere on the image and get 0.
+    Prefix tokens have no place in the image and get 0.
     """
     grid = evidence.layout.grid
     if grid is None:
@@ -105,12 +98,20 @@ def pixels_to_tokens(evidence: Evidence, scores: Tensor) -> Tensor:
 
 
 def tokens_to_inputs(evidence: Evidence, weights: Tensor) -> Tensor:
-    """Weights of tokens, (rows, tokens), as factors of inputs, (rows, ...): one for each.
+    """Expand weights of tokens, (rows, tokens), to factors of the inputs, (rows, ...).
 
-    Those of patches cover their pixels; those of prefix tokens are left out.
+    The weight of a patch is the factor of its pixels; weights of prefix tokens are left out.
     """
     grid = evidence.layout.grid
     if grid is None:
         return weights.reshape(*weights.shape, *[1] * (evidence.inputs.dim() - 2))
     patches = weights[:, evidence.layout.prefix or 0 :].reshape(-1, 1, *grid)
     return F.interpolate(patches, size=evidence.inputs.shape[-2:], mode="nearest")
+
+
+def _check_image(values: Tensor) -> None:
+    if values.dim() != 5:
+        raise WhenceError(
+            f"The layout has a grid of patches, but the input is no image (batch, channels, "
+            f"height, width): it has {values.dim() - 1} dimensions."
+        )

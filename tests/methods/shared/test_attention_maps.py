@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from whence import Layout
-from whence.methods.shared.maps import content
+from whence.methods.shared.attention_maps import input_token_mask
 
 
 def build_evidence(pooling: list[list[float]], **facts) -> SimpleNamespace:
@@ -16,7 +16,7 @@ def build_evidence(pooling: list[list[float]], **facts) -> SimpleNamespace:
 
 
 def list_content(evidence, tokens: int) -> list[list[int]]:
-    return content(evidence, tokens)[0].int().tolist()
+    return input_token_mask(evidence, tokens)[0].int().tolist()
 
 
 def test_the_token_that_is_read_and_padding_stay():
