@@ -6,7 +6,7 @@ from tests.methods.plain_models import to_double
 from tests.zoo import CASES, HandWrittenViT, blocks, built, images, run, texts
 from whence import Explainer, WhenceError
 from whence.inputs.arguments import ModelArguments
-from whence.methods.attention_norm import _HeldNorm
+from whence.methods.attention_norm import _LinearNorm
 from whence.methods.attention_norm import _project_values as project_values
 from whence.tracing import record
 from whence.tracing.graph.blocks import find_blocks
@@ -140,9 +140,9 @@ def test_parts_and_the_bias_are_all_of_the_attention(name):
         bias = left_out[:1, :1]
         assert torch.allclose(left_out, bias.expand_as(left_out), rtol=1e-8, atol=1e-10)
         if block.post_norm is not None:
-            norm = _HeldNorm(recorded, block, block.post_norm)
+            norm = _LinearNorm(recorded, block, block.post_norm)
             beta = block.post_norm.function(torch.zeros_like(bias))
-            parts = norm.scaled(total + block.input) + norm.scaled(bias)
+            parts = norm.scale(total + block.input) + norm.scale(bias)
             assert torch.allclose(parts / norm.spread + beta, block.post_norm.output, rtol=1e-8)
 
 

@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -5,9 +7,7 @@ from tests.real import photo, real_vit
 from tests.test_golden import TAGS, golden, relative_error, small_model, targets
 from tests.zoo import CASES, HandWrittenViT, built, images, texts
 from whence import Explainer, WhenceError
-from whence.evidence import Evidence
-from whence.layout import Layout
-from whence.methods.rollout import Rollout
+from whence.methods.rollout import _discard_lowest
 
 
 def compute_by_formula(maps, start=0, normalize_rows=True) -> torch.Tensor:
@@ -117,23 +117,19 @@ def test_discarding_the_lowest(ratio):
     assert torch.allclose(result.scores, joint[:, 0, 1:], rtol=1e-10)
 
 
-def test_the_class_tokens_own_attention_is_not_discarded():
-    attention = torch.tensor([[0.1, 0.9], [0.6, 0.4]], dtype=torch.float64)
-    evidence = Evidence(
-        pooling=torch.tensor([[[1.0, 0.0]]], dtype=torch.float64),
-        classes=torch.zeros(1, 1, dtype=torch.long),
-        logits=torch.zeros(1, 2),
-        layout=Layout(prefix=0),
-        attention=[attention[None, None]],
+@pytest.mark.parametrize("ratio", [0.5, 0.99])
+def test_the_class_tokens_own_attention_is_not_discarded(ratio):
+    maps = torch.tensor([[[0.1, 0.9], [0.6, 0.4]]])
+    evidence = SimpleNamespace(
+        pooling=torch.tensor([[[1.0, 0.0]]]), token_mask=torch.ones(1, 2).bool(), tokens=2
     )
-    # Without being kept, 0.1 would be gone in both, and the row's sum be 1.9.
-    for ratio in (0.5, 0.99):
-        scores = Rollout(discard_ratio=ratio)(evidence)
-        assert scores[0, 0, 1] == pytest.approx(0.9 / 2)
+    found = _discard_lowest(maps, ratio, evidence)
+    assert torch.equal(found[0, 0], maps[0, 0])
+    assert found[0, 1].tolist()[1] == 0
 
 
 @pytest.mark.parametrize("ratio", [-0.1, 1.0, 2])
-def test_a_ratio_that_is_none(ratio):
+def test_a_ratio_outside_of_its_range(ratio):
     with pytest.raises(WhenceError, match="give a number from 0 to below 1"):
         Explainer(HandWrittenViT()).explain(images(32, 32), method="rollout", discard_ratio=ratio)
 

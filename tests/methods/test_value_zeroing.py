@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from tests.methods.plain_models import to_double
 from tests.zoo import CASES, HandWrittenViT, blocks, built, images, run
 from whence import Explainer, WhenceError
-from whence.methods.value_zeroing import _cosine_distance
+from whence.methods.value_zeroing import _compute_cosine_distance
 
 
 def compute_mixing(model: nn.Module, inputs) -> list[Tensor]:
@@ -154,9 +154,9 @@ def test_small_distances_keep_their_digits():
     a = torch.randn(5, 64)
     b = a + 1e-4 * torch.randn(5, 64)
     exact = 1 - torch.cosine_similarity(a.double(), b.double(), dim=-1)
-    assert torch.allclose(_cosine_distance(a, b).double(), exact, rtol=1e-2)
+    assert torch.allclose(_compute_cosine_distance(a, b).double(), exact, rtol=1e-2)
     # A rounding error is no distance.
-    assert torch.equal(_cosine_distance(a, a * (1 + 2e-7)), torch.zeros(5))
+    assert torch.equal(_compute_cosine_distance(a, a * (1 + 2e-7)), torch.zeros(5))
 
 
 def test_values_of_zero_give_zeros():

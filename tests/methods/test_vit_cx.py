@@ -10,7 +10,8 @@ from torch.nn import functional as F
 import whence
 from tests.zoo import CASES, HandWrittenViT, built, images, sample, texts
 from whence import Explainer, WhenceError
-from whence.evidence import Evidence
+from whence.methods import vit_cx
+from whence.methods.shared.inputs import pixels_to_tokens
 from whence.tracing import replicate
 
 pytest.importorskip("sklearn")
@@ -235,13 +236,13 @@ def test_top_patches_of_many_photos_matter_more_than_random_ones(data, pets):
 
 
 def test_there_is_no_map_of_pixels_for_each_class(monkeypatch):
-    case, seen, to_tokens = CASES["timm-vit-fused"], [], Evidence.to_tokens
+    case, counts = CASES["timm-vit-fused"], []
 
-    def watched(self, scores):
-        seen.append(scores.numel() // (32 * 32))
-        return to_tokens(self, scores)
+    def count_maps(evidence, scores):
+        counts.append(scores.numel() // (32 * 32))
+        return pixels_to_tokens(evidence, scores)
 
-    monkeypatch.setattr(Evidence, "to_tokens", watched)
+    monkeypatch.setattr(vit_cx, "pixels_to_tokens", count_maps)
     result = Explainer(built(case)).explain(case.inputs(), classes=5, method="vit_cx", distance=2)
     assert result.scores.shape[:2] == (3, 5)
-    assert seen == [1, 1, 1]  # of one mask each
+    assert counts == [1, 1, 1]  # of one mask each
