@@ -16,7 +16,7 @@ from whence._util.random import SeededRandom
 from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
-from whence.methods.shared.attention_maps import check_start_layer
+from whence.methods.shared.attention_maps import check_layer
 from whence.methods.shared.inputs import pixels_to_tokens
 
 
@@ -74,7 +74,7 @@ class VitCx(Method):
                 "Method 'vit_cx' explains images only: its masks are maps of patches. For text, "
                 "use another method."
             )
-        layer = check_start_layer(self.layer, len(evidence.value_input))
+        layer = check_layer(self.layer, len(evidence.value_input))
         features = evidence.value_input[layer][:, evidence.layout.prefix or 0 :]
         size = (forwards.inputs.shape[-2], forwards.inputs.shape[-1])
         maps = []

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from whence.errors import WhenceError
 from whence.evidence import Evidence
-from whence.methods.shared.inputs import tokens_to_inputs
 from whence.methods.shared.attention_maps import input_token_mask
+from whence.methods.shared.inputs import tokens_to_inputs
 from whence.metrics.deletion import count_units, delete_in_order, rank_units, run_without
 
 
