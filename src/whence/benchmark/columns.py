@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-Columns = dict[str, NDArray[Any]]
+Column: TypeAlias = NDArray[Any]
+Columns: TypeAlias = dict[str, Column]
 
 
-def to_columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
+def to_columns(rows: Sequence[Mapping[str, object]]) -> Columns:
     """Turn rows into columns: texts as objects, numbers (rows,), lists of numbers (rows, n)."""
     keys = list(dict.fromkeys(key for row in rows for key in row))
-    return {key: _column([row.get(key) for row in rows]) for key in keys}
+    return {key: _to_column([row.get(key) for row in rows]) for key in keys}
 
 
-def _column(values: Sequence[Any]) -> NDArray[Any]:
+def _to_column(values: Sequence[object]) -> Column:
     if any(isinstance(value, str) for value in values):
         return np.array(values, dtype=object)
     length = max((len(value) for value in values if isinstance(value, list | tuple)), default=None)
@@ -25,8 +26,8 @@ def _column(values: Sequence[Any]) -> NDArray[Any]:
         return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
     rows = np.full((len(values), length), np.nan)
     for row, value in zip(rows, values, strict=True):
-        filled = [np.nan if one is None else one for one in (value or ())]
-        row[: len(filled)] = filled
+        if isinstance(value, list | tuple):
+            row[: len(value)] = [np.nan if one is None else one for one in value]
     return rows
 
 
@@ -36,11 +37,11 @@ def concatenate_columns(parts: Sequence[Columns]) -> Columns:
     return {key: _concatenate([_get_column(part, key) for part in parts]) for key in keys}
 
 
-def _get_column(part: Columns, key: str) -> NDArray[Any]:
+def _get_column(part: Columns, key: str) -> Column:
     return part[key] if key in part else np.full(len(part["sample"]), np.nan)
 
 
-def _concatenate(arrays: list[NDArray[Any]]) -> NDArray[Any]:
+def _concatenate(arrays: list[Column]) -> Column:
     if any(array.dtype == object for array in arrays):
         texts = [a if a.dtype == object else np.full(len(a), None, dtype=object) for a in arrays]
         return np.concatenate(texts)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from whence._util.fingerprint import list_versions
-from whence.benchmark.protocols.base import BenchmarkProtocol
+from whence.benchmark.protocols.base import AnyProtocol
 from whence.benchmark.store import ResultStore
 from whence.methods import MethodSpecification
 from whence.models import LoadedModel
@@ -32,7 +32,7 @@ class BenchmarkJob:
         earlier_versions: Other versions that results in the folder may come from.
     """
 
-    protocol: BenchmarkProtocol[Any]
+    protocol: AnyProtocol
     loaded: LoadedModel
     dataset: Dataset
     methods: list[MethodSpecification]

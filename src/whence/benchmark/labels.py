@@ -71,18 +71,18 @@ class LabelMapping:
             return beginnings[0] if len(beginnings) == 1 else error
 
 
-def parse_classes(text: str | Mapping[str, str | int] | None) -> dict[str, str | int]:
+def parse_classes(given: object) -> dict[str, str | int]:
     """Parse what labels mean, from ``NEG=negative,POS=1``.
 
     Raises:
         WhenceError: The text is something else.
     """
-    if text is None or isinstance(text, Mapping):
-        return dict(text or {})
+    if given is None or isinstance(given, Mapping):
+        return dict(given or {})
     found: dict[str, str | int] = {}
-    for pair in text.split(","):
+    for pair in str(given).split(","):
         label, equals, name = (part.strip() for part in pair.partition("="))
         if not (label and equals and name):
-            raise WhenceError(f"Classes are given as LABEL=CLASS,…, not '{text}'.")
+            raise WhenceError(f"Classes are given as LABEL=CLASS,…, not '{given}'.")
         found[label] = int(name) if name.isdecimal() else name
     return found

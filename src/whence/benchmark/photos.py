@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
@@ -94,7 +95,9 @@ def group_by_shape(photos: Sequence[PreparedPhoto]) -> list[list[int]]:
     return list(groups.values())
 
 
-def _prepare_mask(loaded: LoadedModel, mask: Any, whole: tuple[int, int] | None) -> Tensor:
+def _prepare_mask(
+    loaded: LoadedModel, mask: NDArray[np.uint8], whole: tuple[int, int] | None
+) -> Tensor:
     """Preprocess a mask as photos are, with nearest neighbour."""
     grey = np.zeros(mask.shape, dtype=np.uint8)
     for value, grey_value in _GREY_VALUES.items():
@@ -111,7 +114,7 @@ def _preprocess(
     loaded: LoadedModel, image: Image.Image, whole: tuple[int, int] | None, nearest: bool = False
 ) -> Tensor:
     """Preprocess an image: all of it at the size `whole`, or with its grey values kept."""
-    preprocessor: Any = loaded.preprocessor
+    preprocessor = loaded.preprocessor
     if isinstance(preprocessor, CenterCropPreprocessor):
         changes: dict[str, Any] = {} if whole is None else {"resize": whole}
         if nearest:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from markupsafe import Markup
@@ -13,7 +13,7 @@ from markupsafe import Markup
 from whence.benchmark.columns import Columns
 from whence.benchmark.formats import MISSING, format_interval, format_value
 from whence.benchmark.job import BenchmarkJob
-from whence.benchmark.protocols.base import BenchmarkProtocol, Metric
+from whence.benchmark.protocols.base import AnyProtocol, Metric
 from whence.benchmark.table import BenchmarkTable, TableCell
 from whence.errors import WhenceError
 from whence.methods import MethodSpecification
@@ -55,7 +55,7 @@ class ExampleView:
 
 
 def choose_examples(
-    protocol: BenchmarkProtocol[Any], table: BenchmarkTable, results: Mapping[str, Columns]
+    protocol: AnyProtocol, table: BenchmarkTable, results: Mapping[str, Columns]
 ) -> tuple[str, list[ExampleView]]:
     """Choose the samples on which the best method does best and worst; also return that method."""
     metric = next((m for m in table.metrics if m.name == protocol.main), None)
@@ -132,7 +132,7 @@ def _format_cell(cell: TableCell | None, metric: Metric) -> dict[str, str | bool
 
 def _explain_example(
     example: ExampleView,
-    protocol: BenchmarkProtocol[Any],
+    protocol: AnyProtocol,
     loaded: LoadedModel,
     sample: Sample,
     methods: Sequence[MethodSpecification],

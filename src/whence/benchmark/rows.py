@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -96,7 +95,7 @@ class _RowComputer:
         self.working.add(method.label)
         return rows
 
-    def _try(self, samples: Sequence[Any], method: MethodSpecification) -> list[Row]:
+    def _try(self, samples: Sequence[NamedSample], method: MethodSpecification) -> list[Row]:
         try:
             return self.job.protocol.compute_rows(self.job.loaded, samples, method)
         except WhenceError:

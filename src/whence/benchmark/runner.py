@@ -13,7 +13,7 @@ from whence._util.fingerprint import hash_weights
 from whence.benchmark.job import BenchmarkJob
 from whence.benchmark.names import draw_names, to_file_name
 from whence.benchmark.output import BenchmarkResult, write_output
-from whence.benchmark.protocols import BenchmarkProtocol, build_protocol
+from whence.benchmark.protocols import AnyProtocol, build_protocol
 from whence.benchmark.rows import compute_missing_rows
 from whence.benchmark.store import ResultStore
 from whence.errors import WhenceError
@@ -129,7 +129,7 @@ def _seed_methods(methods: list[MethodSpecification], seed: int) -> list[MethodS
 
 
 def _check(
-    protocol: BenchmarkProtocol[Any],
+    protocol: AnyProtocol,
     loaded: LoadedModel,
     dataset: Dataset,
     names: Sequence[str],

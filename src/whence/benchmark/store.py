@@ -38,7 +38,7 @@ class ResultStore:
             written to.
     """
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, object]) -> None:
         self._parquet = needed("pyarrow.parquet", "pyarrow", "benchmark")
         self._arrow = needed("pyarrow", "pyarrow", "benchmark")
         self.folder = folder
@@ -69,7 +69,7 @@ class ResultStore:
             for error in part.get("error", np.full(len(part["sample"]), None))
         )
 
-    def add(self, method: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    def add(self, method: str, rows: Sequence[Mapping[str, object]]) -> None:
         """Add the rows of a batch.
 
         Raises:
@@ -100,7 +100,7 @@ class ResultStore:
         order = [index[name] for name in names]
         return {key: values[order] for key, values in whole.items()}
 
-    def write_run(self, facts: Mapping[str, Any]) -> None:
+    def write_run(self, facts: Mapping[str, object]) -> None:
         """Write `run.json`: the settings and further facts."""
         content = {"format": _FORMAT, "settings": self.settings, **facts}
         self.write("run.json", json.dumps(content, ensure_ascii=False, indent=2) + "\n")
@@ -200,13 +200,14 @@ class ResultStore:
             pass
 
 
-def _is_complete(content: Mapping[str, Any]) -> bool:
+def _is_complete(content: Mapping[str, object]) -> bool:
     """Whether the content of run.json has the types that were written."""
     lists = [content.get(name, []) for name in ("methods", "methods_before", "versions_before")]
     single = [content.get(name, {}) for name in ("settings", "versions")]
-    if not all(isinstance(found, list) for found in lists):
-        return False
-    return all(isinstance(one, dict) for found in (single, *lists) for one in found)
+    for values in (single, *lists):
+        if not isinstance(values, list) or not all(isinstance(one, dict) for one in values):
+            return False
+    return True
 
 
 def _to_utf8(text: str) -> str:
@@ -214,5 +215,5 @@ def _to_utf8(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def _quote(value: Any) -> str:
+def _quote(value: object) -> str:
     return "not set" if value is None else json.dumps(value, ensure_ascii=False)

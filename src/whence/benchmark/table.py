@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from whence.benchmark.columns import Columns
-from whence.benchmark.protocols.base import BenchmarkProtocol, Metric
+from whence.benchmark.protocols.base import AnyProtocol, Metric
 from whence.metrics.statistics import (
     ConfidenceInterval,
     adjust_p_values,
@@ -90,7 +89,7 @@ class BenchmarkTable:
             (m for m in self.methods if (c := self.cells.get((m, metric))) and c.is_best), None
         )
 
-    def to_dict(self) -> dict[str, dict[str, Any]]:
+    def to_dict(self) -> dict[str, dict[str, dict[str, float | str | None]]]:
         """All figures, for scripts."""
         return {
             method: {
@@ -110,7 +109,7 @@ class BenchmarkTable:
 
 
 def tabulate(
-    protocol: BenchmarkProtocol[Any],
+    protocol: AnyProtocol,
     title: str,
     results: Mapping[str, Columns],
     seed: int = 0,

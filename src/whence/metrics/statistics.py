@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from whence.errors import WhenceError
 
-Numbers: TypeAlias = Tensor | npt.NDArray[Any] | Sequence[Any]
+Numbers: TypeAlias = Tensor | npt.NDArray[np.float64] | Sequence[float] | Sequence[Sequence[float]]
 _Floats: TypeAlias = npt.NDArray[np.float64]
 
 RESAMPLES = 2000

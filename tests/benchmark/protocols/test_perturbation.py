@@ -64,16 +64,13 @@ def test_perturbation_is_what_the_paper_says(vit, photos, unit, method):
 
 
 def test_perturbation_compiles_for_whole_batches_only(vit, photos, programs):
-    fast, batch, method = (
-        dataclasses.replace(vit, compile=True),
-        read_samples(photos, 4),
-        choose_one("tiba"),
-    )
+    compiled = dataclasses.replace(vit, compile=True)
+    batch, method = read_samples(photos, 4), choose_one("tiba")
     judged = build_protocol("perturbation", {})
     expected = judge(judged, vit, batch, method)
     assert any(row["label"] != row["predicted"] for row in expected)
     for _ in range(3):
-        found = judge(judged, fast, batch, method)
+        found = judge(judged, compiled, batch, method)
     ((pixels,),) = programs
     assert len(pixels) == 4
     for row, other in zip(found, expected, strict=True):

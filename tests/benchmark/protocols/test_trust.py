@@ -43,9 +43,9 @@ def test_trust_compiles_once_for_all_photos(vit, photos, programs):
     # The predicted class, and the same class of a photo with noise; neither copies in float64 nor
     # those with random layers.
     assert len(programs) == 2
-    for plain, fast in zip(*found, strict=True):
-        assert fast["sensitivity"] == pytest.approx(plain["sensitivity"], rel=1e-3)
-        assert fast.get("cascade") == plain.get("cascade")
+    for plain, compiled in zip(*found, strict=True):
+        assert compiled["sensitivity"] == pytest.approx(plain["sensitivity"], rel=1e-3)
+        assert compiled.get("cascade") == plain.get("cascade")
 
 
 def test_trust_compiles_nothing_for_single_texts(bert, reviews, programs):

@@ -5,25 +5,25 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Mapping
-from typing import Any, get_args, get_type_hints
+from typing import get_args, get_type_hints
 
 from whence.benchmark.labels import LabelMapping, parse_classes
-from whence.benchmark.protocols.base import BenchmarkProtocol, Curve, Metric, Row
+from whence.benchmark.protocols.base import AnyProtocol, BenchmarkProtocol
 from whence.benchmark.protocols.perturbation import PerturbationProtocol
 from whence.benchmark.protocols.rationale import RationaleProtocol
 from whence.benchmark.protocols.segmentation import SegmentationProtocol
 from whence.benchmark.protocols.trust import TrustProtocol
 from whence.errors import WhenceError
 
-PROTOCOLS: dict[str, type[BenchmarkProtocol[Any]]] = {
+PROTOCOLS: dict[str, type[AnyProtocol]] = {
     kind.name: kind
     for kind in (PerturbationProtocol, SegmentationProtocol, RationaleProtocol, TrustProtocol)
 }
 
-__all__ = ["PROTOCOLS", "BenchmarkProtocol", "Curve", "Metric", "Row", "build_protocol"]
+__all__ = ["PROTOCOLS", "AnyProtocol", "BenchmarkProtocol", "build_protocol"]
 
 
-def build_protocol(name: str, options: Mapping[str, Any]) -> BenchmarkProtocol[Any]:
+def build_protocol(name: str, options: Mapping[str, object]) -> AnyProtocol:
     """Build a protocol with its options.
 
     Raises:

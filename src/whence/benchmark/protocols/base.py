@@ -35,7 +35,7 @@ class NamedSample(Protocol):
         """The name of the sample."""
 
 
-Prepared_ = TypeVar("Prepared_", bound=NamedSample)
+PreparedT = TypeVar("PreparedT", bound=NamedSample)
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Curve:
 
 
 @dataclass
-class BenchmarkProtocol(Generic[Prepared_]):
+class BenchmarkProtocol(Generic[PreparedT]):
     """A way to judge explanations. Its fields are its options.
 
     Attributes:
@@ -138,12 +138,12 @@ class BenchmarkProtocol(Generic[Prepared_]):
     def start(self, names: Sequence[str], seed: int) -> None:
         """Take the names of all samples of the run, before the first batch."""
 
-    def prepare(self, loaded: LoadedModel, sample: Sample) -> Prepared_:
+    def prepare(self, loaded: LoadedModel, sample: Sample) -> PreparedT:
         """Prepare a sample before its batch begins; this runs in threads."""
         raise NotImplementedError
 
     def compute_rows(
-        self, loaded: LoadedModel, samples: Sequence[Prepared_], method: MethodSpecification
+        self, loaded: LoadedModel, samples: Sequence[PreparedT], method: MethodSpecification
     ) -> list[Row]:
         """Judge a method on a batch: a row for each sample, in order.
 
@@ -178,6 +178,9 @@ class BenchmarkProtocol(Generic[Prepared_]):
         return prepared.contents[0], loaded.explain(prepared, **method.explain_arguments())
 
 
+AnyProtocol: TypeAlias = BenchmarkProtocol[Any]
+
+
 def has_numbers(results: Mapping[str, Columns], column: str) -> bool:
     """Whether any method has a number in a column."""
     return any(
@@ -197,7 +200,7 @@ def keep_filled(results: Mapping[str, Columns], metrics: Sequence[Metric]) -> li
     ]
 
 
-def to_numbers(values: Tensor) -> list[Any]:
+def to_numbers(values: Tensor) -> list[float | list[float]]:
     """A tensor as plain numbers, for rows."""
     return list(values.detach().double().cpu().tolist())
 
