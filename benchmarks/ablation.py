@@ -287,7 +287,7 @@ def over_all(
 ) -> Figures:
     """The figures of all photos of a folder, or of some drawn at random."""
     data, parts = datasets.load(folder), []
-    names = draw_names(data.names(), limit, seed=0)
+    names = draw_names(data.list_names(), limit, seed=0)
     with bar(f"Photos of {folder}", len(names)) as done:
         for start in range(0, len(names), BATCH):
             batch = [

@@ -99,7 +99,7 @@ def main() -> None:
         place = options.model or str(random_vit(Path(folder)))
         loaded = models.load(place, "image", device=options.device)
     data = datasets.load(options.data)
-    seen = [prepare_photo(loaded, data.read(name)) for name in data.names()[: options.photos]]
+    seen = [prepare_photo(loaded, data.read(name)) for name in data.list_names()[: options.photos]]
     # Only the predicted class, which the loop explains.
     seen = [type(one)(**{**vars(one), "sample": unlabelled(one.sample)}) for one in seen]
     ours, quick = timed(

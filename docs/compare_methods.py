@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="the PNG file to write")
     options = parser.parse_args()
     data = datasets.load(options.data)
-    names = draw_names(data.names(), ROWS, options.seed)
+    names = draw_names(data.list_names(), ROWS, options.seed)
     model = models.load(options.model, "image", device="cpu")
     whole = draw_sheet([data.read(name).content for name in names], model, options.photos)
     if not options.photos:

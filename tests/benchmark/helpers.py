@@ -6,7 +6,7 @@ from whence.benchmark import parse_methods
 
 def read_samples(path, count=None, **options):
     dataset = datasets.load(path, **options)
-    return [dataset.read(name) for name in dataset.names()[:count]]
+    return [dataset.read(name) for name in dataset.list_names()[:count]]
 
 
 def choose_one(text):

@@ -7,7 +7,7 @@ from whence.datasets import load
 
 def read(path, **options):
     dataset = load(path, **options)
-    return [(dataset.read(name).content, dataset.read(name).label) for name in dataset.names()]
+    return [(dataset.read(name).content, dataset.read(name).label) for name in dataset.list_names()]
 
 
 @pytest.mark.parametrize("separator", [",", "\t", ";", "|"])
@@ -59,7 +59,7 @@ def test_folders_and_splits(tmp_path):
     text_at(tmp_path / "README.txt", "text")
     assert read(tmp_path) == [("dev", 0)]
     assert read(tmp_path, split="train") == [("train", 0)]
-    assert load(tmp_path).names() == ["dev-1"]
+    assert load(tmp_path).list_names() == ["dev-1"]
     with pytest.raises(WhenceError, match=r"no test\.tsv or test\.csv"):
         load(tmp_path, "csv", "test")
 
@@ -67,7 +67,7 @@ def test_folders_and_splits(tmp_path):
 def test_broken_rows_are_named(tmp_path):
     file = text_at(tmp_path / "a.csv", "text,label", "good,1", "too,many,fields", " ,1", "few")
     dataset = load(file)
-    assert dataset.names() == ["a-1", "a-2", "a-3", "a-4"]
+    assert dataset.list_names() == ["a-1", "a-2", "a-3", "a-4"]
     assert dataset.read("a-1").label == 1
     for name, message in {"a-2": "3 fields", "a-3": "is empty", "a-4": "1 fields"}.items():
         with pytest.raises(WhenceError, match=f"'{name}'.*{message}"):
@@ -91,7 +91,7 @@ def test_broken_files(tmp_path):
 
 def test_the_fingerprint_tells_texts_and_labels(tmp_path):
     prints = {
-        load(text_at(tmp_path / "a.csv", "text,label", row)).fingerprint()
+        load(text_at(tmp_path / "a.csv", "text,label", row)).compute_fingerprint()
         for row in ("good,1", "good,0", "gold,1")
     }
     assert len(prints) == 3
@@ -99,9 +99,9 @@ def test_the_fingerprint_tells_texts_and_labels(tmp_path):
 
 def test_real_sentences(data):
     dataset = load(data / "sst2" / "dev.tsv")
-    assert len(dataset.names()) == 872
-    samples = [dataset.read(name) for name in dataset.names()]
+    assert len(dataset.list_names()) == 872
+    samples = [dataset.read(name) for name in dataset.list_names()]
     assert samples[0].content.startswith("it 's a charming and often affecting journey")
     assert {sample.label for sample in samples} == {0, 1}
     assert load(data / "sst2").name == "csv-dev"
-    assert len(load(data / "sst2", split="train").names()) == 67349
+    assert len(load(data / "sst2", split="train").list_names()) == 67349

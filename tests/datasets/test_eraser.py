@@ -108,15 +108,15 @@ def test_all_documents_in_one_file(tmp_path):
 def test_splits(tmp_path):
     task(tmp_path, record())
     json_lines(tmp_path / "train.jsonl", record(name="t"))
-    assert load(tmp_path).names() == ["a.txt"]
-    assert load(tmp_path, split="train").names() == ["t"]
-    assert load(tmp_path / "train.jsonl").names() == ["t"]
+    assert load(tmp_path).list_names() == ["a.txt"]
+    assert load(tmp_path, split="train").list_names() == ["t"]
+    assert load(tmp_path / "train.jsonl").list_names() == ["t"]
     with pytest.raises(WhenceError, match=r"no 'val\.jsonl'; it has: test, train"):
         load(tmp_path, split="val")
 
 
 def test_ids_that_come_twice(tmp_path):
-    assert task(tmp_path, record(), record()).names() == ["a.txt", "a.txt-2"]
+    assert task(tmp_path, record(), record()).list_names() == ["a.txt", "a.txt-2"]
 
 
 @pytest.mark.parametrize(
@@ -138,12 +138,12 @@ def test_ids_that_come_twice(tmp_path):
 def test_broken_records_are_named(broken, tmp_path):
     dataset = task(tmp_path, broken, record(name="a"))
     name = broken["annotation_id"]
-    assert dataset.names() == [name, "a"]
+    assert dataset.list_names() == [name, "a"]
     with pytest.raises(WhenceError) as raised:
         dataset.read(name)
     assert name in str(raised.value)
     assert dataset.read("a").words == WORDS
-    assert len(dataset.fingerprint()) == 64
+    assert len(dataset.compute_fingerprint()) == 64
 
 
 @pytest.mark.parametrize("line", ["{", "[]", "{}", '{"annotation_id": null}'])
@@ -151,7 +151,7 @@ def test_lines_that_are_no_records(line, tmp_path):
     task(tmp_path, record())
     text_at(tmp_path / "test.jsonl", json.dumps(record()), "", line)
     dataset = load(tmp_path)
-    assert dataset.names() == ["a.txt", "line 3"]
+    assert dataset.list_names() == ["a.txt", "line 3"]
     with pytest.raises(WhenceError, match="'line 3' is not an annotation"):
         dataset.read("line 3")
 
@@ -166,24 +166,27 @@ def test_empty_files(tmp_path):
 
 
 def test_the_fingerprint_tells_evidence_label_and_documents(tmp_path):
-    prints = {task(tmp_path, record([evidence(1, 3)])).fingerprint()}
-    prints.add(task(tmp_path, record([evidence(1, 4)])).fingerprint())
-    prints.add(task(tmp_path, record([evidence(1, 4)], label="NEG")).fingerprint())
+    prints = {task(tmp_path, record([evidence(1, 3)])).compute_fingerprint()}
+    prints.add(task(tmp_path, record([evidence(1, 4)])).compute_fingerprint())
+    prints.add(task(tmp_path, record([evidence(1, 4)], label="NEG")).compute_fingerprint())
     changed = task(tmp_path, record([evidence(1, 4)]), documents={"a.txt": "one two three four"})
-    prints.add(changed.fingerprint())
+    prints.add(changed.compute_fingerprint())
     assert len(prints) == 4
 
 
 def test_real_reviews(data):
     folder = data / "eraser" / "movies"
     dataset = load(folder)
-    assert len(dataset.names()) == 199
+    assert len(dataset.list_names()) == 199
     lines = (folder / "test.jsonl").read_text(encoding="utf-8").splitlines()
-    for name, line in zip(dataset.names(), map(json.loads, lines), strict=True):
+    for name, line in zip(dataset.list_names(), map(json.loads, lines), strict=True):
         sample = dataset.read(name)
         assert sample.label == line["classification"]
         assert all(0 <= start < end <= len(sample.words) for start, end in sample.evidence)
         marked = {" ".join(sample.words[start:end]) for start, end in sample.evidence}
         assert marked == {one["text"] for group in line["evidences"] for one in group} - {""}
         assert tuple(sample.content.split()) == sample.words
-    assert [len(load(folder, split=split).names()) for split in ("train", "val")] == [1600, 200]
+    assert [len(load(folder, split=split).list_names()) for split in ("train", "val")] == [
+        1600,
+        200,
+    ]

@@ -12,7 +12,7 @@ from whence.datasets import load
 
 def labels(path, **options):
     dataset = load(path, **options)
-    return {name: dataset.read(name).label for name in dataset.names()}
+    return {name: dataset.read(name).label for name in dataset.list_names()}
 
 
 def test_classes_json_gives_the_index(tmp_path):
@@ -56,9 +56,9 @@ def test_other_folders_are_names_of_classes(tmp_path):
 def test_splits(tmp_path):
     for split in ("train", "val"):
         photo_at(tmp_path / split / "cat" / f"{split}.png")
-    assert load(tmp_path).names() == ["cat/val.png"]
-    assert load(tmp_path, split="train").names() == ["cat/train.png"]
-    assert load(tmp_path / "train", split="train").names() == ["cat/train.png"]
+    assert load(tmp_path).list_names() == ["cat/val.png"]
+    assert load(tmp_path, split="train").list_names() == ["cat/train.png"]
+    assert load(tmp_path / "train", split="train").list_names() == ["cat/train.png"]
     with pytest.raises(WhenceError, match="no split 'test'"):
         load(tmp_path, split="test")
 
@@ -82,7 +82,7 @@ def test_broken_photos_are_listed_and_named_when_read(tmp_path):
     break_file(photo_at(tmp_path / "cat" / "broken.png"))
     photo_at(tmp_path / "cat" / "whole.png")
     dataset = load(tmp_path)
-    assert dataset.names() == ["cat/broken.png", "cat/whole.png"]
+    assert dataset.list_names() == ["cat/broken.png", "cat/whole.png"]
     with pytest.raises(WhenceError, match=r"cat/broken\.png'"):
         dataset.read("cat/broken.png")
     assert dataset.read("cat/whole.png").content.size == (20, 12)
@@ -113,23 +113,23 @@ def test_names_do_not_open_photos(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Image, "open", opened)
     dataset = load(tmp_path)
-    assert dataset.names() == ["cat/a.png"]
-    assert len(dataset.fingerprint()) == 64
+    assert dataset.list_names() == ["cat/a.png"]
+    assert len(dataset.compute_fingerprint()) == 64
 
 
 def test_the_fingerprint_tells_names_sizes_and_labels(tmp_path):
     file = photo_at(tmp_path / "one" / "cat" / "a.png")
-    first = load(tmp_path / "one").fingerprint()
-    assert load(tmp_path / "one").fingerprint() == first
+    first = load(tmp_path / "one").compute_fingerprint()
+    assert load(tmp_path / "one").compute_fingerprint() == first
     (tmp_path / "one").rename(tmp_path / "two")
-    assert load(tmp_path / "two").fingerprint() == first, "where it lies does not matter"
+    assert load(tmp_path / "two").compute_fingerprint() == first, "where it lies does not matter"
     file = tmp_path / "two" / "cat" / "a.png"
     file.write_bytes(file.read_bytes() + b"\0")
-    second = load(tmp_path / "two").fingerprint()
+    second = load(tmp_path / "two").compute_fingerprint()
     file.rename(file.with_name("b.png"))
-    third = load(tmp_path / "two").fingerprint()
+    third = load(tmp_path / "two").compute_fingerprint()
     text_at(tmp_path / "two" / "classes.json", '{"cat": [3, "cat"]}')
-    fourth = load(tmp_path / "two").fingerprint()
+    fourth = load(tmp_path / "two").compute_fingerprint()
     assert len({first, second, third, fourth}) == 4
 
 
@@ -138,18 +138,18 @@ def test_names_that_are_not_utf8_can_be_written(tmp_path):
     file = photo_at(tmp_path / "cat" / "a.png")
     os.rename(file, os.fsencode(file.parent) + b"/\xff.png")
     dataset = load(tmp_path)
-    (name,) = dataset.names()
+    (name,) = dataset.list_names()
     assert name.encode() == b"cat/\\xff.png"
     assert dataset.read(name).label == "cat"
 
 
 def test_real_photos(data):
     dataset = load(data / "imagenet")
-    names = dataset.names()
+    names = dataset.list_names()
     assert len(names) == len(set(names)) == 500
     samples = [dataset.read(name) for name in names[::25]]
     assert all(0 <= sample.label < 1000 for sample in samples)
     assert len({sample.label for sample in samples}) == 20
     assert all(min(sample.content.size) == 256 for sample in samples)
     assert all(np.asarray(sample.content).shape[2] == 3 for sample in samples)
-    assert load(data / "imagenet" / "val").fingerprint() == dataset.fingerprint()
+    assert load(data / "imagenet" / "val").compute_fingerprint() == dataset.compute_fingerprint()

@@ -38,7 +38,7 @@ def test_boxes_of_flat_and_sorted_photos(photos, tmp_path):
     text_at(tmp_path / "classes.json", json.dumps({"n01440764": [4, "tench"]}))
     for split in (None, "val"):
         dataset = load(tmp_path, split=split)
-        (name,) = dataset.names()
+        (name,) = dataset.list_names()
         sample = dataset.read(name)
         assert sample.boxes == tuple(BOXES)
         assert sample.label == 4
@@ -119,14 +119,14 @@ def test_no_photo_belongs_to_a_file(tmp_path):
 
 def test_the_fingerprint_tells_the_boxes(tmp_path):
     dataset = one(tmp_path, annotation([(1, 2, 3, 4)]))
-    before = dataset.fingerprint()
-    assert dataset.fingerprint() == before
+    before = dataset.compute_fingerprint()
+    assert dataset.compute_fingerprint() == before
     text_at(tmp_path / "Annotations" / "a.xml", annotation([(1, 2, 3, 5)]))
-    assert load(tmp_path).fingerprint() != before
+    assert load(tmp_path).compute_fingerprint() != before
 
 
 def test_names_do_not_open_photos(tmp_path, monkeypatch):
     monkeypatch.setattr(Image, "open", None)
     text_at(tmp_path / "val" / "a.JPEG", "not opened")
     text_at(tmp_path / "Annotations" / "a.xml", annotation())
-    assert load(tmp_path).names() == ["a.JPEG"]
+    assert load(tmp_path).list_names() == ["a.JPEG"]

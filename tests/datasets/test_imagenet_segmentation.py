@@ -50,8 +50,8 @@ def test_photos_and_masks_come_the_right_way_round(tmp_path):
     for path in (file, tmp_path):
         dataset = load(path)
         assert (dataset.name, dataset.kind) == ("imagenet_segmentation", "image")
-        assert dataset.names() == ["0000", "0001"]
-        for index, name in enumerate(dataset.names()):
+        assert dataset.list_names() == ["0000", "0001"]
+        for index, name in enumerate(dataset.list_names()):
             pixels, mask = arrays(index)
             sample = dataset.read(name)
             assert np.array_equal(np.asarray(sample.content), pixels)
@@ -62,11 +62,11 @@ def test_photos_and_masks_come_the_right_way_round(tmp_path):
 
 def test_classes_come_from_a_list_beside_the_file(tmp_path):
     written(tmp_path / "gtsegs_ijcv.mat")
-    plain = load(tmp_path).fingerprint()
+    plain = load(tmp_path).compute_fingerprint()
     text_at(tmp_path / "classes.json", json.dumps({"n02102040": [217, "English springer"]}))
     dataset = load(tmp_path)
-    assert [dataset.read(name).label for name in dataset.names()] == [None, 217]
-    assert dataset.fingerprint() != plain
+    assert [dataset.read(name).label for name in dataset.list_names()] == [None, 217]
+    assert dataset.compute_fingerprint() != plain
 
 
 def test_a_file_without_classes(tmp_path):

@@ -44,7 +44,7 @@ def test_labels_and_folders(tmp_path):
         mask_at(tmp_path / "masks" / f"{name}.png", OBJECT)
     text_at(tmp_path / "labels.csv", "image,label", "one/a,7", "two/a.jpg,tabby cat")
     dataset = load(tmp_path)
-    found = {name: dataset.read(name).label for name in dataset.names()}
+    found = {name: dataset.read(name).label for name in dataset.list_names()}
     assert found == {"b.jpg": None, "one/a.jpg": 7, "two/a.jpg": "tabby cat"}
     text_at(tmp_path / "labels.csv", "picture,kind", "one/a,7")
     with pytest.raises(WhenceError, match="no columns 'image' and 'label'"):

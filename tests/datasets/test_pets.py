@@ -24,12 +24,12 @@ def original(folder):
 
 
 def labels(dataset):
-    return {name: dataset.read(name).label for name in dataset.names()}
+    return {name: dataset.read(name).label for name in dataset.list_names()}
 
 
 def test_the_original_layout(tmp_path):
     dataset = load(original(tmp_path))
-    assert dataset.names() == ["beagle_2", "Abyssinian_1"]
+    assert dataset.list_names() == ["beagle_2", "Abyssinian_1"]
     assert labels(dataset) == {"beagle_2": "dog", "Abyssinian_1": "cat"}
     sample = dataset.read("beagle_2")
     assert np.array_equal(sample.mask, MASK)
@@ -39,8 +39,8 @@ def test_the_original_layout(tmp_path):
 
 def test_splits_of_the_original(tmp_path):
     original(tmp_path / "oxford-iiit-pet")
-    assert load(tmp_path, split="trainval").names() == ["beagle_3"]
-    assert load(tmp_path, split="all").names() == ["Abyssinian_1", "beagle_2", "beagle_3"]
+    assert load(tmp_path, split="trainval").list_names() == ["beagle_3"]
+    assert load(tmp_path, split="all").list_names() == ["Abyssinian_1", "beagle_2", "beagle_3"]
     with pytest.raises(WhenceError, match="no split 'val'; it has: test, trainval, all"):
         load(tmp_path, split="val")
 
@@ -68,7 +68,7 @@ def test_a_table_of_species_and_splits(tmp_path):
         photo_at(tmp_path / "images" / f"{name}.jpg")
     assert labels(load(tmp_path)) == {"b": "dog", "c": "dog"}
     assert labels(load(tmp_path, split="trainval")) == {"a": "cat"}
-    assert load(tmp_path, split="all").names() == ["a", "b", "c"]
+    assert load(tmp_path, split="all").list_names() == ["a", "b", "c"]
     assert load(tmp_path).read("b").mask is None
     with pytest.raises(WhenceError, match="no split 'val'; it has: test, trainval"):
         load(tmp_path, split="val")
@@ -104,8 +104,8 @@ def test_a_table_cannot_lead_out_of_the_folder(tmp_path):
 
 def test_real_pets(data):
     dataset = load(data / "pets")
-    assert len(dataset.names()) == 200
-    for name in dataset.names()[::20]:
+    assert len(dataset.list_names()) == 200
+    for name in dataset.list_names()[::20]:
         sample = dataset.read(name)
         assert sample.mask.shape == sample.content.size[::-1] == (256, 256)
         assert set(np.unique(sample.mask)) == {0, 1, 255}
@@ -114,6 +114,6 @@ def test_real_pets(data):
 
 def test_real_pets_for_training(data):
     dataset = load(data / "pets160", split="trainval")
-    assert len(dataset.names()) == 3680
-    assert len(load(data / "pets160").names()) == 3369
-    assert {dataset.read(name).label for name in dataset.names()[::400]} == {"cat", "dog"}
+    assert len(dataset.list_names()) == 3680
+    assert len(load(data / "pets160").list_names()) == 3369
+    assert {dataset.read(name).label for name in dataset.list_names()[::400]} == {"cat", "dog"}

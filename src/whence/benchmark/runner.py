@@ -88,7 +88,7 @@ def run(
     else:
         kind = None if model else dataset.kind
         loaded = load(model, kind, weights, device, compile=compile, precision=precision)
-    names = draw_names(dataset.names(), limit, seed)
+    names = draw_names(dataset.list_names(), limit, seed)
     _check(judge, loaded, dataset, names, chosen)
     judge.labels.check(loaded)
     title = to_file_name(f"{protocol}-{dataset.name}-{Path(loaded.name).name}")
@@ -97,7 +97,7 @@ def run(
         **judge.list_options(),
         "model weights": hash_weights(loaded.model),
         "dataset": dataset.name,
-        "dataset fingerprint": dataset.fingerprint(),
+        "dataset fingerprint": dataset.compute_fingerprint(),
         "limit": limit,
         "seed": seed,
         "rules": rules,

@@ -1,6 +1,6 @@
-"""Photos and texts with the truth about them, in the formats in which they are published."""
+"""Read datasets of photos and texts with labels, in the formats in which they are published."""
 
-from whence.datasets.formats import FORMATS, Format, load
+from whence.datasets.formats import FORMATS, DatasetFormat, load
 from whence.datasets.sample import Dataset, Label, Sample
 
-__all__ = ["FORMATS", "Dataset", "Format", "Label", "Sample", "load"]
+__all__ = ["FORMATS", "Dataset", "DatasetFormat", "Label", "Sample", "load"]

@@ -1,4 +1,4 @@
-"""From the folder of a class to the class."""
+"""Find the class that a folder's name means: a WordNet id of ImageNet, or a name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
-from whence.datasets.folders import first_file
+from whence.datasets.folders import find_first_file
 from whence.datasets.sample import Label
 from whence.errors import WhenceError
 
@@ -16,16 +16,16 @@ _WNID = re.compile(r"n\d{8}")
 _INSIDE = frozenset("val validation train test cls-loc data ilsvrc annotations images".split())
 
 
-class Classes:
-    """What the names of class folders mean.
+class ClassIndex:
+    """Find the classes of folders by their names.
 
     A WordNet id (``n01440764``) is a class of ImageNet, whose index is
 
-    1. what ``classes.json`` says: ``{wnid: [index, name]}``;
+    1. given by ``classes.json``: ``{wnid: [index, name]}``;
     2. or the number of its line, from 0, in ``LOC_synset_mapping.txt``;
     3. or, if there are exactly 1000 such folders, its place among them in alphabetical order,
        which is the standard order;
-    4. or else not known, and the label is None.
+    4. or else unknown, and the label is None.
 
     Any other name is itself the name of the class.
 
@@ -35,28 +35,30 @@ class Classes:
     """
 
     def __init__(self, folder: Path, names: Collection[str] = ()) -> None:
-        self._indices: Mapping[str, int] = _listed(folder)
+        self._indices: Mapping[str, int] = _read_indices(folder)
         wnids = sorted(filter(_WNID.fullmatch, names))
         if not self._indices and len(wnids) == 1000:
             self._indices = {wnid: index for index, wnid in enumerate(wnids)}
 
-    def label(self, name: str) -> Label:
-        """The class of a folder of that name."""
+    def find_label(self, name: str) -> Label:
+        """Find the class of a folder by its name."""
         if name in self._indices:
             return self._indices[name]
         return None if _WNID.fullmatch(name) else name
 
 
-def _listed(folder: Path) -> dict[str, int]:
-    homes = list(_homes(folder))
-    file = first_file(home / "classes.json" for home in homes)
+def _read_indices(folder: Path) -> dict[str, int]:
+    """Read the indices of WordNet ids from the list of classes, if there is one."""
+    homes = list(_list_homes(folder))
+    file = find_first_file(home / "classes.json" for home in homes)
     if file is not None:
-        return _from_json(file)
-    file = first_file(home / "LOC_synset_mapping.txt" for home in homes)
-    return _from_mapping(file) if file is not None else {}
+        return _read_json(file)
+    file = find_first_file(home / "LOC_synset_mapping.txt" for home in homes)
+    return _read_mapping(file) if file is not None else {}
 
 
-def _homes(folder: Path) -> Iterator[Path]:
+def _list_homes(folder: Path) -> Iterator[Path]:
+    """List the folders that may hold the list of classes."""
     folder = folder.absolute()
     yield folder
     while folder.name.lower() in _INSIDE and folder != folder.parent:
@@ -64,18 +66,18 @@ def _homes(folder: Path) -> Iterator[Path]:
         yield folder
 
 
-def _from_json(file: Path) -> dict[str, int]:
+def _read_json(file: Path) -> dict[str, int]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-        found = {wnid: one[0] if isinstance(one, list) else one for wnid, one in content.items()}
+        indices = {wnid: one[0] if isinstance(one, list) else one for wnid, one in content.items()}
     except (OSError, ValueError, AttributeError, IndexError, RecursionError):
-        found = {"": None}
-    if not all(type(index) is int and index >= 0 for index in found.values()):
+        indices = {"": None}
+    if not all(type(index) is int and index >= 0 for index in indices.values()):
         raise WhenceError(f"'{file}' is not a list of classes: {{wnid: [index, name], …}}.")
-    return found
+    return indices
 
 
-def _from_mapping(file: Path) -> dict[str, int]:
+def _read_mapping(file: Path) -> dict[str, int]:
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""ERASER: texts with the words that people gave as reasons.
+"""The format eraser: texts with the words that people marked as reasons.
 
 DeYoung et al., "ERASER: a benchmark to evaluate rationalized NLP models", ACL 2020.
 """
@@ -11,26 +11,29 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from typing_extensions import override
+
 from whence._util.files import is_file, is_folder
-from whence.datasets.folders import first_file, size_of
-from whence.datasets.listed import Listed
+from whence.datasets.base import JsonValue, ListedDataset
+from whence.datasets.folders import find_first_file, get_size
 from whence.datasets.sample import Dataset, Sample
 from whence.errors import WhenceError
 from whence.inputs.sources import Kind
 from whence.inputs.texts import read_text
 
+Annotation = dict[str, Any]
 _SPLITS = ("test", "val", "train")
 
 
-def recognises(path: Path) -> bool:
-    """Whether there are the documents, and annotations of a split."""
+def has_layout(path: Path) -> bool:
+    """Whether the path has documents, and annotations of a split."""
     folder = path.parent if path.suffix == ".jsonl" and is_file(path) else path
     documents = is_folder(folder / "docs") or is_file(folder / "docs.jsonl")
     return documents and any(is_file(folder / f"{split}.jsonl") for split in _SPLITS)
 
 
 def open_dataset(path: Path, split: str | None) -> Dataset:
-    """The annotated texts of a split; without one, of the first of test, val, train.
+    """Open the annotated texts of a split; without one, of the first of test, val, train.
 
     Raises:
         WhenceError: There is no such split, or it holds no annotation.
@@ -49,14 +52,14 @@ def open_dataset(path: Path, split: str | None) -> Dataset:
     records: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         if line.strip():
-            records[_distinct(_name(line, number), records)] = line
+            records[_make_distinct(_name_annotation(line, number), records)] = line
     if not records:
         raise WhenceError(f"'{file}' is empty.")
-    return Eraser(f"eraser-{path.absolute().name}-{chosen}", records, path)
+    return EraserDataset(f"eraser-{path.absolute().name}-{chosen}", records, path)
 
 
-class Eraser(Listed[str]):
-    """Annotations by their ids; each is kept as its line of JSON."""
+class EraserDataset(ListedDataset[str]):
+    """Annotated texts by the ids of annotations; a record is a line of JSON."""
 
     kind: Kind = "text"
 
@@ -64,16 +67,17 @@ class Eraser(Listed[str]):
         super().__init__(name, records)
         self._documents = _Documents(folder)
 
-    def _sample(self, name: str, record: str) -> Sample:
-        annotation = _parsed(record)
+    @override
+    def _read_sample(self, name: str, record: str) -> Sample:
+        annotation = _parse_annotation(record)
         if annotation is None:
             raise WhenceError(f"'{name}' is not an annotation in JSON with an annotation_id.")
-        spans = list(_spans(annotation, name))
+        spans = list(_find_spans(annotation, name))
         words: list[str] = []
         starts: dict[str, int] = {}
         lengths: dict[str, int] = {}
-        for document in self._documents.of(annotation, [one for one, _, _ in spans]):
-            read = self._documents.words(document)
+        for document in self._documents.list_names(annotation, [one for one, _, _ in spans]):
+            read = self._documents.read_words(document)
             starts[document], lengths[document] = len(words), len(read)
             words += read
         if not words:
@@ -89,18 +93,22 @@ class Eraser(Listed[str]):
         return Sample(
             name,
             " ".join(words),
-            _label(annotation),
+            _get_label(annotation),
             words=tuple(words),
             evidence=tuple(sorted(evidence)),
         )
 
-    def _facts(self, record: str) -> list[Any]:
-        annotation = _parsed(record)
+    @override
+    def _list_facts(self, record: str) -> list[JsonValue]:
+        annotation = _parse_annotation(record)
         sizes: list[int | None] = []
         if annotation is not None:
             try:
-                spans = [document for document, _, _ in _spans(annotation, "")]
-                sizes = [self._documents.size(one) for one in self._documents.of(annotation, spans)]
+                spans = [document for document, _, _ in _find_spans(annotation, "")]
+                sizes = [
+                    self._documents.get_size(one)
+                    for one in self._documents.list_names(annotation, spans)
+                ]
             except WhenceError:
                 sizes = [None]
         # With the whole line, since evidence that moves by a word changes no size.
@@ -108,18 +116,18 @@ class Eraser(Listed[str]):
 
 
 class _Documents:
-    """The texts of a task: a file each in ``docs``, or lines of ``docs.jsonl``."""
+    """The documents of a task: a file each in ``docs``, or lines of ``docs.jsonl``."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "docs"
         self._file = None if is_folder(self._folder) else folder / "docs.jsonl"
         self._lines: dict[str, str] | None = None
 
-    def of(self, annotation: dict[str, Any], in_evidence: list[str]) -> list[str]:
-        """The documents of an annotation, in order.
+    def list_names(self, annotation: Annotation, in_evidence: list[str]) -> list[str]:
+        """List the names of an annotation's documents, in order.
 
-        Those it lists; if it lists none, the premise and the hypothesis of its id; then those of
-        its evidence, as they come; and if all of this is nothing, the one that its id names.
+        First the listed ones; if none is listed, the premise and the hypothesis of its id; then
+        those of its evidence; and if there are none of these, the one that its id names.
         """
         listed = annotation.get("docids")
         identity = str(annotation["annotation_id"])
@@ -127,44 +135,43 @@ class _Documents:
             found = [str(document) for document in listed]
         else:
             found = [f"{identity}_premise", f"{identity}_hypothesis"]
-            found = found if all(map(self.has, found)) else []
+            found = found if all(map(self.has_document, found)) else []
         found = list(dict.fromkeys(found + in_evidence))
-        # MultiRC counts questions and answers behind the document: file.txt:0:1.
-        return found or [identity if self.has(identity) else identity.split(":")[0]]
+        # MultiRC appends the numbers of question and answer to the document: file.txt:0:1.
+        return found or [identity if self.has_document(identity) else identity.split(":")[0]]
 
-    def words(self, document: str) -> list[str]:
-        """The words that evidence counts: between spaces and line ends, and not other blanks."""
+    def read_words(self, document: str) -> list[str]:
+        """Read the words that evidence counts: between spaces and line ends, not other blanks."""
         if self._file is not None:
-            if document not in self._all():
+            if document not in self._load(self._file):
                 raise WhenceError(f"The document '{document}' is not in '{self._file}'.")
-            text = self._all()[document]
+            text = self._load(self._file)[document]
         else:
-            text = read_text(self._path(document) or self._folder / document)
+            text = read_text(self._find_path(document) or self._folder / document)
         lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
         return [word for line in lines for word in line.strip().split(" ") if word]
 
-    def has(self, document: str) -> bool:
+    def has_document(self, document: str) -> bool:
         """Whether there is such a document."""
         if self._file is not None:
-            return document in self._all()
-        return self._path(document) is not None
+            return document in self._load(self._file)
+        return self._find_path(document) is not None
 
-    def size(self, document: str) -> int | None:
-        """How long a document is: in bytes, or of `docs.jsonl` in letters."""
+    def get_size(self, document: str) -> int | None:
+        """Return a document's size: in bytes, or of `docs.jsonl` in letters."""
         if self._file is not None:
-            return len(self._all().get(document, ""))
-        return size_of(self._path(document))
+            return len(self._load(self._file).get(document, ""))
+        return get_size(self._find_path(document))
 
-    def _path(self, document: str) -> Path | None:
+    def _find_path(self, document: str) -> Path | None:
         parts = PurePosixPath(document)
         if parts.is_absolute() or ".." in parts.parts or not parts.parts or "\\" in document:
             raise WhenceError(f"The document '{document}' would lie outside of the dataset.")
-        return first_file([self._folder / parts, self._folder / f"{parts}.txt"])
+        return find_first_file([self._folder / parts, self._folder / f"{parts}.txt"])
 
-    def _all(self) -> dict[str, str]:
+    def _load(self, file: Path) -> dict[str, str]:
         if self._lines is None:
-            assert self._file is not None
-            self._lines = dict(_read_documents(self._file))
+            self._lines = dict(_read_documents(file))
         return self._lines
 
 
@@ -178,7 +185,7 @@ def _read_documents(file: Path) -> Iterator[tuple[str, str]]:
         raise WhenceError(f"'{file}' is not a file of documents as ERASER has them.") from error
 
 
-def _parsed(line: str) -> dict[str, Any] | None:
+def _parse_annotation(line: str) -> Annotation | None:
     try:
         annotation = json.loads(line)
     except (ValueError, RecursionError):
@@ -187,15 +194,15 @@ def _parsed(line: str) -> dict[str, Any] | None:
     return annotation if valid else None
 
 
-def _name(line: str, number: int) -> str:
-    annotation = _parsed(line)
+def _name_annotation(line: str, number: int) -> str:
+    annotation = _parse_annotation(line)
     if annotation is None:
         return f"line {number}"
-    # JSON can spell half of a letter, which no file takes.
+    # JSON can spell a lone surrogate, which no file takes.
     return str(annotation["annotation_id"]).encode("utf-8", "backslashreplace").decode()
 
 
-def _distinct(name: str, taken: dict[str, str]) -> str:
+def _make_distinct(name: str, taken: dict[str, str]) -> str:
     candidate, number = name, 1
     while candidate in taken:
         number += 1
@@ -203,13 +210,13 @@ def _distinct(name: str, taken: dict[str, str]) -> str:
     return candidate
 
 
-def _label(annotation: dict[str, Any]) -> str | None:
+def _get_label(annotation: Annotation) -> str | None:
     label = annotation.get("classification")
     return None if label is None else str(label)
 
 
-def _spans(annotation: dict[str, Any], name: str) -> Iterator[tuple[str, int, int]]:
-    """Document, start and end of all evidence; the groups it is in do not matter here."""
+def _find_spans(annotation: Annotation, name: str) -> Iterator[tuple[str, int, int]]:
+    """Find the document, start and end of all evidence; its groups do not matter here."""
     try:
         for group in annotation.get("evidences") or ():
             for one in [group] if isinstance(group, dict) else group:

@@ -1,4 +1,4 @@
-"""Which datasets whence reads, and telling them apart."""
+"""The formats of datasets that whence reads, and the choice of the format of a folder."""
 
 from __future__ import annotations
 
@@ -22,47 +22,49 @@ from whence.errors import WhenceError
 
 
 @dataclass(frozen=True)
-class Format:
-    """A layout in which datasets are published.
+class DatasetFormat:
+    """A format in which datasets are published.
 
     Attributes:
-        looks_for: What lies in the folder.
-        source: Where to get it.
-        recognises: Whether a file or folder is laid out so.
-        open: The dataset at a path, and of it a split.
+        layout: The files of the format, in words.
+        source: Where to get such a dataset.
+        has_layout: Whether a file or folder is of the format.
+        open: Opens the dataset at a path, or one split of it.
     """
 
-    looks_for: str
+    layout: str
     source: str
-    recognises: Callable[[Path], bool]
+    has_layout: Callable[[Path], bool]
     open: Callable[[Path, str | None], Dataset]
 
 
-def _format(looks_for: str, source: str, module: ModuleType) -> Format:
-    return Format(looks_for, source, module.recognises, module.open_dataset)
+def _make_format(layout: str, source: str, module: ModuleType) -> DatasetFormat:
+    return DatasetFormat(layout, source, module.has_layout, module.open_dataset)
 
 
-# The order in which they are looked for: what has more of its own comes first.
-FORMATS: dict[str, Format] = {
-    "imagenet_segmentation": _format(
+# In the order in which they are tried: the more specific first.
+FORMATS: dict[str, DatasetFormat] = {
+    "imagenet_segmentation": _make_format(
         "gtsegs_ijcv.mat",
         "http://calvin-vision.net/bigstuff/proj-imagenet/data/gtsegs_ijcv.mat",
         imagenet_segmentation,
     ),
-    "eraser": _format(
+    "eraser": _make_format(
         "test.jsonl and docs/ or docs.jsonl", "https://www.eraserbenchmark.com", eraser
     ),
-    "pets": _format(
+    "pets": _make_format(
         "images/ and annotations/trimaps/", "https://www.robots.ox.ac.uk/~vgg/data/pets/", pets
     ),
-    "masks": _format("images/ and masks/", "photos of your own", masks),
-    "imagenet_boxes": _format(
+    "masks": _make_format("images/ and masks/", "photos of your own", masks),
+    "imagenet_boxes": _make_format(
         "val/ and Annotations/ with XML files",
         "https://www.image-net.org/download.php",
         imagenet_boxes,
     ),
-    "imagenet": _format("val/CLASS/*.JPEG", "https://www.image-net.org/download.php", imagenet),
-    "csv": _format(
+    "imagenet": _make_format(
+        "val/CLASS/*.JPEG", "https://www.image-net.org/download.php", imagenet
+    ),
+    "csv": _make_format(
         "a .csv or .tsv with a column text, sentence or review",
         "texts of your own, or SST-2 of https://gluebenchmark.com",
         csv_texts,
@@ -71,11 +73,11 @@ FORMATS: dict[str, Format] = {
 
 
 def load(path: str | Path, format: str | None = None, split: str | None = None) -> Dataset:  # noqa: A002
-    """A dataset that lies on this machine.
+    """Open a dataset on this machine.
 
     Args:
         path: Its folder; or its file, for those that are one file.
-        format: One of `FORMATS`; without it, whatever lies there decides.
+        format: One of `FORMATS`; without it, the first whose layout fits.
         split: Which part, for datasets that have parts; without it, the one to test on.
 
     Raises:
@@ -85,16 +87,20 @@ def load(path: str | Path, format: str | None = None, split: str | None = None) 
     if format is not None and format not in FORMATS:
         raise WhenceError(f"There is no format '{format}'; there are {', '.join(FORMATS)}.")
     if not exists(path):
-        raise WhenceError(f"'{path}' is not there, or may not be read; {_sources(format)}.")
+        raise WhenceError(
+            f"'{path}' is not there, or may not be read; {_describe_sources(format)}."
+        )
     if is_folder(path) and _is_empty(path):
-        raise WhenceError(f"The folder '{path}' is empty; {_sources(format)}.")
+        raise WhenceError(f"The folder '{path}' is empty; {_describe_sources(format)}.")
     if format is None:
-        format = next((name for name, one in FORMATS.items() if one.recognises(path)), None)  # noqa: A001
+        format = next((name for name, one in FORMATS.items() if one.has_layout(path)), None)  # noqa: A001
         if format is None:
-            raise WhenceError(f"'{path}' is laid out as no dataset that is known; {_sources()}.")
+            raise WhenceError(
+                f"'{path}' is laid out as no dataset that is known; {_describe_sources()}."
+            )
     dataset = FORMATS[format].open(path, split)
-    if not dataset.names():
-        raise WhenceError(f"The dataset at '{path}' holds no sample; {_sources(format)}.")
+    if not dataset.list_names():
+        raise WhenceError(f"The dataset at '{path}' holds no sample; {_describe_sources(format)}.")
     return dataset
 
 
@@ -105,7 +111,7 @@ def _is_empty(folder: Path) -> bool:
         raise WhenceError(f"The folder '{folder}' cannot be read: {error.strerror}.") from error
 
 
-def _sources(name: str | None = None) -> str:
+def _describe_sources(name: str | None = None) -> str:
     chosen = {name: FORMATS[name]} if name is not None else FORMATS
-    told = "; ".join(f"{key} ({one.looks_for}; {one.source})" for key, one in chosen.items())
-    return f"whence reads {told}"
+    formats = "; ".join(f"{key} ({one.layout}; {one.source})" for key, one in chosen.items())
+    return f"whence reads {formats}"

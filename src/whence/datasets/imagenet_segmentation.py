@@ -1,4 +1,4 @@
-"""ImageNet-Segmentation: photos and the outlines of their objects in one MATLAB file.
+"""The format imagenet_segmentation: photos and masks of their objects in one MATLAB file.
 
 Guillaumin, Küttel and Ferrari, "ImageNet auto-annotation with segmentation propagation", IJCV 2014.
 """
@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
+from typing_extensions import override
 
 from whence._util.extras import needed
 from whence._util.files import is_file
-from whence.datasets.classes import Classes
-from whence.datasets.folders import size_of
-from whence.datasets.listed import Listed
-from whence.datasets.sample import Dataset, Label, Sample
+from whence.datasets.base import JsonValue, ListedDataset
+from whence.datasets.classes import ClassIndex
+from whence.datasets.folders import get_size
+from whence.datasets.sample import Dataset, Label, Pixels, Sample
 from whence.errors import WhenceError
 from whence.inputs.images import image_from_array
 
@@ -27,13 +28,13 @@ FILE = "gtsegs_ijcv.mat"
 _MOST_VALUES = 200_000_000
 
 
-def recognises(path: Path) -> bool:
-    """Whether this is the file, or the folder that holds it."""
+def has_layout(path: Path) -> bool:
+    """Whether the path is the file, or the folder that holds it."""
     return is_file(path / FILE) or (is_file(path) and path.suffix.lower() == ".mat")
 
 
 def open_dataset(path: Path, split: str | None) -> Dataset:
-    """The photos and masks in the file.
+    """Open the photos and masks in the file.
 
     Raises:
         WhenceError: The file is not there or is another, or a split was asked for.
@@ -47,7 +48,7 @@ def open_dataset(path: Path, split: str | None) -> Dataset:
     try:
         with h5py.File(file, "r") as opened:
             photos, masks = (opened[f"value/{part}"].shape for part in ("img", "gt"))
-            wnids = _wnids(opened, photos[0])
+            wnids = _read_wnids(opened, photos[0])
     except Exception as error:  # OSError, KeyError, AttributeError, as the file is wrong
         raise WhenceError(
             f"'{file}' is not the {FILE} of ImageNet-Segmentation: an HDF5 file with value/img "
@@ -55,23 +56,23 @@ def open_dataset(path: Path, split: str | None) -> Dataset:
         ) from error
     if photos != masks or len(wnids) != photos[0]:
         raise WhenceError(f"'{file}' has {photos} photos, {masks} masks and {len(wnids)} classes.")
-    classes = Classes(file.parent)
+    classes = ClassIndex(file.parent)
     records = {
-        f"{index:04}": Place(index, classes.label(wnid) if wnid else None)
+        f"{index:04}": SegmentationRecord(index, classes.find_label(wnid) if wnid else None)
         for index, wnid in enumerate(wnids)
     }
-    return Segmentation(file, records)
+    return SegmentationDataset(file, records)
 
 
 @dataclass(frozen=True)
-class Place:
-    """The position of a sample in the file, and its class if that is known."""
+class SegmentationRecord:
+    """A sample's position in the file, and its class if that is known."""
 
     index: int
     label: Label
 
 
-class Segmentation(Listed[Place]):
+class SegmentationDataset(ListedDataset[SegmentationRecord]):
     """Samples by their position in the file.
 
     MATLAB stores arrays with their dimensions in reverse: a photo is (3, W, H), a mask (W, H).
@@ -79,19 +80,20 @@ class Segmentation(Listed[Place]):
     `value/target` to the letters of a WordNet id.
     """
 
-    def __init__(self, file: Path, records: dict[str, Place]) -> None:
+    def __init__(self, file: Path, records: dict[str, SegmentationRecord]) -> None:
         super().__init__("imagenet_segmentation", records)
         self._file = file
-        self._size = size_of(file)
+        self._size = get_size(file)
 
-    def _sample(self, name: str, record: Place) -> Sample:
+    @override
+    def _read_sample(self, name: str, record: SegmentationRecord) -> Sample:
         h5py = needed("h5py", "h5py", "benchmark")
         try:
             # Opened each time: an open file can be shared with no other process.
             with h5py.File(self._file, "r") as opened:
-                pixels = _array(opened[opened["value/img"][record.index, 0]])
+                pixels = _read_array(opened[opened["value/img"][record.index, 0]])
                 cell = opened[opened["value/gt"][record.index, 0]]
-                mask = _array(opened[cell[0, 0]])
+                mask = _read_array(opened[cell[0, 0]])
         except WhenceError:
             raise
         except Exception as error:  # references that lead nowhere, damaged chunks, a missing file
@@ -106,19 +108,20 @@ class Segmentation(Listed[Place]):
         fitted = drawn.resize(photo.size, Image.Resampling.NEAREST)
         return Sample(name, photo, record.label, np.array(fitted))
 
-    def _facts(self, record: Place) -> list[Any]:
+    @override
+    def _list_facts(self, record: SegmentationRecord) -> list[JsonValue]:
         return [self._size, record.label]
 
 
-def _wnids(opened: Any, count: int) -> list[str]:
-    """The WordNet ids of all photos; empty where the file has none."""
+def _read_wnids(opened: Any, count: int) -> list[str]:
+    """Read the WordNet ids of all photos; empty where the file has none."""
     if "value/target" not in opened:
         return [""] * count
     targets = (opened[reference] for reference in opened["value/target"][:, 0])
     return ["".join(map(chr, np.array(letters).reshape(-1)[:64])) for letters in targets]
 
 
-def _array(stored: Any) -> np.ndarray[Any, Any]:
+def _read_array(stored: Any) -> Pixels:
     if math.prod(stored.shape) > _MOST_VALUES:
         raise WhenceError(f"An array of shape {stored.shape} is larger than whence opens.")
     return np.array(stored).transpose()

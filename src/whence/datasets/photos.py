@@ -1,4 +1,4 @@
-"""Photos with a label and a mask, as several formats have them."""
+"""Datasets of photo files with labels and masks: the common part of several formats."""
 
 from __future__ import annotations
 
@@ -6,31 +6,30 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import ExifTags, Image, ImageOps
+from typing_extensions import override
 
 from whence._util.files import is_file
-from whence.datasets.folders import size_of
-from whence.datasets.listed import Listed
-from whence.datasets.sample import Label, Sample
+from whence.datasets.base import JsonValue, ListedDataset
+from whence.datasets.folders import get_size
+from whence.datasets.sample import Label, Pixels, Sample
 from whence.errors import WhenceError
 from whence.inputs.images import MAX_SIDE, read_image
 
-Pixels = np.ndarray[Any, Any]
-Meaning = Callable[[Image.Image], Pixels]
+MaskReader = Callable[[Image.Image], Pixels]
 
 
 @dataclass(frozen=True)
-class Photo:
-    """Where a sample's parts are.
+class PhotoRecord:
+    """The files and the label of one sample.
 
     Attributes:
-        file: The photo; None if the list of samples names one that is not there.
+        file: The photo; None if it is listed but missing.
         label: The true class.
-        mask: The picture of where the object is.
-        masked: Whether there should be one.
+        mask: The picture that marks the object.
+        masked: Whether a mask is required.
     """
 
     file: Path | None
@@ -39,20 +38,23 @@ class Photo:
     masked: bool = False
 
 
-class Photos(Listed[Photo]):
+class PhotoDataset(ListedDataset[PhotoRecord]):
     """Photos in files.
 
     Args:
         name: The format, and which dataset of that format.
         records: The photos.
-        meaning: From a mask as it is stored to 1 object, 0 background, 255 ignored.
+        read_mask: Maps a stored mask to 1 object, 0 background, 255 ignored.
     """
 
-    def __init__(self, name: str, records: dict[str, Photo], meaning: Meaning = np.asarray) -> None:
+    def __init__(
+        self, name: str, records: dict[str, PhotoRecord], read_mask: MaskReader = np.asarray
+    ) -> None:
         super().__init__(name, records)
-        self._meaning = meaning
+        self._read_mask = read_mask
 
-    def _sample(self, name: str, record: Photo) -> Sample:
+    @override
+    def _read_sample(self, name: str, record: PhotoRecord) -> Sample:
         if record.file is None:
             raise WhenceError(f"The photo of '{name}' is not there.")
         photo = read_image(record.file)
@@ -63,22 +65,23 @@ class Photos(Listed[Photo]):
             with warnings.catch_warnings():
                 # Pillow warns of images that are large but that it opens all the same.
                 warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-                drawn = _read_mask(record.mask, self._meaning)
-                mask = _fitted(drawn, record.mask, record.file, photo)
+                drawn = _open_mask(record.mask, self._read_mask)
+                mask = _fit_mask(drawn, record.mask, record.file, photo)
         return Sample(name, photo, record.label, mask)
 
-    def _facts(self, record: Photo) -> list[Any]:
-        return [size_of(record.file), record.label, size_of(record.mask)]
+    @override
+    def _list_facts(self, record: PhotoRecord) -> list[JsonValue]:
+        return [get_size(record.file), record.label, get_size(record.mask)]
 
 
-def _read_mask(path: Path, meaning: Meaning) -> Pixels:
+def _open_mask(path: Path, read_mask: MaskReader) -> Pixels:
     if not is_file(path):
         raise WhenceError(f"The mask '{path}' is not there, or may not be read.")
     if path.suffix.lower() in (".jpg", ".jpeg"):
         raise WhenceError(f"The mask '{path}' is a JPEG, whose values are not exact; use PNG.")
     try:
         with Image.open(path) as image:
-            return meaning(ImageOps.exif_transpose(image))
+            return read_mask(ImageOps.exif_transpose(image))
     except WhenceError:
         raise
     except Image.DecompressionBombError:
@@ -87,12 +90,12 @@ def _read_mask(path: Path, meaning: Meaning) -> Pixels:
         raise WhenceError(f"The mask '{path}' is damaged or is no image.") from error
 
 
-def _fitted(mask: Pixels, path: Path, file: Path, photo: Image.Image) -> Pixels:
-    """The mask at the size of the photo, which is smaller than its file if that was very large."""
+def _fit_mask(mask: Pixels, path: Path, file: Path, photo: Image.Image) -> Pixels:
+    """Resize a mask to the photo, which is smaller than its file if that was very large."""
     height, width = mask.shape
     if (width, height) == photo.size:
         return mask
-    if (width, height) != _upright_size(file) or max(width, height) <= MAX_SIDE:
+    if (width, height) != _read_upright_size(file) or max(width, height) <= MAX_SIDE:
         raise WhenceError(
             f"The mask '{path}' has {width} x {height} pixels, but its photo, upright, "
             f"has {photo.width} x {photo.height}."
@@ -100,7 +103,7 @@ def _fitted(mask: Pixels, path: Path, file: Path, photo: Image.Image) -> Pixels:
     return np.array(Image.fromarray(mask).resize(photo.size, Image.Resampling.NEAREST))
 
 
-def _upright_size(file: Path) -> tuple[int, int]:
+def _read_upright_size(file: Path) -> tuple[int, int]:
     with Image.open(file) as stored:
         width, height = stored.size
         on_its_side = stored.getexif().get(ExifTags.Base.Orientation) in (5, 6, 7, 8)

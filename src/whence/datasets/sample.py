@@ -1,22 +1,22 @@
-"""One thing to explain with the truth about it, and where such things come from."""
+"""Sample and Dataset: a photo or text with its labels, and a collection of such samples."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
+
+import numpy as np
+from PIL import Image
 
 from whence.inputs.sources import Kind
 
-if TYPE_CHECKING:
-    import numpy as np
-    from PIL import Image
-
 Label = int | str | None
+Pixels = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """A photo or a text, and what people say about it.
+    """A photo or a text with its label, mask, boxes or evidence.
 
     Attributes:
         name: Unique in the dataset and stable: a relative path or an id.
@@ -25,20 +25,20 @@ class Sample:
         mask: (height, width) uint8 of the photo: 1 object, 0 background, 255 ignored.
         boxes: (left, top, right, bottom) of each object, in pixels of the photo.
         words: The words of the text that evidence spans count.
-        evidence: [start, end) in words: what people marked as reasons for the label.
+        evidence: [start, end) in words, which people marked as reasons for the label.
     """
 
     name: str
     content: Image.Image | str
     label: Label = None
-    mask: np.ndarray[Any, Any] | None = None
+    mask: Pixels | None = None
     boxes: tuple[tuple[float, float, float, float], ...] = ()
     words: tuple[str, ...] = ()
     evidence: tuple[tuple[int, int], ...] = ()
 
 
 class Dataset(Protocol):
-    """Samples that are listed at once and read one at a time.
+    """A collection of samples that are listed at once and read one at a time.
 
     Attributes:
         name: The format, and where one format serves many datasets, which of them.
@@ -48,18 +48,18 @@ class Dataset(Protocol):
     name: str
     kind: Kind
 
-    def names(self) -> list[str]:
-        """The names of all samples, in a fixed order, without reading them."""
+    def list_names(self) -> list[str]:
+        """List the names of all samples, in a fixed order, without reading them."""
         ...
 
     def read(self, name: str) -> Sample:
-        """One sample.
+        """Read one sample.
 
         Raises:
             WhenceError: It is broken, or there is none of that name; the message names it.
         """
         ...
 
-    def fingerprint(self) -> str:
-        """A hash, in hexadecimal, of what would change results."""
+    def compute_fingerprint(self) -> str:
+        """Compute a hash, in hexadecimal, that changes when results would."""
         ...

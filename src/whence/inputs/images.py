@@ -1,4 +1,4 @@
-"""Photos as RGB images, whatever they were stored as."""
+"""Read photos of any file format or array as RGB images."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from whence._util.files import is_file, is_folder
+from whence._util.text import first_line
 from whence.errors import WhenceError
 
 # Models look at a few hundred pixels. A longer side than this costs memory and shows nothing more.
@@ -17,15 +18,15 @@ MAX_SIDE = 4096
 
 
 def read_image(path: str | Path) -> Image.Image:
-    """An image file as RGB: upright, opaque, 8 bits, and no larger than `MAX_SIDE`.
+    """Read an image file as RGB: upright, opaque, 8 bits, and no larger than `MAX_SIDE`.
 
     Raises:
         WhenceError: There is no such file, or it is not an image, or it is damaged or too large.
     """
     path = Path(path)
     if not is_file(path):
-        what = "a folder, not an image" if is_folder(path) else "not there, or may not be read"
-        raise WhenceError(f"'{path}' is {what}.")
+        state = "a folder, not an image" if is_folder(path) else "not there, or may not be read"
+        raise WhenceError(f"'{path}' is {state}.")
     try:
         with warnings.catch_warnings():
             # Pillow warns of images that are large but that it opens all the same.
@@ -44,11 +45,13 @@ def read_image(path: str | Path) -> Image.Image:
     except PermissionError:
         raise WhenceError(f"'{path}' may not be read.") from None
     except Exception as error:  # decoders of damaged files raise nearly anything
-        raise WhenceError(f"'{path}' is damaged: {_short(error)}.") from error
+        raise WhenceError(
+            f"'{path}' is damaged: {first_line(error) or type(error).__name__}."
+        ) from error
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """An image upright, in RGB, at most `MAX_SIDE` wide and high; transparency becomes white."""
+    """Convert an image to RGB: upright, no larger than `MAX_SIDE`, white where transparent."""
     image.load()
     if max(image.size) > MAX_SIDE:
         scale = MAX_SIDE / max(image.size)
@@ -56,7 +59,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
         image = image.resize((width, height))
     image = ImageOps.exif_transpose(image)
     if image.mode.startswith(("I", "F")):
-        return _scaled(np.asarray(image), wide=image.mode in ("I", "F"))
+        return _scale_to_bytes(np.asarray(image), wide=image.mode in ("I", "F"))
     if image.has_transparency_data:
         image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, "white")
@@ -65,10 +68,10 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 
 def image_from_array(array: np.ndarray[Any, Any]) -> Image.Image:
-    """An image from (H, W), (H, W, 3) or (H, W, 4) numbers: 0 to 255, or floats from 0 to 1.
+    """Convert an array to an image: (H, W), (H, W, 3) or (H, W, 4), bytes or floats from 0 to 1.
 
     Raises:
-        WhenceError: The shape, the type or the values are those of no image.
+        WhenceError: The shape, the type or the values are not those of an image.
     """
     if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3, 4)):
         hint = " Put the channels last." if array.ndim == 3 and array.shape[0] in (1, 3, 4) else ""
@@ -89,8 +92,8 @@ def image_from_array(array: np.ndarray[Any, Any]) -> Image.Image:
     return to_rgb(Image.fromarray(np.ascontiguousarray(array)))
 
 
-def _scaled(values: np.ndarray[Any, Any], wide: bool) -> Image.Image:
-    """Grey values of more than 8 bits, as 8 bits: scaled, where Pillow would clip."""
+def _scale_to_bytes(values: np.ndarray[Any, Any], wide: bool) -> Image.Image:
+    """Convert grey values of more than 8 bits to 8: scaled, where Pillow would clip."""
     values = np.nan_to_num(values.astype(np.float32))
     if np.abs(values).max(initial=0) > 65535 or values.min(initial=0) < 0:
         values = values - values.min()
@@ -99,8 +102,3 @@ def _scaled(values: np.ndarray[Any, Any], wide: bool) -> Image.Image:
         # Modes of 32 bits are also used for plain 8-bit values.
         values = values / (255 if wide and values.max() <= 255 else 65535)
     return Image.fromarray(np.round(values * 255).astype(np.uint8)).convert("RGB")
-
-
-def _short(error: Exception) -> str:
-    text = str(error).split("\n")[0].strip().rstrip(".")
-    return text or type(error).__name__

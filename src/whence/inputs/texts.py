@@ -1,4 +1,4 @@
-"""Texts, from files or from bytes."""
+"""Read and validate texts from files or bytes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 from whence._util.files import is_file, is_folder
 from whence.errors import WhenceError
 
-# No classifier reads further than a few thousand words; a file may hold gigabytes.
+# No classifier reads more than a few thousand words; a file may hold gigabytes.
 MAX_BYTES = 1_000_000
 
 
 def read_text(path: str | Path) -> str:
-    """The text of a file, of which no more is read than a model could use.
+    """Read the text of a file, but no more of it than a model could use.
 
     Raises:
         WhenceError: There is no such file, or it is empty or not UTF-8.
@@ -30,7 +30,7 @@ def read_text(path: str | Path) -> str:
 
 
 def decode_text(content: bytes, name: str) -> str:
-    """Text from UTF-8 bytes.
+    """Decode UTF-8 bytes to text.
 
     Raises:
         WhenceError: The bytes are not UTF-8, or hold no text.
@@ -44,7 +44,7 @@ def decode_text(content: bytes, name: str) -> str:
 
 
 def validate_text(text: str, name: str = "The text") -> str:
-    """The text itself.
+    """Return a text without lone surrogates.
 
     Raises:
         WhenceError: It is empty.

@@ -1,4 +1,4 @@
-"""Tables in text files, whose header says how they are separated."""
+"""Read tables in text files: CSV, TSV and the like, with a header that decides the separator."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from pathlib import Path
 
 from whence.errors import WhenceError
 
+# Columns that may hold texts, the first of these first.
+TEXT_COLUMNS = ("text", "sentence", "review")
 _SEPARATORS = "\t,;|"
 # Stands in no text, so that a line of a table with one column is one field.
 _NONE = "\x1f"
 
 
 @dataclass(frozen=True)
-class Table:
-    """A header and what stands below it.
+class DelimitedTable:
+    """The columns and the rows of a table.
 
     Attributes:
         columns: The names of the columns, in lower case.
@@ -27,16 +29,16 @@ class Table:
     columns: list[str]
     rows: list[list[str]]
 
-    def position(self, names: Sequence[str]) -> int | None:
-        """The column that has the first of these names that there is."""
+    def find_column(self, names: Sequence[str]) -> int | None:
+        """Find the position of the first of these columns that the table has."""
         return next((self.columns.index(name) for name in names if name in self.columns), None)
 
-    def whole(self, row: list[str]) -> bool:
+    def is_whole(self, row: list[str]) -> bool:
         """Whether a row has a field for each column."""
         return len(row) == len(self.columns)
 
 
-def read_table(path: Path, names: Sequence[str]) -> Table | None:
+def read_table(path: Path, names: Sequence[str]) -> DelimitedTable | None:
     """Read a table that has a column of one of these names; None if it has none.
 
     The header decides on the separator: guessing it from texts, which hold commas of their own,
@@ -53,12 +55,12 @@ def read_table(path: Path, names: Sequence[str]) -> Table | None:
         raise WhenceError(f"'{path}' cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError:
         raise WhenceError(f"'{path}' is not text in UTF-8.") from None
-    separator = _separator(content, names)
+    separator = _find_separator(content, names)
     if separator is None:
         return None
-    best: Table | None = None
-    for table in _readings(content, separator):
-        if table.rows and all(map(table.whole, table.rows)):
+    best: DelimitedTable | None = None
+    for table in _read_ways(content, separator):
+        if table.rows and all(map(table.is_whole, table.rows)):
             return table
         best = best or table
     if best is None:
@@ -66,40 +68,40 @@ def read_table(path: Path, names: Sequence[str]) -> Table | None:
     return best
 
 
-def header_has(path: Path, names: Sequence[str]) -> bool:
-    """Whether a file begins with the header of a table that has such a column."""
+def has_column(path: Path, names: Sequence[str]) -> bool:
+    """Whether a file begins with a header that names such a column."""
     try:
         with path.open("rb") as file:
             start = file.read(4096).decode("utf-8-sig", "ignore")
     except OSError:
         return False
-    return _separator(start, names) is not None
+    return _find_separator(start, names) is not None
 
 
-def _separator(content: str, names: Sequence[str]) -> str | None:
-    """The separator that finds the most columns in the header, one of the wanted among them."""
+def _find_separator(content: str, names: Sequence[str]) -> str | None:
+    """Find the separator that gives the most columns in the header, a wanted one among them."""
     header = content.lstrip("\r\n").split("\n", 1)[0].split("\r", 1)[0]
-    found = {}
+    counts = {}
     for separator in _SEPARATORS:
-        columns = _columns(next(csv.reader([header], delimiter=separator), []))
+        columns = _parse_columns(next(csv.reader([header], delimiter=separator), []))
         if set(columns) & set(names):
-            found[separator] = len(columns)
-    if not found:
+            counts[separator] = len(columns)
+    if not counts:
         return None
-    best = max(found, key=lambda separator: found[separator])
-    return best if found[best] > 1 else _NONE
+    best = max(counts, key=lambda separator: counts[separator])
+    return best if counts[best] > 1 else _NONE
 
 
-def _readings(content: str, separator: str) -> Iterator[Table]:
-    """The table with quotes strictly as in CSV; without quotes; with whatever quotes there are."""
+def _read_ways(content: str, separator: str) -> Iterator[DelimitedTable]:
+    """Read the table with quotes strictly as in CSV; without quotes; with any quotes."""
     for options in ({"strict": True}, {"quoting": csv.QUOTE_NONE}, {}):
         lines = csv.reader(io.StringIO(content, newline=""), delimiter=separator, **options)
         try:
             rows = [row for row in lines if row]
         except csv.Error:
             continue
-        yield Table(_columns(rows[0]), rows[1:])
+        yield DelimitedTable(_parse_columns(rows[0]), rows[1:])
 
 
-def _columns(header: Sequence[str]) -> list[str]:
+def _parse_columns(header: Sequence[str]) -> list[str]:
     return [column.strip().lower() for column in header]
