@@ -59,16 +59,16 @@ def embedded(image_model, text_model, monkeypatch) -> None:
 
 @pytest.fixture
 def programs(monkeypatch) -> list:
-    """The inputs of what would be compiled; nothing is, for a compiler takes a minute."""
-    from whence.engine.compiled import program as compiling
+    """The inputs of each program that is made. Its graph runs as recorded: compiling is slow."""
+    from whence.engine.compiled import program, run
 
     made = []
 
-    class Noted(compiling.Program):
+    class NotedProgram(program.Program):
         def __init__(self, compute, inputs):
             made.append(inputs)
             super().__init__(compute, inputs)
 
-    monkeypatch.setattr(compiling, "Program", Noted)
-    monkeypatch.setattr(compiling, "compile_graph", lambda steps, args: steps)
+    monkeypatch.setattr(run, "Program", NotedProgram)
+    monkeypatch.setattr(program, "compile_graph", lambda graph, inputs: graph)
     return made

@@ -1,41 +1,31 @@
+"""Blocks around each attention: what enters and leaves them is what transformers reports."""
+
 from itertools import pairwise
 
 import pytest
 import torch
 from torch import nn
 
+from tests.tracing.helpers import predicted_classes, record_inputs, to_double
 from tests.zoo import BATCH, CASES, DEPTH, HandWrittenViT, built, images, run
-from whence import rules
+from whence import WhenceError, rules
 from whence.evidence import Evidence
-from whence.inputs.arguments import ModelArguments
 from whence.layout import Layout, find_layout
-from whence.tracing import Trace, record
+from whence.tracing import Trace
 from whence.tracing.graph.blocks import find_blocks
 
 TRANSFORMERS = [name for name in CASES if name.endswith(("-sdpa", "-eager"))]
 
 
-def double(inputs):
-    if isinstance(inputs, torch.Tensor):
-        return inputs.double()
-    return {k: v.double() if v.is_floating_point() else v for k, v in inputs.items()}
-
-
-def traced(model: nn.Module, inputs) -> Trace:
-    call = ModelArguments.from_inputs(inputs, model)
-    return record(model, call.args, dict(call.kwargs), call.main_at)
-
-
-def evidence_of(recorded: Trace, *kinds: str) -> Evidence:
-    classes = recorded.logits.argmax(1, keepdim=True)
-    layout = find_layout(Layout(), recorded.sites[0].key_count, recorded.inputs[0], recorded.grids)
-    return Evidence(recorded, classes, layout, kinds, rules.get("stable"))
+def make_evidence(trace: Trace, *kinds: str) -> Evidence:
+    layout = find_layout(Layout(), trace.sites[0].key_count, trace.inputs[0], trace.grids)
+    return Evidence(trace, predicted_classes(trace), layout, kinds, rules.get("stable"))
 
 
 @pytest.mark.parametrize("name", TRANSFORMERS)
 def test_hidden_states_are_those_of_transformers(name):
-    model, inputs = built(CASES[name]).double(), double(CASES[name].inputs())
-    hidden = evidence_of(traced(model, inputs), "hidden").hidden
+    model, inputs = built(CASES[name]).double(), to_double(CASES[name].inputs())
+    hidden = make_evidence(record_inputs(model, inputs), "hidden").hidden
     theirs = run(model, inputs, output_hidden_states=True).hidden_states
     assert len(hidden) == len(theirs) == DEPTH + 1
     for ours, expected in zip(hidden, theirs, strict=True):
@@ -44,8 +34,8 @@ def test_hidden_states_are_those_of_transformers(name):
 
 @pytest.mark.parametrize("name", TRANSFORMERS)
 def test_gradients_at_hidden_states(name):
-    model, inputs = built(CASES[name]).double(), double(CASES[name].inputs())
-    found = evidence_of(traced(model, inputs), "hidden_gradient")
+    model, inputs = built(CASES[name]).double(), to_double(CASES[name].inputs())
+    found = make_evidence(record_inputs(model, inputs), "hidden_gradient")
     output = run(model, inputs, output_hidden_states=True)
     logit = output.logits.gather(1, found.classes).sum()
     # The last hidden state that is reported may be a copy which nothing reads.
@@ -56,12 +46,12 @@ def test_gradients_at_hidden_states(name):
 
 @pytest.mark.parametrize("name", CASES)
 def test_what_leaves_a_block_enters_the_next(name):
-    model, inputs = built(CASES[name]).double(), double(CASES[name].inputs())
-    blocks = find_blocks(traced(model, inputs))
+    model, inputs = built(CASES[name]).double(), to_double(CASES[name].inputs())
+    blocks = find_blocks(record_inputs(model, inputs))
     assert len(blocks) == DEPTH
     for block, following in pairwise(blocks):
-        assert torch.equal(block.output.output, following.entering)
-        assert not torch.equal(block.input, following.entering)
+        assert torch.equal(block.output.output, following.input)
+        assert not torch.equal(block.input, following.input)
 
 
 class SequenceFirst(HandWrittenViT):
@@ -96,17 +86,46 @@ def test_hidden_states_of_sequences_before_samples(folded, batch):
     """17 samples are as many as tokens; a class token is all that the last block's reader sees."""
     model = SequenceFirst(folded).double()
     pixels = torch.randn(batch, 3, 32, 32, dtype=torch.float64)
-    found = evidence_of(traced(model, pixels), "hidden", "hidden_gradient")
+    found = make_evidence(record_inputs(model, pixels), "hidden", "hidden_gradient")
     for i in range(batch):
-        alone = evidence_of(traced(model, pixels[i : i + 1]), "hidden", "hidden_gradient")
+        alone = make_evidence(record_inputs(model, pixels[i : i + 1]), "hidden", "hidden_gradient")
         for ours, expected in zip(found.hidden, alone.hidden, strict=True):
             assert torch.allclose(ours[i], expected[0], rtol=1e-9)
         for ours, expected in zip(found.hidden_gradient, alone.hidden_gradient, strict=True):
             assert torch.allclose(ours[:, i], expected[:, 0], rtol=1e-8, atol=1e-12)
 
 
-def test_values_are_computed_from_what_is_attended():
+def test_values_are_computed_from_their_input():
     model = HandWrittenViT().double()
-    found = evidence_of(traced(model, images(32, 32).double()), "hidden", "value_input")
-    for hidden, attended, block in zip(found.hidden, found.attended, model.blocks, strict=False):
-        assert torch.allclose(attended, block.norm1(hidden), rtol=1e-10)
+    found = make_evidence(record_inputs(model, images(32, 32).double()), "hidden", "value_input")
+    assert len(found.value_input) == DEPTH
+    for hidden, entering, block in zip(found.hidden, found.value_input, model.blocks, strict=False):
+        assert torch.allclose(entering, block.norm1(hidden), rtol=1e-10)
+
+
+def test_operations_of_a_block():
+    model = HandWrittenViT().double()
+    for block in find_blocks(record_inputs(model, images(32, 32).double())):
+        assert [operation.kind for operation in block.projection] == ["linear"]
+        assert block.post_norm is None
+        assert block.output.kind == "add"
+        assert torch.equal(
+            block.skip_addition.a + block.skip_addition.b, block.skip_addition.output
+        )
+    bert = built(CASES["Bert-sdpa"])
+    for block in find_blocks(record_inputs(bert, CASES["Bert-sdpa"].inputs())):
+        assert block.post_norm.name == block.output.name == "layer_norm"
+
+
+def test_attention_without_a_skip_connection_is_refused():
+    class NoSkip(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(8, 3)
+
+        def forward(self, x):
+            x = x * 1
+            return self.head(nn.functional.scaled_dot_product_attention(x, x, x)[:, 0])
+
+    with pytest.raises(WhenceError, match=r"NoSkip.forward has no skip connection around it"):
+        find_blocks(record_inputs(NoSkip(), torch.randn(2, 5, 8)))

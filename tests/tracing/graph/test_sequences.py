@@ -1,10 +1,13 @@
+"""Sequences of tokens: which ones each attention reads from, and which it writes to."""
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from tests.tracing.helpers import record_inputs
 from tests.zoo import CASES, built
-from whence.tracing import Intervention, Trace, record
+from whence.tracing import Intervention
 from whence.tracing.graph.sequences import (
     SiteSequences,
     find_input_sequence,
@@ -13,19 +16,13 @@ from whence.tracing.graph.sequences import (
 )
 
 
-def traced(model: nn.Module, inputs) -> Trace:
-    if isinstance(inputs, Tensor):
-        return record(model, (inputs,), {}, 0)
-    return record(model, (), inputs, next(iter(inputs)))
-
-
 @pytest.mark.parametrize("name", CASES)
-def test_self_attention_is_one_stream(name):
+def test_self_attention_is_one_sequence(name):
     case = CASES[name]
-    recorded = traced(built(case), case.inputs())
-    streams = find_sequences(recorded)
-    assert streams == [SiteSequences(0, 0)] * len(recorded.sites)
-    assert not is_attention_pooling(recorded, streams)
+    trace = record_inputs(built(case), case.inputs())
+    sequences = find_sequences(trace)
+    assert sequences == [SiteSequences(0, 0)] * len(trace.sites)
+    assert not is_attention_pooling(trace, sequences)
 
 
 class Decoder(nn.Module):
@@ -52,25 +49,25 @@ class Decoder(nn.Module):
 
 
 @pytest.mark.parametrize("queries", [3, 7])
-def test_constant_queries_are_seen_when_asked_for(queries):
+def test_constant_queries_are_recorded_on_demand(queries):
     model = Decoder(queries)
-    recorded = traced(model, torch.randn(2, 7, 8))
+    trace = record_inputs(model, torch.randn(2, 7, 8))
     own, across = SiteSequences(0, 0), SiteSequences(1, 0)
-    assert find_sequences(recorded) == [
+    assert find_sequences(trace) == [
         own,
         across._replace(constant=True),
         SiteSequences(1, 1),
         across,
     ]
-    again = recorded.rerecord(Intervention(follow_constants=True))
+    again = trace.rerecord(Intervention(follow_constants=True))
     decoder = SiteSequences(1, 1)
-    streams = find_sequences(again)
-    assert streams == [own, decoder, across, decoder, across]
-    assert find_input_sequence(again, streams) == 0
-    assert torch.equal(again.logits, recorded.logits)
+    sequences = find_sequences(again)
+    assert sequences == [own, decoder, across, decoder, across]
+    assert find_input_sequence(again, sequences) == 0
+    assert torch.equal(again.logits, trace.logits)
 
 
-def test_what_is_explained_is_not_a_constant_sequence():
+def test_the_sequence_of_the_input_is_not_that_of_constant_queries():
     class First(Decoder):
         def forward(self, x):
             y = self.queries.expand(len(x), -1, -1)
@@ -78,29 +75,31 @@ def test_what_is_explained_is_not_a_constant_sequence():
             x = self.attend(1, x, x)
             return self.head(self.attend(2, y, x).mean(1))
 
-    again = traced(First(), torch.randn(2, 7, 8)).rerecord(Intervention(follow_constants=True))
-    streams = find_sequences(again)
-    assert [of.queries == of.keys for of in streams] == [True, True, False]
-    assert find_input_sequence(again, streams) == streams[1].keys != streams[0].keys
+    again = record_inputs(First(), torch.randn(2, 7, 8)).rerecord(
+        Intervention(follow_constants=True)
+    )
+    sequences = find_sequences(again)
+    assert [of.queries == of.keys for of in sequences] == [True, True, False]
+    assert find_input_sequence(again, sequences) == sequences[1].keys != sequences[0].keys
 
 
-def test_pooling_by_attention():
+def test_pooling_by_attention_is_recognised():
     class Pools(Decoder):
         def forward(self, x):
             x = self.attend(0, x, x)
             return self.head(self.attend(1, self.queries.expand(len(x), -1, -1), x).mean(1))
 
-    recorded = traced(Pools(), torch.randn(2, 7, 8))
-    assert is_attention_pooling(recorded, find_sequences(recorded))
+    trace = record_inputs(Pools(), torch.randn(2, 7, 8))
+    assert is_attention_pooling(trace, find_sequences(trace))
 
 
-def test_tokens_that_are_merged():
+def test_merged_tokens_are_another_sequence():
     class Merges(Decoder):
         def forward(self, x):
             x = self.attend(0, x, x)
             x = x[:, ::2] + x[:, 1::2]
             return self.head(self.attend(1, x, x).mean(1))
 
-    streams = find_sequences(traced(Merges(), torch.randn(2, 8, 8)))
-    assert [of.merged for of in streams] == [False, True]
-    assert streams[0].queries != streams[1].queries
+    sequences = find_sequences(record_inputs(Merges(), torch.randn(2, 8, 8)))
+    assert [of.merged for of in sequences] == [False, True]
+    assert sequences[0].queries != sequences[1].queries

@@ -1,4 +1,4 @@
-"""Fused attention, written out, gives what torch gives."""
+"""Softmax attention: fused calls give what torch gives, and maps need not be kept."""
 
 import math
 
@@ -7,10 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.zoo import HandWrittenBlock
-from whence import Explainer, WhenceError, rules
+from tests.tracing.helpers import read_maps, to_double
+from tests.zoo import CASES, built
+from whence import Explainer, rules
 from whence.tracing import record
-from whence.tracing.ops.attention import masked_softmax
+from whence.tracing.ops.attention import ChunkedAttention, masked_softmax
 
 BATCH, HEADS, TOKENS, WIDTH = 3, 2, 6, 8
 
@@ -19,7 +20,20 @@ def double(*shape: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64)
 
 
-class Attends(nn.Module):
+def test_rows_without_keys_are_zero_and_have_no_gradient():
+    scores = double(1, 1, 2, 3).requires_grad_()
+    allowed = torch.tensor([[True, False, True], [False, False, False]])
+    weights = masked_softmax(scores, 1.0, allowed)
+    assert torch.equal(weights[0, 0, 1], torch.zeros(3, dtype=torch.float64))
+    (gradient,) = torch.autograd.grad(weights.square().sum(), scores)
+    assert gradient.isfinite().all()
+    assert (gradient[0, 0, 1] == 0).all()
+
+
+# Fused calls --------------------------------------------------------------------------------------
+
+
+class AttendingModel(nn.Module):
     """Classes are read from the last token, after attention by a function of the test."""
 
     def __init__(self, attend, key_heads: int = HEADS) -> None:
@@ -63,22 +77,22 @@ FUSED = {
 @pytest.mark.parametrize("name", FUSED)
 def test_scaled_dot_product_attention(name):
     options = FUSED[name]
-    model = Attends(
+    model = AttendingModel(
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, **options),
         key_heads=1 if name == "grouped queries" else HEADS,
     )
     x = double(BATCH, TOKENS, WIDTH)
-    traced = record(model, (x,), {}, 0)
+    trace = record(model, (x,), {}, 0)
     plain = x.clone().requires_grad_()
     logits = model(plain)
-    assert torch.allclose(traced.logits, logits)
+    assert torch.allclose(trace.logits, logits)
     classes = torch.ones(BATCH, 1, dtype=torch.long)
     (gradient,) = torch.autograd.grad(logits[:, 1].sum(), plain)
-    assert torch.allclose(traced.read(classes, traced.inputs)[0][0], gradient)
-    (relevance,) = traced.relevance(classes, rules.get("stable"))
+    assert torch.allclose(trace.read(classes, trace.inputs)[0][0], gradient)
+    (relevance,) = read_maps(trace, classes, rules.get("stable"))
     assert relevance.shape == (1, BATCH, HEADS, TOKENS, TOKENS)
     assert relevance.isfinite().all()
-    (weights,) = traced.attention()
+    (weights,) = trace.attention()
     assert (relevance[0][weights == 0] == 0).all()
 
 
@@ -86,22 +100,12 @@ def test_a_mask_that_depends_on_the_input_is_followed():
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=k.sum(-1)[..., None, :])
 
-    model, x = Attends(attend), double(BATCH, TOKENS, WIDTH)
-    traced = record(model, (x,), {}, 0)
+    model, x = AttendingModel(attend), double(BATCH, TOKENS, WIDTH)
+    trace = record(model, (x,), {}, 0)
     plain = x.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(model(plain)[:, 0].sum(), plain)
     classes = torch.zeros(BATCH, 1, dtype=torch.long)
-    assert torch.allclose(traced.read(classes, traced.inputs)[0][0], gradient)
-
-
-def test_rows_without_keys_are_zero_and_have_no_gradient():
-    scores = double(1, 1, 2, 3).requires_grad_()
-    allowed = torch.tensor([[True, False, True], [False, False, False]])
-    weights = masked_softmax(scores, 1.0, allowed)
-    assert torch.equal(weights[0, 0, 1], torch.zeros(3, dtype=torch.float64))
-    (gradient,) = torch.autograd.grad(weights.square().sum(), scores)
-    assert gradient.isfinite().all()
-    assert (gradient[0, 0, 1] == 0).all()
+    assert torch.allclose(trace.read(classes, trace.inputs)[0][0], gradient)
 
 
 class WithMultiheadAttention(nn.Module):
@@ -137,119 +141,119 @@ def test_multihead_attention(batch_first, need_weights, padding, options):
     }
     model = WithMultiheadAttention(batch_first, call, **options)
     x = double(BATCH, TOKENS, WIDTH)
-    traced = record(model, (x,), {}, 0)
+    trace = record(model, (x,), {}, 0)
     plain = x.clone().requires_grad_()
     logits = model(plain)
-    assert torch.allclose(traced.logits, logits)
+    assert torch.allclose(trace.logits, logits)
     (gradient,) = torch.autograd.grad(logits[:, 2].sum(), plain)
     classes = torch.full((BATCH, 1), 2)
-    assert torch.allclose(traced.read(classes, traced.inputs)[0][0], gradient)
+    assert torch.allclose(trace.read(classes, trace.inputs)[0][0], gradient)
     _, expected = model.attention(
         *[x if batch_first else x.transpose(0, 1)] * 3, **{**call, "need_weights": True}
     )
-    assert torch.allclose(traced.attention()[0], expected)
+    assert torch.allclose(trace.attention()[0], expected)
 
 
-# Layouts of heads and samples --------------------------------------------------------------------
+# Attention that keeps no maps --------------------------------------------------------------------
 
 
-class Folded(nn.Module):
-    """Attention whose maps have heads and samples in one dimension or the other way about."""
+def share_of_a_map(monkeypatch, share: float) -> None:
+    """Set which share of the memory the maps of one site may take before they are not kept."""
+    monkeypatch.setattr("whence.engine.batching._SHARE_OF_A_MAP", share)
 
-    def __init__(self, layout: str) -> None:
+
+@pytest.mark.parametrize("method", ["whence", "tiba", "gae", "rollout"])
+@pytest.mark.parametrize(
+    "name",
+    ["timm-vit-fused", "timm-vit-average-fused", "Bert-sdpa", "Dinov2ForImageClassification-sdpa"],
+)
+def test_attention_without_kept_maps_is_explained_alike(name, method, monkeypatch):
+    case = CASES[name]
+    explainer, inputs = Explainer(built(case).double()), to_double(case.inputs())
+    recorded = []
+    forward = ChunkedAttention.forward
+    monkeypatch.setattr(
+        ChunkedAttention, "forward", lambda *args: recorded.append(args[0]) or forward(*args)
+    )
+    for rule_set in ("stable", "reference") if method == "tiba" else ("stable",):
+        request = {"method": method, "classes": 2, "rules": rule_set}
+        share_of_a_map(monkeypatch, 1)
+        expected = explainer.explain(inputs, **request)
+        assert not recorded
+        share_of_a_map(monkeypatch, 1e-9)
+        found = explainer.explain(inputs, **request)
+        assert [operation.heads_at_once for operation in recorded] == [1, 1, 1]
+        assert torch.allclose(found.scores, expected.scores, rtol=1e-9, atol=1e-15)
+        recorded.clear()
+
+
+def test_rules_that_look_at_all_heads_get_their_maps(monkeypatch):
+    case = CASES["timm-vit-fused"]
+    explainer = Explainer(built(case))
+    request = {"method": "tiba", "rules": "paper"}
+    expected = explainer.explain(case.inputs(), **request).scores
+    share_of_a_map(monkeypatch, 1e-9)
+    assert torch.equal(explainer.explain(case.inputs(), **request).scores, expected)
+
+
+class LongAttention(nn.Module):
+    """Attention of several heads, in one of the forms that models have."""
+
+    def __init__(self, form, heads=4):
         super().__init__()
-        self.layout = layout
-        self.qkv = nn.Parameter(double(3, HEADS, WIDTH, WIDTH))
-        self.head = nn.Parameter(double(4, HEADS * WIDTH))
+        self.form, self.heads = form, heads
+        self.into = nn.ModuleList(nn.Linear(8, 3 * 8) for _ in range(3))
+        self.head = nn.Linear(8, 3)
 
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (torch.einsum("bnd,hde->bhne", x, w) for w in self.qkv)
-        if self.layout == "queries before heads":
-            a = torch.einsum("bhid,bhjd->bihj", q, k).softmax(-1)
-            y = torch.einsum("bihj,bhjd->bihd", a, v)
-            return F.linear(y[:, 0].flatten(1), self.head)
-        if self.layout == "softmax over another dimension":
-            a = torch.einsum("bhid,bhjd->bijh", q, k).softmax(2)
-            y = torch.einsum("bijh,bhjd->bihd", a, v)
-            return F.linear(y[:, 0].flatten(1), self.head)
-        if self.layout != "samples first":
+    def attend(self, into, x):
+        batch, tokens, _ = x.shape
+        q, k, v = into(x).reshape(batch, tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        mask = None
+        if self.form == "a mask for each head":
+            mask = torch.linspace(-2, 2, self.heads * tokens**2, dtype=x.dtype)
+            mask = mask.sin().reshape(self.heads, tokens, tokens)
+        if self.form == "one key for all heads":
+            k, v = k[:, :1], v[:, :1]
+        if self.form == "heads before samples":
             q, k, v = (t.transpose(0, 1) for t in (q, k, v))
-        if "folded" in self.layout:
-            q, k, v = (t.flatten(0, 1) for t in (q, k, v))
-        y = (q @ k.mT).softmax(-1) @ v
-        if "folded" in self.layout:
-            y = y.unflatten(0, (HEADS, -1))
-        y = y.transpose(0, 1) if self.layout != "samples first" else y
-        return F.linear(y[:, :, 0].flatten(1), self.head)
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        if self.form == "heads before samples":
+            y = y.transpose(0, 1)
+        if self.form == "an output read twice":
+            y = y + y.tanh()
+        return y.transpose(1, 2).reshape(batch, tokens, -1)
+
+    def forward(self, x):
+        x = x * 1
+        if self.form == "side by side":
+            a, b = self.attend(self.into[0], x), self.attend(self.into[1], x)
+            x = x + (b + a)
+        else:
+            x = x + self.attend(self.into[0], x)
+        return self.head((x + self.attend(self.into[2], x))[:, 0])
 
 
-LAYOUTS = (
-    "heads first",
-    "heads first, folded",
-    "queries before heads",
-    "softmax over another dimension",
+FORMS = (
+    "a mask for each head",
+    "one key for all heads",
+    "heads before samples",
+    "an output read twice",
+    "side by side",
+    "one head",
 )
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("batch", [1, HEADS, BATCH])
-def test_maps_are_laid_out_by_sample_and_head(layout, batch):
-    model, usual = Folded(layout), Folded("samples first")
-    usual.load_state_dict(model.state_dict())
-    x = double(batch, TOKENS, WIDTH)
-    classes = torch.zeros(batch, 1, dtype=torch.long)
-    ours, expected = (record(m, (x,), {}, 0) for m in (model, usual))
-    assert torch.allclose(ours.attention()[0], expected.attention()[0])
-    assert torch.allclose(ours.gradient(classes)[0], expected.gradient(classes)[0])
-    stable = rules.get("stable")
-    assert torch.allclose(
-        ours.relevance(classes, stable)[0], expected.relevance(classes, stable)[0]
-    )
-
-
-def test_attention_over_windows_is_refused():
-    transformers = pytest.importorskip("transformers")
-    config = transformers.SwinConfig(
-        image_size=32, patch_size=4, embed_dim=16, depths=[2], num_heads=[2], window_size=4
-    )
-    model = transformers.SwinForImageClassification(config)
-    for batch in (1, 2):
-        with pytest.raises(WhenceError, match="attention over windows or groups cannot be"):
-            Explainer(model).explain({"pixel_values": torch.randn(batch, 3, 32, 32)})
-
-
-def test_attention_that_is_lost_on_the_way_is_an_error():
-    class TalkingHeads(HandWrittenBlock):
-        def forward(self, x: Tensor) -> Tensor:
-            q, k, v = (torch.einsum("bnd,hde->bhne", x, w) for w in self.qkv)
-            a = (q @ k.mT).softmax(-1)
-            a = torch.einsum("hg,bhij->bgij", torch.eye(self.heads) + 0.1, a)
-            return torch.einsum("bhid,hdw->biw", a @ v, self.out)[:, 0]
-
-    class Both(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.usual, self.odd = HandWrittenBlock(8, 2), TalkingHeads(8, 2)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.odd(self.usual(x))
-
-    with pytest.raises(WhenceError, match=r"computed in module 'odd' .*could not be followed"):
-        record(Both(), (torch.randn(2, 5, 8),), {}, 0)
-
-
-@pytest.mark.parametrize("scale_in_place", [True, False])
-def test_a_map_scaled_after_softmax_is_found(scale_in_place):
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        a = (q @ k.mT).softmax(-1)
-        if scale_in_place:
-            a *= 1.5
-        else:
-            a = a * 1.5
-        a = a / a.sum(-1, keepdim=True)
-        return a @ v
-
-    traced = record(Attends(attend), (double(BATCH, TOKENS, WIDTH),), {}, 0)
-    assert len(traced.sites) == 1
-    sums = traced.attention()[0].sum(-1)
-    assert torch.allclose(sums, torch.ones_like(sums))
+@pytest.mark.parametrize("batch", [3, 4])
+@pytest.mark.parametrize("form", FORMS)
+def test_attention_of_any_form_is_explained_alike_without_kept_maps(form, batch, monkeypatch):
+    torch.manual_seed(0)
+    model = LongAttention(form, heads=1 if form == "one head" else 4).double()
+    x = double(batch, 5, 8)
+    chosen = (("tiba", "stable"), ("tiba", "reference"), ("gae", "stable"), ("rollout", "stable"))
+    for method, rule_set in chosen:
+        request = {"classes": [0, 2], "method": method, "rules": rule_set}
+        share_of_a_map(monkeypatch, 1.0)
+        expected = Explainer(model).explain(x, **request).scores
+        share_of_a_map(monkeypatch, 1e-12)
+        found = Explainer(model).explain(x, **request).scores
+        assert torch.allclose(found, expected, rtol=1e-9, atol=1e-12)

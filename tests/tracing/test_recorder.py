@@ -1,0 +1,242 @@
+"""Many ways to write one operation: the same numbers, the same gradients, the same relevance."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tests.tracing.attention_model import (
+    HEADS,
+    WIDTH,
+    AttentionLayer,
+    assert_same,
+    make_inputs,
+    read_everything,
+)
+from tests.zoo import HandWrittenViT
+from whence import Explainer, NoRuleError, WhenceError
+from whence.tracing import record
+from whence.tracing.ops.base import Guard
+from whence.tracing.recorder import is_lookup
+
+
+def baddbmm(q: Tensor, k: Tensor) -> Tensor:
+    q, k = q.flatten(0, 1), k.flatten(0, 1)
+    empty = torch.zeros(1, dtype=q.dtype).expand(len(q), q.shape[1], k.shape[1])
+    return torch.baddbmm(empty, q, k.mT, beta=0, alpha=1).unflatten(0, (-1, HEADS))
+
+
+def bmm(a: Tensor, v: Tensor) -> Tensor:
+    return torch.bmm(a.flatten(0, 1), v.flatten(0, 1)).unflatten(0, (-1, HEADS))
+
+
+def add_in_place(x: Tensor, y: Tensor) -> Tensor:
+    y += x
+    return y
+
+
+def addmm(x: Tensor, w: Tensor) -> Tensor:
+    nothing = torch.zeros(len(w), dtype=w.dtype)
+    return torch.addmm(nothing, x.flatten(0, -2), w.T).unflatten(0, x.shape[:-1])
+
+
+SAME = {
+    "einsum scores": {"scores": lambda q, k: torch.einsum("bhid,bhjd->bhij", q, k)},
+    "einsum with ellipsis": {"scores": lambda q, k: torch.einsum("...id, ...jd -> ...ij", q, k)},
+    "einsum of a list": {"mix": lambda a, v: torch.einsum("bhij,bhjd->bhid", [a, v])},
+    "baddbmm": {"scores": baddbmm},
+    "bmm": {"mix": bmm},
+    "operator": {"mix": lambda a, v: a @ v},
+    "tensor method": {"mix": lambda a, v: a.matmul(v)},
+    "values first": {"mix": lambda a, v: (v.mT @ a.mT).mT},
+    "add operator": {"join": lambda x, y: x + y},
+    "add in place": {"join": add_in_place},
+    "add_": {"join": lambda x, y: y.add_(x)},
+    "add_ on a view": {"join": lambda x, y: y.view_as(y).add_(x)},
+    "linear as matmul": {"linear": lambda x, w: x @ w.T},
+    "linear as einsum": {"linear": lambda x, w: torch.einsum("...i,oi->...o", x, w)},
+    "linear as addmm": {"linear": addmm},
+    "linear by keyword": {"linear": lambda x, w: F.linear(input=x, weight=w)},
+    "dropout that is always on": {"after": lambda x: F.dropout(x, 0.0, training=True)},
+    "chunks and cat": {"after": lambda x: torch.cat(x.chunk(2, -1), -1)},
+    "constant added and taken away": {"after": lambda x: x + 1 - 1},
+    "scaled and scaled back": {"after": lambda x: (2 * x) / 2},
+    "negated twice": {"after": lambda x: (-x).neg()},
+    "from a constant and back": {"after": lambda x: 1 - (1 - x)},
+    "copied": {"after": lambda x: x.clone().contiguous()},
+}
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return read_everything(AttentionLayer())
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_ways_to_write_one_operation_are_recorded_alike(name, expected):
+    assert_same(read_everything(AttentionLayer(**SAME[name])), expected)
+
+
+def test_difference_is_a_sum_with_the_second_term_negated():
+    negated = AttentionLayer(join=lambda x, y: torch.add(x, y, alpha=-1))
+    assert_same(read_everything(AttentionLayer(join=torch.sub)), read_everything(negated))
+    swapped = AttentionLayer(join=lambda x, y: torch.rsub(y, x))
+    assert_same(read_everything(swapped), read_everything(negated))
+
+
+ACTIVATIONS = (
+    torch.relu,
+    torch.tanh,
+    F.gelu,
+    F.silu,
+    F.elu,
+    F.hardswish,
+    F.mish,
+    F.softplus,
+    torch.sigmoid,
+    lambda x: x.pow(3),
+    lambda x: F.leaky_relu(x, 0.2),
+    lambda x: F.relu(x, inplace=True),
+    lambda x: x.relu_(),
+    lambda x: x.clamp(-1, 1),
+    lambda x: F.layer_norm(x, (WIDTH,)),
+    lambda x: F.rms_norm(x, (WIDTH,)),
+    lambda x: F.softmax(x, dim=1),
+)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_functions_pass_relevance_and_have_autograds_gradient(activation):
+    model = AttentionLayer(after=activation)
+    at_input = read_everything(model)[1]
+    plain = make_inputs().requires_grad_()
+    for target in range(3):
+        (gradient,) = torch.autograd.grad(model(plain)[:, target].sum(), plain)
+        assert torch.allclose(at_input[target], gradient)
+
+
+def test_gates_share_relevance_between_their_factors():
+    gated = AttentionLayer(after=lambda x: F.glu(torch.cat([x, x], -1)))
+    by_hand = AttentionLayer(after=lambda x: x * x.sigmoid())
+    assert_same(read_everything(gated), read_everything(by_hand))
+    with pytest.raises(NoRuleError, match=r"`mul`, called in AttentionLayer.forward"):
+        read_everything(by_hand, "reference")
+
+
+def test_in_place_writes_leave_what_operations_keep():
+    def overwrite(x: Tensor) -> Tensor:
+        y = torch.tanh(F.linear(x, torch.eye(WIDTH, dtype=x.dtype)))
+        z = y * 1.5
+        y.mul_(2)
+        y[:, 1:] += 1
+        return z + y
+
+    def rebuild(x: Tensor) -> Tensor:
+        y = torch.tanh(F.linear(x, torch.eye(WIDTH, dtype=x.dtype)))
+        z = y * 1.5
+        y = y * 2
+        return z + torch.cat([y[:, :1], y[:, 1:] + 1], 1)
+
+    ours, expected = AttentionLayer(after=overwrite), AttentionLayer(after=rebuild)
+    assert_same(read_everything(ours), read_everything(expected))
+
+
+# Values that a model looks at --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("look", "value"),
+    [
+        (lambda x: x.sum().item(), 3.0),
+        (lambda x: bool(x.sum()), True),
+        (lambda x: int(x.sum()), 3),
+        (lambda x: float(x.sum()), 3.0),
+        (lambda x: [0, 1, 2, 3][x.sum().long()], 3),
+        (lambda x: 1 if x.sum() > 2 else 0, 1),
+    ],
+)
+def test_values_are_looked_at_through_the_guard(look, value):
+    seen = []
+
+    class Watching(Guard):
+        def look_at(self, tensor):
+            seen.append(super().look_at(tensor))
+            return seen[-1]
+
+    def branch(x: Tensor) -> Tensor:
+        found = look(torch.ones(3))
+        assert found == value
+        assert type(found) is type(value)
+        return x
+
+    record(AttentionLayer(after=branch), (make_inputs()[:1],), {}, 0, guard=Watching())
+    assert len(seen) == 1
+
+
+def test_what_the_guard_says_decides_a_branch():
+    class Contrary(Guard):
+        def look_at(self, tensor):
+            return not super().look_at(tensor)
+
+    model = AttentionLayer(after=lambda x: x if x.isfinite().all() else x * 0)
+    x = make_inputs()[:1]
+    usual, other = (record(model, (x,), {}, 0, guard=g) for g in (None, Contrary()))
+    assert not torch.allclose(usual.logits, other.logits)
+
+
+# Token ids ---------------------------------------------------------------------------------------
+
+
+LOOKUPS = {
+    "embedding": F.embedding,
+    "index": lambda ids, weight: weight[ids],
+    "index of a copy": lambda ids, weight: weight[ids.clone()],
+}
+
+
+@pytest.mark.parametrize("lookup", LOOKUPS)
+def test_ids_are_followed_from_their_embeddings(lookup):
+    class Text(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = nn.Parameter(torch.randn(50, 32))
+            self.vit = HandWrittenViT()
+
+        def forward(self, ids: Tensor) -> Tensor:
+            x = LOOKUPS[lookup](ids, self.words)
+            x += self.vit.positions[: ids.shape[1]]
+            for block in self.vit.blocks:
+                x = block(x)
+            return self.vit.head(x[:, 0])
+
+    ids = torch.randint(0, 50, (2, 7))
+    trace = record(Text(), (ids,), {}, 0)
+    assert [tuple(leaf.shape) for leaf in trace.inputs] == [(2, 7, 32)]
+    assert Explainer(Text()).explain(ids).scores.shape == (2, 7)
+
+
+def test_a_lookup_of_other_ids_is_none():
+    ids, weight = torch.arange(4), torch.randn(9, 3)
+    found = weight[ids]
+    assert is_lookup("embedding", (ids, weight), found, ids, Tensor.item)
+    assert not is_lookup("embedding", (ids + 1, weight), weight[ids + 1], ids, Tensor.item)
+    assert not is_lookup("embedding", (ids, weight), found, None, Tensor.item)
+    assert not is_lookup("gather", (ids, weight), found, ids, Tensor.item)
+    assert not is_lookup("__getitem__", (torch.arange(9), ids), ids, ids, Tensor.item)
+
+
+def test_ids_that_cannot_be_followed_are_refused():
+    class OneHot(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.vit = HandWrittenViT()
+            self.words = nn.Parameter(torch.randn(50, 32))
+
+        def forward(self, ids: Tensor) -> Tensor:
+            x = F.one_hot(ids, 50).float() @ self.words
+            for block in self.vit.blocks:
+                x = block(x)
+            return self.vit.head(x[:, 0])
+
+    with pytest.raises(WhenceError, match=r"pass embeddings \(inputs_embeds\) instead of ids"):
+        Explainer(OneHot()).explain(torch.randint(0, 50, (2, 7)))
