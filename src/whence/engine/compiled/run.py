@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -13,22 +15,24 @@ from torch import Tensor, nn
 
 from whence._util.progress import bar
 from whence._util.text import first_line
-from whence.engine.compiled.cache import ProgramCache
-from whence.engine.compiled.cuda_graph import CudaGraph
 from whence.engine.compiled.guards import (
     AssumingGuard,
     NotingGuard,
     RefuseConversions,
     all_hold,
 )
-from whence.engine.compiled.program import Program
+from whence.engine.compiled.program import CudaGraph, Program
 from whence.engine.eager import record_request, run_eagerly, score
 from whence.engine.request import Request, Result
 from whence.errors import WhenceError
+from whence.inputs.arguments import list_tensors
 from whence.layout import Layout
 from whence.targets import resolve_classes
 from whence.tracing.ops.base import Guard
 
+# So many are kept: several methods that take turns must not push each other out, but each CUDA
+# graph keeps the memory that it works in.
+_MAX_PROGRAMS = 8
 # How far scores may be from those of the eager run, which rounds otherwise: in bfloat16 by 0.01.
 _TOLERANCE = 0.05
 
@@ -60,7 +64,7 @@ class CompiledProgram(NamedTuple):
 
 
 class CompiledRunner:
-    """Runs requests by compiled programs, of which it keeps several.
+    """Runs requests by compiled programs, of which it keeps the most recently used.
 
     Args:
         model: Where its weights are is part of what was compiled.
@@ -70,7 +74,8 @@ class CompiledRunner:
     def __init__(self, model: nn.Module, *settings: Hashable) -> None:
         self._model = model
         self._settings = settings
-        self._cache: ProgramCache[CompiledProgram] = ProgramCache(model)
+        self._lock = threading.Lock()  # a program works in memory of its own, for one at a time
+        self._programs: OrderedDict[Hashable, CompiledProgram | None] = OrderedDict()
 
     def __reduce__(self) -> tuple[type[CompiledRunner], tuple[object, ...]]:
         """A copy, which another process may want, begins anew."""
@@ -90,19 +95,23 @@ class CompiledRunner:
         Returns:
             Gives the result; None if there is no program for the request.
         """
-        inputs = _collect_inputs(request, class_count)
-        if inputs is None or not self._cache.is_on_one_device(inputs):
+        inputs, weights = _collect_inputs(request, class_count), list_tensors(self._model)
+        if inputs is None or len({x.device for x in (*inputs.values(), *weights)}) != 1:
             return None
-        compute = partial(_compute, request, max_map_bytes)
-        key = (*self._settings, torch.get_float32_matmul_precision(), max_map_bytes)
-        key = (*key, *_describe(request))
-        with self._cache.lock(inputs):
-            full_key = self._cache.make_key(key, inputs)
-            if full_key not in self._cache:
-                if not may_compile:
-                    return None
-                self._cache.store(full_key, _compile(request.method_name, compute, inputs))
-            program = self._cache.find(full_key)
+        shapes = tuple((name, tuple(x.shape), x.dtype) for name, x in inputs.items())
+        places = hash(tuple((x.data_ptr(), x.shape, x.stride(), x.dtype) for x in weights))
+        settings = (*self._settings, torch.get_float32_matmul_precision(), max_map_bytes)
+        key = settings, _describe(request), shapes, self._model.training, places
+        with self._lock, torch.cuda.device_of(next(iter(inputs.values()))):  # type: ignore[no-untyped-call]
+            if key not in self._programs and not may_compile:
+                return None
+            if key not in self._programs:
+                compute = partial(_compute, request, max_map_bytes)
+                if len(self._programs) >= _MAX_PROGRAMS:
+                    self._programs.popitem(last=False)
+                self._programs[key] = _compile(request.method_name, compute, inputs)
+            self._programs.move_to_end(key)
+            program = self._programs[key]
             if program is None:
                 return None
             output = ProgramOutput(*program.run(*inputs.values()))
