@@ -25,6 +25,7 @@ test-all: lint types
 lint: $(TEST)/.installed
 	$(TEST)/bin/ruff check .
 	$(TEST)/bin/ruff format --check .
+	$(TEST)/bin/lint-imports --no-logo
 
 types: $(TEST)/.installed
 	$(TEST)/bin/mypy
