@@ -49,7 +49,8 @@ def list_variants(
             return model(pixel_values=pixels)
 
     def forward_and_gradient() -> Any:
-        return record(model, (), {"pixel_values": pixels}, "pixel_values").gradient(classes)
+        trace = record(model, (), {"pixel_values": pixels}, "pixel_values")
+        return trace.read(classes, [site.weights for site in trace.sites])
 
     def explain_by(method: str, **request: Any) -> Callable[[], Any]:
         request = {"method": method, "memory": options.memory, **(request or {"target": 0})}
@@ -129,8 +130,8 @@ def measure_batch(
     runs = list_variants(model, pixels, options)
 
     def warm(run: Callable[[], Any]) -> Callable[[], Any]:
-        # The first calls compile; the last is like all later ones.
-        return lambda: [run() for _ in range(4 if options.compile else 1)]
+        # The first call compiles; the last is like all later ones.
+        return lambda: [run() for _ in range(2 if options.compile else 1)]
 
     memory = {name: measure_peak_memory(warm(run), device) for name, run in runs.items()}
     times: dict[str, list[float]] = {name: [] for name in runs}
