@@ -25,7 +25,7 @@ def page(request, browser, address):
     width, scheme = request.param
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
     page = context.new_page()
-    page.set_default_timeout(20_000)
+    page.set_default_timeout(60_000)
     problems, outside = [], []
     page.on("console", lambda m: problems.append(m.text) if m.type == "error" else None)
     page.on("pageerror", lambda error: problems.append(str(error)))
@@ -58,8 +58,15 @@ def test_photo(page):
     press(page, "Use the sample photo")
     sample = wait_for_maps(page, 2)
     page.get_by_label("Remove Image").or_(page.get_by_label("Clear")).first.click()
+    scores = page.locator(".map").first.get_attribute("data-scores")
     upload_photo(page)
-    page.wait_for_function("document.querySelectorAll('.map[data-drawn]').length === 2")
+    # The maps of the sample stay until those of the upload replace them.
+    page.wait_for_function(
+        "old => { const map = document.querySelector('.map[data-drawn]');"
+        " return map && map.dataset.scores !== old }",
+        arg=scores,
+    )
+    wait_for_maps(page, 2)
     choose(page, "Methods", METHODS[1:])
     press(page, "Explain")
     overlays = wait_for_maps(page, 6)

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 def desktop(browser, address):
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
-    page.set_default_timeout(20_000)
+    page.set_default_timeout(60_000)
     page.goto(address)
     yield page
     context.close()
