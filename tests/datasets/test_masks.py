@@ -47,7 +47,7 @@ def test_labels_and_folders(tmp_path):
     found = {name: dataset.read(name).label for name in dataset.list_names()}
     assert found == {"b.jpg": None, "one/a.jpg": 7, "two/a.jpg": "tabby cat"}
     text_at(tmp_path / "labels.csv", "picture,kind", "one/a,7")
-    with pytest.raises(WhenceError, match="no columns 'image' and 'label'"):
+    with pytest.raises(WhenceError, match="no columns 'image' and one of label, class"):
         load(tmp_path)
 
 

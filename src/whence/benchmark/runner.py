@@ -33,7 +33,7 @@ def run(
     data: str | Path | Dataset = ".",
     methods: str | Sequence[str] = METHOD,
     *,
-    format: str | None = None,  # noqa: A002
+    format: str | None = None,
     split: str | None = None,
     limit: int | None = None,
     seed: int = 0,

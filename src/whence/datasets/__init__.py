@@ -1,6 +1,6 @@
-"""Read datasets of photos and texts with labels, in the formats in which they are published."""
+"""Read datasets of photos and texts, with labels and annotations, in their published formats."""
 
+from whence.datasets.base import Dataset, Label, Record, Sample
 from whence.datasets.formats import FORMATS, DatasetFormat, load
-from whence.datasets.sample import Dataset, Label, Sample
 
-__all__ = ["FORMATS", "Dataset", "DatasetFormat", "Label", "Sample", "load"]
+__all__ = ["FORMATS", "Dataset", "DatasetFormat", "Label", "Record", "Sample", "load"]

@@ -1,33 +1,71 @@
-"""The base of all datasets: samples listed by name, read one at a time, and fingerprinted."""
+"""Datasets: photos and texts, listed at once and read one at a time, with label and annotation."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
-from whence.datasets.sample import Sample
 from whence.errors import WhenceError
 from whence.inputs.sources import Kind
 
-Record = TypeVar("Record")
-JsonValue = int | str | list[str] | None
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from PIL import Image
+
+Label = int | str | None
 
 
-class ListedDataset(ABC, Generic[Record]):
-    """A dataset that keeps a record for each sample, from which it is read.
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """A photo or a text with its label and what people annotated.
 
-    Args:
-        name: The format, and which dataset of that format.
-        records: The records of all samples, by name and in order.
+    Attributes:
+        name: Unique in the dataset and stable: a relative path or an id.
+        content: An RGB photo, or the text.
+        label: The true class: an index of the model's classes, or the name of one.
+        mask: (height, width) uint8 of the photo: 1 object, 0 background, 255 ignored.
+        boxes: (left, top, right, bottom) of each object, in pixels of the photo.
+        words: The words of the text that evidence spans count.
+        evidence: [start, end) in words: the reasons for the label that people marked.
     """
 
-    kind: Kind = "image"
+    name: str
+    content: Image.Image | str
+    label: Label = None
+    mask: NDArray[np.uint8] | None = None
+    boxes: tuple[tuple[float, float, float, float], ...] = ()
+    words: tuple[str, ...] = ()
+    evidence: tuple[tuple[int, int], ...] = ()
 
-    def __init__(self, name: str, records: Mapping[str, Record]) -> None:
+
+class Record(Protocol):
+    """The location of one sample, from which it can be read."""
+
+    def read_sample(self, name: str) -> Sample:
+        """Read the sample and give it this name."""
+        ...
+
+    def list_facts(self) -> list[object]:
+        """Return what enters the fingerprint, as JSON takes it."""
+        ...
+
+
+class Dataset:
+    """Named samples that are read one at a time.
+
+    Args:
+        name: The format, and where one format serves many datasets, which of them.
+        records: The record of each sample by the sample's name, in order.
+        kind: Whether the samples are photos or texts.
+    """
+
+    def __init__(self, name: str, records: Mapping[str, Record], kind: Kind = "image") -> None:
         self.name = name
+        self.kind: Kind = kind
         self._records = dict(records)
 
     def list_names(self) -> list[str]:
@@ -38,29 +76,27 @@ class ListedDataset(ABC, Generic[Record]):
         """Read one sample.
 
         Raises:
-            WhenceError: It is broken, or there is none of that name; the message names it.
+            WhenceError: The sample is broken, or there is none of that name; the message names it.
         """
         if name not in self._records:
             raise WhenceError(f"The dataset {self.name} has no sample '{name}'.")
         try:
-            return self._read_sample(name, self._records[name])
+            return self._records[name].read_sample(name)
         except WhenceError as error:
             if f"{name}'" in str(error):
                 raise
             raise WhenceError(f"The sample '{name}' cannot be used: {error}") from error
 
     def compute_fingerprint(self) -> str:
-        """Compute SHA-256 over each sample's name, file sizes and label, but not over its photo."""
+        """Hash the name, file sizes and label of each sample, but not its photo (SHA-256)."""
         digest = hashlib.sha256()
         for name, record in self._records.items():
             # As ASCII, since names of files need not be text.
-            digest.update(json.dumps([name, *self._list_facts(record)]).encode() + b"\n")
+            digest.update(json.dumps([name, *record.list_facts()]).encode() + b"\n")
         return digest.hexdigest()
 
-    @abstractmethod
-    def _read_sample(self, name: str, record: Record) -> Sample:
-        """Read one sample."""
 
-    @abstractmethod
-    def _list_facts(self, record: Record) -> Sequence[JsonValue]:
-        """List the values of a sample that enter the fingerprint."""
+def parse_label(text: str) -> Label:
+    """Convert a field of a table to a class index, a class name, or None if it is empty."""
+    text = text.strip()
+    return int(text) if text.isdecimal() and len(text) < 10 else text or None

@@ -1,67 +1,68 @@
-"""Find the class that a folder's name means: a WordNet id of ImageNet, or a name."""
+"""Labels of ImageNet's class folders: from a WordNet id to the index of its class."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from whence.datasets.base import Label
 from whence.datasets.folders import find_first_file
-from whence.datasets.sample import Label
 from whence.errors import WhenceError
 
 _WNID = re.compile(r"n\d{8}")
 # Folders inside ImageNet, above which the list of classes lies.
-_INSIDE = frozenset("val validation train test cls-loc data ilsvrc annotations images".split())
+_INNER_FOLDERS = frozenset(
+    "val validation train test cls-loc data ilsvrc annotations images".split()
+)
 
 
 class ClassIndex:
-    """Find the classes of folders by their names.
+    """The labels of class folders, by the folder's name.
 
-    A WordNet id (``n01440764``) is a class of ImageNet, whose index is
+    A WordNet id (``n01440764``) is a class of ImageNet. Its index is
 
-    1. given by ``classes.json``: ``{wnid: [index, name]}``;
+    1. the one in ``classes.json``: ``{wnid: [index, name]}``;
     2. or the number of its line, from 0, in ``LOC_synset_mapping.txt``;
-    3. or, if there are exactly 1000 such folders, its place among them in alphabetical order,
-       which is the standard order;
+    3. or, if there are exactly 1000 such folders, its position in alphabetical order, which is the
+       standard order;
     4. or else unknown, and the label is None.
 
     Any other name is itself the name of the class.
 
     Args:
-        folder: Where the photos are; lists of classes are looked for there and above.
+        folder: The folder of the photos; lists of classes are looked for there and above.
         names: The names of all class folders, if they are known.
     """
 
     def __init__(self, folder: Path, names: Collection[str] = ()) -> None:
-        self._indices: Mapping[str, int] = _read_indices(folder)
+        self._indices = _read_indices(folder)
         wnids = sorted(filter(_WNID.fullmatch, names))
         if not self._indices and len(wnids) == 1000:
             self._indices = {wnid: index for index, wnid in enumerate(wnids)}
 
     def find_label(self, name: str) -> Label:
-        """Find the class of a folder by its name."""
+        """Return the label of the class folder of this name."""
         if name in self._indices:
             return self._indices[name]
         return None if _WNID.fullmatch(name) else name
 
 
 def _read_indices(folder: Path) -> dict[str, int]:
-    """Read the indices of WordNet ids from the list of classes, if there is one."""
-    homes = list(_list_homes(folder))
-    file = find_first_file(home / "classes.json" for home in homes)
-    if file is not None:
-        return _read_json(file)
-    file = find_first_file(home / "LOC_synset_mapping.txt" for home in homes)
-    return _read_mapping(file) if file is not None else {}
+    folders = list(_list_folders(folder))
+    for name, read in (("classes.json", _read_json), ("LOC_synset_mapping.txt", _read_mapping)):
+        file = find_first_file(one / name for one in folders)
+        if file is not None:
+            return read(file)
+    return {}
 
 
-def _list_homes(folder: Path) -> Iterator[Path]:
-    """List the folders that may hold the list of classes."""
+def _list_folders(folder: Path) -> Iterator[Path]:
+    """Yield the folder and, from inside ImageNet, those above up to its root."""
     folder = folder.absolute()
     yield folder
-    while folder.name.lower() in _INSIDE and folder != folder.parent:
+    while folder.name.lower() in _INNER_FOLDERS and folder != folder.parent:
         folder = folder.parent
         yield folder
 
@@ -81,7 +82,7 @@ def _read_mapping(file: Path) -> dict[str, int]:
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):
-        lines = [""]
+        lines = []
     wnids = [line.split(" ", 1)[0] for line in lines if line.strip()]
     if not wnids or not all(map(_WNID.fullmatch, wnids)):
         raise WhenceError(f"'{file}' is not a list of classes: a line 'n01440764 tench' for each.")

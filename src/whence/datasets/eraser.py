@@ -1,4 +1,4 @@
-"""The format eraser: texts with the words that people marked as reasons.
+"""Read ERASER: texts with the words that people marked as reasons for the label.
 
 DeYoung et al., "ERASER: a benchmark to evaluate rationalized NLP models", ACL 2020.
 """
@@ -8,28 +8,26 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from typing_extensions import override
-
 from whence._util.files import is_file, is_folder
-from whence.datasets.base import JsonValue, ListedDataset
+from whence.datasets.base import Dataset, Sample
 from whence.datasets.folders import find_first_file, get_size
-from whence.datasets.sample import Dataset, Sample
 from whence.errors import WhenceError
-from whence.inputs.sources import Kind
 from whence.inputs.texts import read_text
 
-Annotation = dict[str, Any]
 _SPLITS = ("test", "val", "train")
+Annotation = dict[str, Any]  # one line of JSON, whose values are checked when they are used
 
 
 def has_layout(path: Path) -> bool:
-    """Whether the path has documents, and annotations of a split."""
+    """Whether there are documents, and annotations of a split."""
     folder = path.parent if path.suffix == ".jsonl" and is_file(path) else path
-    documents = is_folder(folder / "docs") or is_file(folder / "docs.jsonl")
-    return documents and any(is_file(folder / f"{split}.jsonl") for split in _SPLITS)
+    has_documents = is_folder(folder / "docs") or is_file(folder / "docs.jsonl")
+    return has_documents and any(is_file(folder / f"{split}.jsonl") for split in _SPLITS)
 
 
 def open_dataset(path: Path, split: str | None) -> Dataset:
@@ -40,149 +38,145 @@ def open_dataset(path: Path, split: str | None) -> Dataset:
     """
     if path.suffix == ".jsonl" and is_file(path):
         path, split = path.parent, split or path.stem
-    there = [name for name in _SPLITS if is_file(path / f"{name}.jsonl")]
-    chosen = split if split is not None else (there[0] if there else "test")
-    file = path / f"{chosen}.jsonl"
+    splits = [name for name in _SPLITS if is_file(path / f"{name}.jsonl")]
+    if split is None:
+        split = splits[0] if splits else "test"
+    file = path / f"{split}.jsonl"
     if not is_file(file):
-        raise WhenceError(f"'{path}' has no '{file.name}'; it has: {', '.join(there) or 'none'}.")
+        raise WhenceError(f"'{path}' has no '{file.name}'; it has: {', '.join(splits) or 'none'}.")
     try:
         lines = file.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise WhenceError(f"'{file}' cannot be read as UTF-8.") from error
-    records: dict[str, str] = {}
+    documents = DocumentStore(path)
+    records: dict[str, AnnotationRecord] = {}
     for number, line in enumerate(lines, 1):
         if line.strip():
-            records[_make_distinct(_name_annotation(line, number), records)] = line
+            name = _make_unique(_name_annotation(line, number), records)
+            records[name] = AnnotationRecord(line, documents)
     if not records:
         raise WhenceError(f"'{file}' is empty.")
-    return EraserDataset(f"eraser-{path.absolute().name}-{chosen}", records, path)
+    return Dataset(f"eraser-{path.absolute().name}-{split}", records, "text")
 
 
-class EraserDataset(ListedDataset[str]):
-    """Annotated texts by the ids of annotations; a record is a line of JSON."""
-
-    kind: Kind = "text"
-
-    def __init__(self, name: str, records: dict[str, str], folder: Path) -> None:
-        super().__init__(name, records)
-        self._documents = _Documents(folder)
-
-    @override
-    def _read_sample(self, name: str, record: str) -> Sample:
-        annotation = _parse_annotation(record)
-        if annotation is None:
-            raise WhenceError(f"'{name}' is not an annotation in JSON with an annotation_id.")
-        spans = list(_find_spans(annotation, name))
-        words: list[str] = []
-        starts: dict[str, int] = {}
-        lengths: dict[str, int] = {}
-        for document in self._documents.list_names(annotation, [one for one, _, _ in spans]):
-            read = self._documents.read_words(document)
-            starts[document], lengths[document] = len(words), len(read)
-            words += read
-        if not words:
-            raise WhenceError(f"The documents of '{name}' are empty.")
-        evidence = set()
-        for document, start, end in spans:
-            if not 0 <= start < end <= lengths[document]:
-                raise WhenceError(
-                    f"Evidence of '{name}' counts words {start} to {end} of '{document}', which "
-                    f"has {lengths[document]}."
-                )
-            evidence.add((starts[document] + start, starts[document] + end))
-        return Sample(
-            name,
-            " ".join(words),
-            _get_label(annotation),
-            words=tuple(words),
-            evidence=tuple(sorted(evidence)),
-        )
-
-    @override
-    def _list_facts(self, record: str) -> list[JsonValue]:
-        annotation = _parse_annotation(record)
-        sizes: list[int | None] = []
-        if annotation is not None:
-            try:
-                spans = [document for document, _, _ in _find_spans(annotation, "")]
-                sizes = [
-                    self._documents.get_size(one)
-                    for one in self._documents.list_names(annotation, spans)
-                ]
-            except WhenceError:
-                sizes = [None]
-        # With the whole line, since evidence that moves by a word changes no size.
-        return [hashlib.sha256(record.encode("utf-8", "replace")).hexdigest(), *sizes]
-
-
-class _Documents:
+class DocumentStore:
     """The documents of a task: a file each in ``docs``, or lines of ``docs.jsonl``."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "docs"
-        self._file = None if is_folder(self._folder) else folder / "docs.jsonl"
-        self._lines: dict[str, str] | None = None
+        self._file = folder / "docs.jsonl"
+        self._has_folder = is_folder(self._folder)
 
-    def list_names(self, annotation: Annotation, in_evidence: list[str]) -> list[str]:
-        """List the names of an annotation's documents, in order.
+    def list_documents(self, annotation: Annotation, in_evidence: list[str]) -> list[str]:
+        """List the documents of an annotation, in order.
 
-        First the listed ones; if none is listed, the premise and the hypothesis of its id; then
-        those of its evidence; and if there are none of these, the one that its id names.
+        They are those that it lists, or if it lists none, the premise and the hypothesis of its
+        id; then those of its evidence. Without any of these, it is the one that its id names.
         """
         listed = annotation.get("docids")
         identity = str(annotation["annotation_id"])
         if isinstance(listed, list) and listed:
-            found = [str(document) for document in listed]
+            documents = [str(document) for document in listed]
         else:
-            found = [f"{identity}_premise", f"{identity}_hypothesis"]
-            found = found if all(map(self.has_document, found)) else []
-        found = list(dict.fromkeys(found + in_evidence))
+            documents = [f"{identity}_premise", f"{identity}_hypothesis"]
+            documents = documents if all(map(self._has, documents)) else []
+        documents = list(dict.fromkeys(documents + in_evidence))
         # MultiRC appends the numbers of question and answer to the document: file.txt:0:1.
-        return found or [identity if self.has_document(identity) else identity.split(":")[0]]
+        return documents or [identity if self._has(identity) else identity.split(":")[0]]
 
     def read_words(self, document: str) -> list[str]:
-        """Read the words that evidence counts: between spaces and line ends, not other blanks."""
-        if self._file is not None:
-            if document not in self._load(self._file):
-                raise WhenceError(f"The document '{document}' is not in '{self._file}'.")
-            text = self._load(self._file)[document]
+        """Read the words that evidence counts, split at spaces and line ends only."""
+        if self._has_folder:
+            text = read_text(self._find_file(document) or self._folder / document)
+        elif document in self._texts:
+            text = self._texts[document]
         else:
-            text = read_text(self._find_path(document) or self._folder / document)
+            raise WhenceError(f"The document '{document}' is not in '{self._file}'.")
         lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
         return [word for line in lines for word in line.strip().split(" ") if word]
 
-    def has_document(self, document: str) -> bool:
-        """Whether there is such a document."""
-        if self._file is not None:
-            return document in self._load(self._file)
-        return self._find_path(document) is not None
-
     def get_size(self, document: str) -> int | None:
-        """Return a document's size: in bytes, or of `docs.jsonl` in letters."""
-        if self._file is not None:
-            return len(self._load(self._file).get(document, ""))
-        return get_size(self._find_path(document))
+        """Return the length of a document: in bytes, or of `docs.jsonl` in letters."""
+        if self._has_folder:
+            return get_size(self._find_file(document))
+        return len(self._texts.get(document, ""))
 
-    def _find_path(self, document: str) -> Path | None:
+    def _has(self, document: str) -> bool:
+        if self._has_folder:
+            return self._find_file(document) is not None
+        return document in self._texts
+
+    def _find_file(self, document: str) -> Path | None:
         parts = PurePosixPath(document)
         if parts.is_absolute() or ".." in parts.parts or not parts.parts or "\\" in document:
             raise WhenceError(f"The document '{document}' would lie outside of the dataset.")
         return find_first_file([self._folder / parts, self._folder / f"{parts}.txt"])
 
-    def _load(self, file: Path) -> dict[str, str]:
-        if self._lines is None:
-            self._lines = dict(_read_documents(file))
-        return self._lines
+    @cached_property
+    def _texts(self) -> dict[str, str]:
+        """The documents of ``docs.jsonl`` by their ids."""
+        try:
+            with self._file.open(encoding="utf-8", newline="\n") as lines:
+                documents = map(json.loads, filter(str.strip, lines))
+                return {str(one["docid"]): str(one["document"]) for one in documents}
+        except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+            raise WhenceError(
+                f"'{self._file}' is not a file of documents as ERASER has them."
+            ) from error
 
 
-def _read_documents(file: Path) -> Iterator[tuple[str, str]]:
-    try:
-        with file.open(encoding="utf-8", newline="\n") as lines:
-            for line in filter(str.strip, lines):
-                one = json.loads(line)
-                yield str(one["docid"]), str(one["document"])
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-        raise WhenceError(f"'{file}' is not a file of documents as ERASER has them.") from error
+@dataclass(frozen=True)
+class AnnotationRecord:
+    """An annotation, as its line of JSON, and the documents of its task."""
+
+    line: str
+    documents: DocumentStore
+
+    def read_sample(self, name: str) -> Sample:
+        """Read the documents of the annotation as one text, with label and evidence."""
+        annotation = _parse_annotation(self.line)
+        if annotation is None:
+            raise WhenceError(f"'{name}' is not an annotation in JSON with an annotation_id.")
+        spans = list(_parse_spans(annotation, name))
+        words: list[str] = []
+        ranges: dict[str, range] = {}  # the words of each document
+        for document in self.documents.list_documents(annotation, [one for one, _, _ in spans]):
+            start = len(words)
+            words += self.documents.read_words(document)
+            ranges[document] = range(start, len(words))
+        if not words:
+            raise WhenceError(f"The documents of '{name}' are empty.")
+        evidence = set()
+        for document, start, end in spans:
+            count, offset = len(ranges[document]), ranges[document].start
+            if not 0 <= start < end <= count:
+                raise WhenceError(
+                    f"Evidence of '{name}' counts words {start} to {end} of '{document}', which "
+                    f"has {count}."
+                )
+            evidence.add((offset + start, offset + end))
+        label = annotation.get("classification")
+        return Sample(
+            name,
+            " ".join(words),
+            None if label is None else str(label),
+            words=tuple(words),
+            evidence=tuple(sorted(evidence)),
+        )
+
+    def list_facts(self) -> list[object]:
+        """Return a hash of the line and the sizes of the documents."""
+        annotation = _parse_annotation(self.line)
+        sizes: list[int | None] = []
+        if annotation is not None:
+            try:
+                in_evidence = [document for document, _, _ in _parse_spans(annotation, "")]
+                documents = self.documents.list_documents(annotation, in_evidence)
+                sizes = list(map(self.documents.get_size, documents))
+            except WhenceError:
+                sizes = [None]
+        # With the whole line, since evidence that moves by a word changes no size.
+        return [hashlib.sha256(self.line.encode("utf-8", "replace")).hexdigest(), *sizes]
 
 
 def _parse_annotation(line: str) -> Annotation | None:
@@ -190,33 +184,28 @@ def _parse_annotation(line: str) -> Annotation | None:
         annotation = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    valid = isinstance(annotation, dict) and annotation.get("annotation_id") not in (None, "")
-    return annotation if valid else None
+    is_valid = isinstance(annotation, dict) and annotation.get("annotation_id") not in (None, "")
+    return annotation if is_valid else None
 
 
 def _name_annotation(line: str, number: int) -> str:
     annotation = _parse_annotation(line)
     if annotation is None:
         return f"line {number}"
-    # JSON can spell a lone surrogate, which no file takes.
+    # JSON can spell half of a letter, which no file takes.
     return str(annotation["annotation_id"]).encode("utf-8", "backslashreplace").decode()
 
 
-def _make_distinct(name: str, taken: dict[str, str]) -> str:
+def _make_unique(name: str, names: dict[str, AnnotationRecord]) -> str:
     candidate, number = name, 1
-    while candidate in taken:
+    while candidate in names:
         number += 1
         candidate = f"{name}-{number}"
     return candidate
 
 
-def _get_label(annotation: Annotation) -> str | None:
-    label = annotation.get("classification")
-    return None if label is None else str(label)
-
-
-def _find_spans(annotation: Annotation, name: str) -> Iterator[tuple[str, int, int]]:
-    """Find the document, start and end of all evidence; its groups do not matter here."""
+def _parse_spans(annotation: Annotation, name: str) -> Iterator[tuple[str, int, int]]:
+    """Yield document, start and end of all evidence, without its groups."""
     try:
         for group in annotation.get("evidences") or ():
             for one in [group] if isinstance(group, dict) else group:

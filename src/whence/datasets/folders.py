@@ -1,4 +1,4 @@
-"""Find photos and other files in folders."""
+"""Find photos and other files in the folders of a dataset."""
 
 from __future__ import annotations
 
@@ -12,32 +12,40 @@ from whence.inputs.sources import IMAGES
 
 
 def list_photos(folder: Path, deep: bool = False) -> list[Path]:
-    """List the photos in a folder, and if `deep` in those below it, sorted by name."""
-    return sorted((Path(found) for found in _scan_files(folder, deep) if is_photo(found)), key=str)
+    """List the photos in a folder, and if `deep` in those below it, sorted by path."""
+    return sorted((Path(file) for file in _walk(folder, deep) if _is_photo(file)), key=str)
 
 
 def find_files(folder: Path, suffix: str) -> Iterator[Path]:
-    """Find all files with a suffix in a folder and below it, in no order."""
-    return (Path(found) for found in _scan_files(folder, True) if found.lower().endswith(suffix))
+    """Yield all files with a suffix in a folder and below it, in no order."""
+    return (Path(file) for file in _walk(folder, True) if file.lower().endswith(suffix))
+
+
+def list_entries(folder: Path) -> list[os.DirEntry[str]]:
+    """List the files and folders in a folder that are not hidden.
+
+    Raises:
+        WhenceError: The folder cannot be read.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            return [entry for entry in entries if not entry.name.startswith(".")]
+    except OSError as error:
+        raise WhenceError(f"The folder '{folder}' cannot be read: {error.strerror}.") from error
 
 
 def list_subfolders(folder: Path) -> list[Path]:
-    """List the folders in a folder that are not hidden, sorted by name."""
-    return sorted((Path(e.path) for e in _scan_folder(folder) if e.is_dir()), key=str)
-
-
-def is_photo(file: str) -> bool:
-    """Whether a file has the suffix of a photo."""
-    return os.path.splitext(file)[1].lower() in IMAGES
+    """List the folders in a folder that are not hidden, sorted by path."""
+    return sorted((Path(e.path) for e in list_entries(folder) if e.is_dir()), key=str)
 
 
 def has_photo(folder: Path) -> bool:
     """Whether a folder itself holds a photo."""
-    return is_folder(folder) and any(is_photo(found) for found in _scan_files(folder, False))
+    return is_folder(folder) and any(map(_is_photo, _walk(folder, False)))
 
 
 def name_relative(file: Path, folder: Path) -> str:
-    """Name a file by its path from a folder, the same on every system, as valid text."""
+    """Return the path of a file from a folder, the same on every system, as valid UTF-8."""
     # A name need not be UTF-8, but a sample's name gets printed and saved.
     return os.fsencode(file.relative_to(folder).as_posix()).decode("utf-8", "backslashreplace")
 
@@ -51,26 +59,22 @@ def get_size(file: Path | None) -> int | None:
 
 
 def find_first_folder(candidates: Iterable[Path]) -> Path | None:
-    """Find the first of these folders that exists."""
-    return next((folder for folder in candidates if is_folder(folder)), None)
+    """Return the first of these folders that exists."""
+    return next(filter(is_folder, candidates), None)
 
 
 def find_first_file(candidates: Iterable[Path]) -> Path | None:
-    """Find the first of these files that exists."""
-    return next((file for file in candidates if is_file(file)), None)
+    """Return the first of these files that exists."""
+    return next(filter(is_file, candidates), None)
 
 
-def _scan_files(folder: Path, deep: bool) -> Iterator[str]:
-    for entry in _scan_folder(folder):
+def _is_photo(file: str) -> bool:
+    return os.path.splitext(file)[1].lower() in IMAGES
+
+
+def _walk(folder: Path, deep: bool) -> Iterator[str]:
+    for entry in list_entries(folder):
         if entry.is_file():
             yield entry.path
         elif deep and entry.is_dir(follow_symlinks=False):  # a link may lead in circles
-            yield from _scan_files(Path(entry.path), deep)
-
-
-def _scan_folder(folder: Path) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            return [entry for entry in entries if not entry.name.startswith(".")]
-    except OSError as error:
-        raise WhenceError(f"The folder '{folder}' cannot be read: {error.strerror}.") from error
+            yield from _walk(Path(entry.path), deep)

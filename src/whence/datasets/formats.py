@@ -1,11 +1,10 @@
-"""The formats of datasets that whence reads, and the choice of the format of a folder."""
+"""The registry of dataset formats, and loading of a dataset whose format is recognized."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 
 from whence._util.files import exists, is_folder
 from whence.datasets import (
@@ -17,19 +16,22 @@ from whence.datasets import (
     masks,
     pets,
 )
-from whence.datasets.sample import Dataset
+from whence.datasets.base import Dataset
+from whence.datasets.folders import list_entries
 from whence.errors import WhenceError
+
+_IMAGENET = "https://www.image-net.org/download.php"
 
 
 @dataclass(frozen=True)
 class DatasetFormat:
-    """A format in which datasets are published.
+    """A layout of files in which datasets are published.
 
     Attributes:
-        layout: The files of the format, in words.
+        layout: The files and folders of the layout, in words.
         source: Where to get such a dataset.
-        has_layout: Whether a file or folder is of the format.
-        open: Opens the dataset at a path, or one split of it.
+        has_layout: Whether a file or folder is in this layout.
+        open: Opens a split of the dataset at a path.
     """
 
     layout: str
@@ -38,50 +40,57 @@ class DatasetFormat:
     open: Callable[[Path, str | None], Dataset]
 
 
-def _make_format(layout: str, source: str, module: ModuleType) -> DatasetFormat:
-    return DatasetFormat(layout, source, module.has_layout, module.open_dataset)
-
-
-# In the order in which they are tried: the more specific first.
+# In the order in which they are tried: the most specific layout first.
 FORMATS: dict[str, DatasetFormat] = {
-    "imagenet_segmentation": _make_format(
+    "imagenet_segmentation": DatasetFormat(
         "gtsegs_ijcv.mat",
         "http://calvin-vision.net/bigstuff/proj-imagenet/data/gtsegs_ijcv.mat",
-        imagenet_segmentation,
+        imagenet_segmentation.has_layout,
+        imagenet_segmentation.open_dataset,
     ),
-    "eraser": _make_format(
-        "test.jsonl and docs/ or docs.jsonl", "https://www.eraserbenchmark.com", eraser
+    "eraser": DatasetFormat(
+        "test.jsonl and docs/ or docs.jsonl",
+        "https://www.eraserbenchmark.com",
+        eraser.has_layout,
+        eraser.open_dataset,
     ),
-    "pets": _make_format(
-        "images/ and annotations/trimaps/", "https://www.robots.ox.ac.uk/~vgg/data/pets/", pets
+    "pets": DatasetFormat(
+        "images/ and annotations/trimaps/",
+        "https://www.robots.ox.ac.uk/~vgg/data/pets/",
+        pets.has_layout,
+        pets.open_dataset,
     ),
-    "masks": _make_format("images/ and masks/", "photos of your own", masks),
-    "imagenet_boxes": _make_format(
+    "masks": DatasetFormat(
+        "images/ and masks/", "photos of your own", masks.has_layout, masks.open_dataset
+    ),
+    "imagenet_boxes": DatasetFormat(
         "val/ and Annotations/ with XML files",
-        "https://www.image-net.org/download.php",
-        imagenet_boxes,
+        _IMAGENET,
+        imagenet_boxes.has_layout,
+        imagenet_boxes.open_dataset,
     ),
-    "imagenet": _make_format(
-        "val/CLASS/*.JPEG", "https://www.image-net.org/download.php", imagenet
+    "imagenet": DatasetFormat(
+        "val/CLASS/*.JPEG", _IMAGENET, imagenet.has_layout, imagenet.open_dataset
     ),
-    "csv": _make_format(
+    "csv": DatasetFormat(
         "a .csv or .tsv with a column text, sentence or review",
         "texts of your own, or SST-2 of https://gluebenchmark.com",
-        csv_texts,
+        csv_texts.has_layout,
+        csv_texts.open_dataset,
     ),
 }
 
 
-def load(path: str | Path, format: str | None = None, split: str | None = None) -> Dataset:  # noqa: A002
-    """Open a dataset on this machine.
+def load(path: str | Path, format: str | None = None, split: str | None = None) -> Dataset:
+    """Load a dataset from this machine.
 
     Args:
-        path: Its folder; or its file, for those that are one file.
-        format: One of `FORMATS`; without it, the first whose layout fits.
-        split: Which part, for datasets that have parts; without it, the one to test on.
+        path: The folder, or for a dataset of one file, the file.
+        format: One of `FORMATS`; without it, the layout of the files decides.
+        split: The name of a split; without it, a dataset with splits gives the one to test on.
 
     Raises:
-        WhenceError: Nothing is there, or nothing that is laid out as a known dataset.
+        WhenceError: There is nothing at the path, or no dataset in a known layout.
     """
     path = Path(path).expanduser()
     if format is not None and format not in FORMATS:
@@ -90,28 +99,20 @@ def load(path: str | Path, format: str | None = None, split: str | None = None) 
         raise WhenceError(
             f"'{path}' is not there, or may not be read; {_describe_sources(format)}."
         )
-    if is_folder(path) and _is_empty(path):
+    if is_folder(path) and not list_entries(path):
         raise WhenceError(f"The folder '{path}' is empty; {_describe_sources(format)}.")
-    if format is None:
-        format = next((name for name, one in FORMATS.items() if one.has_layout(path)), None)  # noqa: A001
-        if format is None:
-            raise WhenceError(
-                f"'{path}' is laid out as no dataset that is known; {_describe_sources()}."
-            )
-    dataset = FORMATS[format].open(path, split)
+    name = format or next((name for name, one in FORMATS.items() if one.has_layout(path)), None)
+    if name is None:
+        raise WhenceError(
+            f"'{path}' is laid out as no dataset that is known; {_describe_sources()}."
+        )
+    dataset = FORMATS[name].open(path, split)
     if not dataset.list_names():
-        raise WhenceError(f"The dataset at '{path}' holds no sample; {_describe_sources(format)}.")
+        raise WhenceError(f"The dataset at '{path}' holds no sample; {_describe_sources(name)}.")
     return dataset
 
 
-def _is_empty(folder: Path) -> bool:
-    try:
-        return all(entry.name.startswith(".") for entry in folder.iterdir())
-    except OSError as error:
-        raise WhenceError(f"The folder '{folder}' cannot be read: {error.strerror}.") from error
-
-
 def _describe_sources(name: str | None = None) -> str:
-    chosen = {name: FORMATS[name]} if name is not None else FORMATS
-    formats = "; ".join(f"{key} ({one.layout}; {one.source})" for key, one in chosen.items())
-    return f"whence reads {formats}"
+    formats = {name: FORMATS[name]} if name is not None else FORMATS
+    items = (f"{key} ({one.layout}; {one.source})" for key, one in formats.items())
+    return f"whence reads {'; '.join(items)}"

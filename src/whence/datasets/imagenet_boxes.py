@@ -1,4 +1,4 @@
-"""The format imagenet_boxes: photos of ImageNet with boxes in XML files of Pascal VOC.
+"""Read ImageNet localisation: photos with bounding boxes from Pascal VOC's XML files.
 
 Russakovsky et al., "ImageNet large scale visual recognition challenge", IJCV 2015.
 """
@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-from typing_extensions import override
-
-from whence.datasets.base import JsonValue, ListedDataset
+from whence.datasets.base import Dataset, Sample
 from whence.datasets.classes import ClassIndex
 from whence.datasets.folders import (
     find_files,
@@ -25,32 +23,15 @@ from whence.datasets.folders import (
     name_relative,
 )
 from whence.datasets.imagenet import list_split_folders
-from whence.datasets.sample import Dataset, Sample
 from whence.errors import WhenceError
 from whence.inputs.images import read_image
 
 Box = tuple[float, float, float, float]
-_MOST_BYTES = 1_000_000
-
-
-@dataclass(frozen=True)
-class BoxRecord:
-    """A photo and the files that may hold its boxes."""
-
-    photo: Path
-    annotations: tuple[Path, ...]
-
-
-@dataclass(frozen=True)
-class BoxAnnotation:
-    """The content of an XML file: the size of the photo, and each object's name and box."""
-
-    size: tuple[float, float] | None
-    objects: tuple[tuple[str, Box], ...]
+_MAX_BYTES = 1_000_000
 
 
 def has_layout(path: Path) -> bool:
-    """Whether there are photos, and annotations in XML files."""
+    """Whether there are photos, and XML files among the annotations."""
     annotations = _find_annotation_folder(path, None)
     if annotations is None or _find_photo_folder(path, None) is None:
         return False
@@ -67,68 +48,61 @@ def open_dataset(path: Path, split: str | None) -> Dataset:
     if photos is None or annotations is None:
         missing = "photos" if photos is None else "folder 'Annotations'"
         raise WhenceError(f"'{path}' has no {missing}{f' of a split {split!r}' if split else ''}.")
-    files = defaultdict(list)
+    classes = ClassIndex(photos, [folder.name for folder in list_subfolders(photos)])
+    by_stem = defaultdict(list)
     for file in find_files(annotations, ".xml"):
-        files[file.stem].append(file)
+        by_stem[file.stem].append(file)
     records = {}
     for photo in list_photos(photos, deep=True):
-        found = files.get(photo.stem, [])
-        near = [file for file in found if file.parent.name == photo.parent.name]
-        if found:
-            chosen = near if len(near) == 1 else sorted(found)
-            records[name_relative(photo, photos)] = BoxRecord(photo, tuple(chosen))
+        files = by_stem.get(photo.stem, [])
+        near = [file for file in files if file.parent.name == photo.parent.name]
+        if files:
+            chosen = near if len(near) == 1 else sorted(files)
+            records[name_relative(photo, photos)] = BoxRecord(photo, tuple(chosen), classes)
     if not records:
         raise WhenceError(f"No photo in '{photos}' has an XML file of its name in '{annotations}'.")
-    name = "imagenet_boxes" if split is None else f"imagenet_boxes-{split}"
-    classes = ClassIndex(photos, [folder.name for folder in list_subfolders(photos)])
-    return BoxDataset(name, records, classes)
+    return Dataset("imagenet_boxes" if split is None else f"imagenet_boxes-{split}", records)
 
 
-class BoxDataset(ListedDataset[BoxRecord]):
-    """Photos with the boxes of the objects of their class."""
+@dataclass(frozen=True)
+class BoxRecord:
+    """A photo and the XML file of its boxes; several files if their names do not decide."""
 
-    def __init__(self, name: str, records: dict[str, BoxRecord], classes: ClassIndex) -> None:
-        super().__init__(name, records)
-        self._classes = classes
+    photo: Path
+    annotations: tuple[Path, ...]
+    classes: ClassIndex
 
-    @override
-    def _read_sample(self, name: str, record: BoxRecord) -> Sample:
-        if len(record.annotations) > 1:
+    def read_sample(self, name: str) -> Sample:
+        """Read the photo and the boxes of the objects of its class."""
+        if len(self.annotations) > 1:
             raise WhenceError(f"Several XML files have the name of the photo '{name}'.")
-        file = record.annotations[0]
-        annotation = read_annotation(file)
-        if not annotation.objects:
+        file = self.annotations[0]
+        size, objects = _read_boxes(file)
+        if not objects:
             raise WhenceError(f"'{file}' has no box.")
-        photo = read_image(record.photo)
-        wnid = annotation.objects[0][0]
-        boxes = (box for one, box in annotation.objects if one == wnid)
-        fitted = tuple(_fit_box(box, annotation.size, photo.size, file) for box in boxes)
-        return Sample(name, photo, self._classes.find_label(wnid), boxes=fitted)
+        photo, wnid = read_image(self.photo), objects[0][0]
+        boxes = [_fit_box(box, size, photo.size, file) for one, box in objects if one == wnid]
+        return Sample(name, photo, self.classes.find_label(wnid), boxes=tuple(boxes))
 
-    @override
-    def _list_facts(self, record: BoxRecord) -> list[JsonValue]:
+    def list_facts(self) -> list[object]:
+        """Return the size of the photo and hashes of the XML files."""
         # The boxes themselves: another number is mostly as long. These files are small.
-        contents = [hashlib.sha256(_read_bytes(file)).hexdigest() for file in record.annotations]
-        return [get_size(record.photo), *contents]
+        contents = [hashlib.sha256(_read_bytes(file)).hexdigest() for file in self.annotations]
+        return [get_size(self.photo), *contents]
 
 
-def read_annotation(file: Path) -> BoxAnnotation:
-    """Read the boxes in an XML file of Pascal VOC.
-
-    Raises:
-        WhenceError: It is damaged, or has a DOCTYPE.
-    """
+def _read_boxes(file: Path) -> tuple[tuple[float, float] | None, list[tuple[str, Box]]]:
+    """Read the size of the photo, and the class and box of each object, from an XML file."""
     content = _read_bytes(file)
     # Entities can grow without bound or name other files; the format has none.
     if b"<!DOCTYPE" in content.replace(b"\0", b""):
         raise WhenceError(f"'{file}' has a DOCTYPE, which a file of boxes does not need.")
     try:
         root = ElementTree.fromstring(content)
-        size = root.find("size")
         objects = [
             ((one.findtext("name") or "").strip(), _parse_box(one)) for one in root.iter("object")
         ]
-        return BoxAnnotation(_parse_size(size) if size is not None else None, tuple(objects))
+        return _parse_size(root.find("size")), objects
     except (ElementTree.ParseError, ValueError, LookupError, RecursionError) as error:
         raise WhenceError(f"'{file}' is not a file of boxes as Pascal VOC has them.") from error
 
@@ -136,10 +110,10 @@ def read_annotation(file: Path) -> BoxAnnotation:
 def _read_bytes(file: Path) -> bytes:
     try:
         with file.open("rb") as opened:
-            content = opened.read(_MOST_BYTES + 1)
+            content = opened.read(_MAX_BYTES + 1)
     except OSError as error:
         raise WhenceError(f"'{file}' cannot be read: {error.strerror}.") from error
-    if len(content) > _MOST_BYTES:
+    if len(content) > _MAX_BYTES:
         raise WhenceError(f"'{file}' is too large for a file of boxes.")
     return content
 
@@ -158,7 +132,9 @@ def _parse_box(element: ElementTree.Element) -> Box:
     return left, top, right, bottom
 
 
-def _parse_size(element: ElementTree.Element) -> tuple[float, float] | None:
+def _parse_size(element: ElementTree.Element | None) -> tuple[float, float] | None:
+    if element is None:
+        return None
     width, height = _parse_number(element, "width"), _parse_number(element, "height")
     return (width, height) if width > 0 and height > 0 else None
 
@@ -166,10 +142,10 @@ def _parse_size(element: ElementTree.Element) -> tuple[float, float] | None:
 def _fit_box(
     box: Box, annotated: tuple[float, float] | None, photo: tuple[int, int], file: Path
 ) -> Box:
-    """Convert a box to pixels of the photo, which may have been made smaller since."""
+    """Convert a box to pixels of the photo, which may be smaller than when it was annotated."""
     width, height = annotated or photo
-    turned = abs(photo[0] / photo[1] - height / width) < 0.01
-    if turned and abs(photo[0] / photo[1] - width / height) > 0.01:
+    is_turned = abs(photo[0] / photo[1] - height / width) < 0.01
+    if is_turned and abs(photo[0] / photo[1] - width / height) > 0.01:
         raise WhenceError(f"The boxes in '{file}' were drawn on the photo before it was turned.")
     across, down = photo[0] / width, photo[1] / height
     left, top = max(box[0] * across, 0.0), max(box[1] * down, 0.0)
@@ -188,10 +164,9 @@ def _find_photo_folder(path: Path, split: str | None) -> Path | None:
 
 
 def _find_annotation_folder(path: Path, split: str | None) -> Path | None:
-    folder = find_first_folder(
-        [path / "Annotations", path / "annotations", path / "ILSVRC" / "Annotations"]
-    )
+    roots = [path / "Annotations", path / "annotations", path / "ILSVRC" / "Annotations"]
+    folder = find_first_folder(roots)
     if folder is None or split is None:
         return folder
-    # Only to read fewer files: names already link them to photos.
+    # Only to look at fewer files: each is matched to its photo by name.
     return find_first_folder([folder / "CLS-LOC" / split, folder / split]) or folder

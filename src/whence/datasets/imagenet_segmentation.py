@@ -1,4 +1,4 @@
-"""The format imagenet_segmentation: photos and masks of their objects in one MATLAB file.
+"""Read ImageNet-Segmentation: photos and masks of their objects in one MATLAB file.
 
 Guillaumin, Küttel and Ferrari, "ImageNet auto-annotation with segmentation propagation", IJCV 2014.
 """
@@ -11,30 +11,29 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
-from typing_extensions import override
 
 from whence._util.extras import needed
 from whence._util.files import is_file
-from whence.datasets.base import JsonValue, ListedDataset
+from whence.datasets.base import Dataset, Label, Sample
 from whence.datasets.classes import ClassIndex
 from whence.datasets.folders import get_size
-from whence.datasets.sample import Dataset, Label, Pixels, Sample
 from whence.errors import WhenceError
 from whence.inputs.images import image_from_array
 
 FILE = "gtsegs_ijcv.mat"
 # A compressed array may claim any shape. No photo of this dataset is near this.
-_MOST_VALUES = 200_000_000
+_MAX_VALUES = 200_000_000
 
 
 def has_layout(path: Path) -> bool:
-    """Whether the path is the file, or the folder that holds it."""
+    """Whether this is the file, or the folder that holds it."""
     return is_file(path / FILE) or (is_file(path) and path.suffix.lower() == ".mat")
 
 
 def open_dataset(path: Path, split: str | None) -> Dataset:
-    """Open the photos and masks in the file.
+    """Open the photos and masks in the file, named by their position.
 
     Raises:
         WhenceError: The file is not there or is another, or a split was asked for.
@@ -56,61 +55,55 @@ def open_dataset(path: Path, split: str | None) -> Dataset:
         ) from error
     if photos != masks or len(wnids) != photos[0]:
         raise WhenceError(f"'{file}' has {photos} photos, {masks} masks and {len(wnids)} classes.")
-    classes = ClassIndex(file.parent)
+    classes, size = ClassIndex(file.parent), get_size(file)
+    labels = (classes.find_label(wnid) if wnid else None for wnid in wnids)
     records = {
-        f"{index:04}": SegmentationRecord(index, classes.find_label(wnid) if wnid else None)
-        for index, wnid in enumerate(wnids)
+        f"{index:04}": SegmentationRecord(file, size, index, label)
+        for index, label in enumerate(labels)
     }
-    return SegmentationDataset(file, records)
+    return Dataset("imagenet_segmentation", records)
 
 
 @dataclass(frozen=True)
 class SegmentationRecord:
-    """A sample's position in the file, and its class if that is known."""
-
-    index: int
-    label: Label
-
-
-class SegmentationDataset(ListedDataset[SegmentationRecord]):
-    """Samples by their position in the file.
+    """A photo and its mask, by their position in the file.
 
     MATLAB stores arrays with their dimensions in reverse: a photo is (3, W, H), a mask (W, H).
     `value/img` refers to photos; `value/gt` to cells, of which the first refers to the mask;
     `value/target` to the letters of a WordNet id.
     """
 
-    def __init__(self, file: Path, records: dict[str, SegmentationRecord]) -> None:
-        super().__init__("imagenet_segmentation", records)
-        self._file = file
-        self._size = get_size(file)
+    file: Path
+    file_size: int | None
+    index: int
+    label: Label
 
-    @override
-    def _read_sample(self, name: str, record: SegmentationRecord) -> Sample:
+    def read_sample(self, name: str) -> Sample:
+        """Read the photo and its mask."""
         h5py = needed("h5py", "h5py", "benchmark")
         try:
             # Opened each time: an open file can be shared with no other process.
-            with h5py.File(self._file, "r") as opened:
-                pixels = _read_array(opened[opened["value/img"][record.index, 0]])
-                cell = opened[opened["value/gt"][record.index, 0]]
+            with h5py.File(self.file, "r") as opened:
+                pixels = _read_array(opened[opened["value/img"][self.index, 0]])
+                cell = opened[opened["value/gt"][self.index, 0]]
                 mask = _read_array(opened[cell[0, 0]])
         except WhenceError:
             raise
         except Exception as error:  # references that lead nowhere, damaged chunks, a missing file
-            raise WhenceError(f"Record '{name}' of '{self._file}' is damaged.") from error
+            raise WhenceError(f"Record '{name}' of '{self.file}' is damaged.") from error
         photo = image_from_array(pixels)
         if mask.ndim != 2 or 0 in mask.shape or not np.isin(mask, (0, 1)).all():
             raise WhenceError(
-                f"The mask of record '{name}' of '{self._file}' is not one of 0 and 1."
+                f"The mask of record '{name}' of '{self.file}' is not one of 0 and 1."
             )
         # Published results scale photo and mask each to 224 x 224, so their sizes may differ.
-        drawn = Image.fromarray(mask.astype(np.uint8))
-        fitted = drawn.resize(photo.size, Image.Resampling.NEAREST)
-        return Sample(name, photo, record.label, np.array(fitted))
+        image = Image.fromarray(mask.astype(np.uint8))
+        resized = image.resize(photo.size, Image.Resampling.NEAREST)
+        return Sample(name, photo, self.label, np.array(resized))
 
-    @override
-    def _list_facts(self, record: SegmentationRecord) -> list[JsonValue]:
-        return [self._size, record.label]
+    def list_facts(self) -> list[object]:
+        """Return the size of the whole file and the label."""
+        return [self.file_size, self.label]
 
 
 def _read_wnids(opened: Any, count: int) -> list[str]:
@@ -121,7 +114,7 @@ def _read_wnids(opened: Any, count: int) -> list[str]:
     return ["".join(map(chr, np.array(letters).reshape(-1)[:64])) for letters in targets]
 
 
-def _read_array(stored: Any) -> Pixels:
-    if math.prod(stored.shape) > _MOST_VALUES:
+def _read_array(stored: Any) -> NDArray[Any]:
+    if math.prod(stored.shape) > _MAX_VALUES:
         raise WhenceError(f"An array of shape {stored.shape} is larger than whence opens.")
     return np.array(stored).transpose()

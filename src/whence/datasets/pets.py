@@ -1,4 +1,4 @@
-"""The format pets: Oxford-IIIT Pet, cats and dogs with a trimap of each animal.
+"""Read Oxford-IIIT Pet: cats and dogs, with a trimap of each animal.
 
 Parkhi, Vedaldi, Zisserman and Jawahar, "Cats and dogs", CVPR 2012.
 """
@@ -12,25 +12,24 @@ import numpy as np
 from PIL import Image
 
 from whence._util.files import is_file, is_folder
+from whence.datasets.base import Dataset, Label
 from whence.datasets.folders import find_first_folder, list_photos
-from whence.datasets.masks import parse_label
-from whence.datasets.photos import PhotoDataset, PhotoRecord
-from whence.datasets.sample import Dataset, Label, Pixels
+from whence.datasets.photos import Mask, PhotoRecord, read_labels
 from whence.errors import WhenceError
-from whence.inputs.tables import has_column, read_table
+from whence.inputs.tables import has_column
 
 _SPECIES = {"1": "cat", "2": "dog"}
-# Columns of a table that may hold the class, the best for a model first.
+# The names that a column of labels may have, the best for a model first.
 _LABELS = ("imagenet_class", "label", "species", "breed")
-_PETS_COLUMNS = ("imagenet_class", "species", "breed")
+_PET_LABELS = ("imagenet_class", "species", "breed")
 
 
 def has_layout(path: Path) -> bool:
-    """Whether the path has photos, and trimaps or a table of breeds."""
-    path = _find_home(path)
+    """Whether there are photos, and trimaps or a table of breeds."""
+    path = _find_root(path)
     if not is_folder(path / "images"):
         return False
-    return _find_trimaps(path) is not None or has_column(path / "labels.csv", _PETS_COLUMNS)
+    return _find_trimaps(path) is not None or has_column(path / "labels.csv", _PET_LABELS)
 
 
 def open_dataset(path: Path, split: str | None) -> Dataset:
@@ -39,81 +38,78 @@ def open_dataset(path: Path, split: str | None) -> Dataset:
     Raises:
         WhenceError: There are no such photos.
     """
-    path = _find_home(path)
+    path = _find_root(path)
     images, trimaps = path / "images", _find_trimaps(path)
     if not is_folder(images):
         raise WhenceError(f"'{path}' has no folder 'images'.")
     photos = {file.stem: file for file in list_photos(images)}
-    drawn = {file.stem: file for file in list_photos(trimaps)} if trimaps is not None else {}
+    masks = {file.stem: file for file in list_photos(trimaps)} if trimaps is not None else {}
+    decode = _decode_trimap if trimaps is not None else None
+    table = path / "labels.csv"
+    rows = _read_table(table, split) if is_file(table) else _read_lists(path, split, photos)
     records = {
-        name: PhotoRecord(photos.get(name), label, drawn.get(name), masked=trimaps is not None)
-        for name, label in _list_labels(path, split, photos)
+        name: PhotoRecord(photos.get(name), label, masks.get(name), decode) for name, label in rows
     }
     if not records:
         raise WhenceError(f"'{path}' has no photos of the split '{split}'.")
-    return PhotoDataset("pets" if split is None else f"pets-{split}", records, _find_animal)
+    return Dataset("pets" if split is None else f"pets-{split}", records)
 
 
-def _find_home(path: Path) -> Path:
-    inside = path / "oxford-iiit-pet"
-    return inside if is_folder(inside) else path
+def _find_root(path: Path) -> Path:
+    return find_first_folder([path / "oxford-iiit-pet"]) or path
 
 
 def _find_trimaps(path: Path) -> Path | None:
     return find_first_folder([path / "annotations" / "trimaps", path / "trimaps"])
 
 
-def _find_animal(trimap: Image.Image) -> Pixels:
-    """Map a trimap: 1 animal to 1, 2 background to 0, 3 border to 255, which is ignored."""
+def _decode_trimap(trimap: Image.Image) -> Mask:
+    """Keep 1 animal; convert 2 background to 0, and 3, the disputed border, to 255 ignored."""
     values = np.asarray(trimap)
     if values.ndim != 2 or not np.isin(values, (1, 2, 3)).all():
         raise WhenceError("Its trimap holds other values than 1, 2 and 3.")
-    meanings: Pixels = np.array([0, 1, 0, 255], dtype=np.uint8)
-    return np.take(meanings, values)
+    return np.take(np.array([0, 1, 0, 255], dtype=np.uint8), values)
 
 
-def _list_labels(
+def _read_lists(
     path: Path, split: str | None, photos: dict[str, Path]
 ) -> Iterator[tuple[str, Label]]:
-    if is_file(path / "labels.csv"):
-        return _read_table(path / "labels.csv", split)
+    """Yield name and species from the list of a split; all photos, unlabelled, without lists."""
     lists = {
-        name: path / "annotations" / f"{file}.txt"
-        for name, file in (("test", "test"), ("trainval", "trainval"), ("all", "list"))
+        name: path / "annotations" / f"{stem}.txt"
+        for name, stem in (("test", "test"), ("trainval", "trainval"), ("all", "list"))
     }
-    there = [name for name, file in lists.items() if is_file(file)]
-    if split is None and not there:
-        return ((name, None) for name in photos)
-    chosen = split if split is not None else there[0]
-    if chosen not in there:
-        raise WhenceError(f"'{path}' has no split '{split}'; it has: {', '.join(there) or 'none'}.")
-    return _read_list(lists[chosen])
-
-
-def _read_list(file: Path) -> Iterator[tuple[str, Label]]:
-    """Read lines of name, class, species, breed, as in ``annotations/test.txt``."""
+    splits = [name for name, file in lists.items() if is_file(file)]
+    if split is None and not splits:
+        yield from ((name, None) for name in photos)
+        return
+    chosen = splits[0] if split is None else split
+    _check_split(path, chosen, splits)
+    file = lists[chosen]
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise WhenceError(f"The list '{file}' cannot be read.") from error
     for line in lines:
-        fields = line.split()
+        fields = line.split()  # name, class, species, breed
         if fields and not line.startswith("#"):
             yield fields[0], _SPECIES.get(fields[2]) if len(fields) > 2 else None
 
 
 def _read_table(file: Path, split: str | None) -> Iterator[tuple[str, Label]]:
-    """Read rows of image, class and, if there are several, split."""
-    table = read_table(file, ("image",))
-    label = table.find_column(_LABELS) if table is not None else None
-    if table is None or label is None:
-        raise WhenceError(f"'{file}' has no columns 'image' and one of {', '.join(_LABELS)}.")
-    image, splits = table.find_column(("image",)) or 0, table.find_column(("split",))
-    rows = [row for row in table.rows if table.is_whole(row)]
-    there = sorted({row[splits] for row in rows}) if splits is not None else []
-    if split not in (None, "all", *there):
-        raise WhenceError(f"'{file}' has no split '{split}'; it has: {', '.join(there) or 'none'}.")
-    chosen = "test" if split is None and "test" in there else split
-    for row in rows:
-        if splits is None or chosen in (None, "all", row[splits]):
-            yield Path(row[image].strip()).stem, parse_label(row[label])
+    """Yield name and label of the rows of a split; of all rows if there are no splits."""
+    rows = read_labels(file, _LABELS)
+    splits = sorted({one for _, _, one in rows if one is not None})
+    if split is None:
+        split = "test" if "test" in splits else "all"
+    elif split != "all":
+        _check_split(file, split, splits)
+    for image, label, one in rows:
+        if split == "all" or one == split:
+            yield Path(image).stem, label
+
+
+def _check_split(path: Path, split: str, splits: list[str]) -> None:
+    if split not in splits:
+        there = ", ".join(splits) or "none"
+        raise WhenceError(f"'{path}' has no split '{split}'; it has: {there}.")

@@ -1,87 +1,92 @@
-"""Datasets of photo files with labels and masks: the common part of several formats."""
+"""Read photos with a label and a mask from files, as several formats store them."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps
-from typing_extensions import override
 
 from whence._util.files import is_file
-from whence.datasets.base import JsonValue, ListedDataset
+from whence.datasets.base import Label, Sample, parse_label
 from whence.datasets.folders import get_size
-from whence.datasets.sample import Label, Pixels, Sample
 from whence.errors import WhenceError
 from whence.inputs.images import MAX_SIDE, read_image
+from whence.inputs.tables import read_table
 
-MaskReader = Callable[[Image.Image], Pixels]
+Mask = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
 class PhotoRecord:
-    """The files and the label of one sample.
+    """The files of a photo and its mask.
 
     Attributes:
-        file: The photo; None if it is listed but missing.
+        file: The photo; None if the list of samples names one that does not exist.
         label: The true class.
-        mask: The picture that marks the object.
-        masked: Whether a mask is required.
+        mask: The image of the mask.
+        decode_mask: Converts that image to 1 object, 0 background, 255 ignored; None if the
+            dataset has no masks, otherwise a missing mask is an error.
     """
 
     file: Path | None
     label: Label = None
     mask: Path | None = None
-    masked: bool = False
+    decode_mask: Callable[[Image.Image], Mask] | None = None
+
+    def read_sample(self, name: str) -> Sample:
+        """Read the photo and its mask."""
+        if self.file is None:
+            raise WhenceError(f"The photo of '{name}' is not there.")
+        photo = read_image(self.file)
+        if self.decode_mask is None:
+            return Sample(name, photo, self.label)
+        if self.mask is None:
+            raise WhenceError(f"The photo '{name}' has no mask.")
+        with warnings.catch_warnings():
+            # Pillow warns of images that are large but that it opens all the same.
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            mask = _read_mask(self.mask, self.decode_mask)
+            return Sample(name, photo, self.label, _resize(mask, self.mask, self.file, photo))
+
+    def list_facts(self) -> list[object]:
+        """Return the sizes of both files and the label."""
+        return [get_size(self.file), self.label, get_size(self.mask)]
 
 
-class PhotoDataset(ListedDataset[PhotoRecord]):
-    """Photos in files.
+def read_labels(file: Path, columns: Sequence[str]) -> list[tuple[str, Label, str | None]]:
+    """Read image, label and split of each complete row of a table; the split may be missing.
 
     Args:
-        name: The format, and which dataset of that format.
-        records: The photos.
-        read_mask: Maps a stored mask to 1 object, 0 background, 255 ignored.
+        file: The table, with a column `image` and perhaps one `split`.
+        columns: The names that the column of labels may have, the best first.
+
+    Raises:
+        WhenceError: The table has no such columns.
     """
-
-    def __init__(
-        self, name: str, records: dict[str, PhotoRecord], read_mask: MaskReader = np.asarray
-    ) -> None:
-        super().__init__(name, records)
-        self._read_mask = read_mask
-
-    @override
-    def _read_sample(self, name: str, record: PhotoRecord) -> Sample:
-        if record.file is None:
-            raise WhenceError(f"The photo of '{name}' is not there.")
-        photo = read_image(record.file)
-        if record.masked and record.mask is None:
-            raise WhenceError(f"The photo '{name}' has no mask.")
-        mask = None
-        if record.mask is not None:
-            with warnings.catch_warnings():
-                # Pillow warns of images that are large but that it opens all the same.
-                warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-                drawn = _open_mask(record.mask, self._read_mask)
-                mask = _fit_mask(drawn, record.mask, record.file, photo)
-        return Sample(name, photo, record.label, mask)
-
-    @override
-    def _list_facts(self, record: PhotoRecord) -> list[JsonValue]:
-        return [get_size(record.file), record.label, get_size(record.mask)]
+    table = read_table(file, ("image",))
+    label = table.find_column(columns) if table is not None else None
+    if table is None or label is None:
+        raise WhenceError(f"'{file}' has no columns 'image' and one of {', '.join(columns)}.")
+    split = table.find_column(("split",))
+    return [
+        (row[table.key].strip(), parse_label(row[label]), None if split is None else row[split])
+        for row in table.list_whole_rows()
+    ]
 
 
-def _open_mask(path: Path, read_mask: MaskReader) -> Pixels:
+def _read_mask(path: Path, decode: Callable[[Image.Image], Mask]) -> Mask:
     if not is_file(path):
         raise WhenceError(f"The mask '{path}' is not there, or may not be read.")
     if path.suffix.lower() in (".jpg", ".jpeg"):
         raise WhenceError(f"The mask '{path}' is a JPEG, whose values are not exact; use PNG.")
     try:
         with Image.open(path) as image:
-            return read_mask(ImageOps.exif_transpose(image))
+            return decode(ImageOps.exif_transpose(image))
     except WhenceError:
         raise
     except Image.DecompressionBombError:
@@ -90,8 +95,8 @@ def _open_mask(path: Path, read_mask: MaskReader) -> Pixels:
         raise WhenceError(f"The mask '{path}' is damaged or is no image.") from error
 
 
-def _fit_mask(mask: Pixels, path: Path, file: Path, photo: Image.Image) -> Pixels:
-    """Resize a mask to the photo, which is smaller than its file if that was very large."""
+def _resize(mask: Mask, path: Path, file: Path, photo: Image.Image) -> Mask:
+    """Scale the mask to the photo, which is smaller than its file if that is very large."""
     height, width = mask.shape
     if (width, height) == photo.size:
         return mask
@@ -104,7 +109,7 @@ def _fit_mask(mask: Pixels, path: Path, file: Path, photo: Image.Image) -> Pixel
 
 
 def _read_upright_size(file: Path) -> tuple[int, int]:
-    with Image.open(file) as stored:
-        width, height = stored.size
-        on_its_side = stored.getexif().get(ExifTags.Base.Orientation) in (5, 6, 7, 8)
-    return (height, width) if on_its_side else (width, height)
+    with Image.open(file) as image:
+        width, height = image.size
+        is_turned = image.getexif().get(ExifTags.Base.Orientation) in (5, 6, 7, 8)
+    return (height, width) if is_turned else (width, height)

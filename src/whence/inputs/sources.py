@@ -168,8 +168,7 @@ def _read_rows(file: Path) -> list[Source]:
         WhenceError: It cannot be read, or no column of it holds texts.
     """
     table = read_table(file, TEXT_COLUMNS)
-    at = None if table is None else table.find_column(TEXT_COLUMNS)
-    if table is None or at is None or not table.rows:
+    if table is None or not table.rows:
         raise WhenceError(
             f"The table '{file}' has no texts: its header names no column "
             f"{', '.join(TEXT_COLUMNS)}, or nothing stands below."
@@ -177,7 +176,7 @@ def _read_rows(file: Path) -> list[Source]:
     name = os.fsencode(file.name).decode("utf-8", "replace")
     titles = [f"{name}, row {number}" for number in range(1, len(table.rows) + 1)]
     return [
-        Source("text", text=row[at], row=title)
+        Source("text", text=row[table.key], row=title)
         if table.is_whole(row)
         else Source("text", row=title, problem="It has too few or too many fields.")
         for title, row in zip(titles, table.rows, strict=True)

@@ -24,18 +24,24 @@ class DelimitedTable:
     Attributes:
         columns: The names of the columns, in lower case.
         rows: The fields of each row; a damaged row has too few or too many.
+        key: The position of the column that `read_table` was asked for.
     """
 
     columns: list[str]
     rows: list[list[str]]
+    key: int
 
     def find_column(self, names: Sequence[str]) -> int | None:
         """Find the position of the first of these columns that the table has."""
-        return next((self.columns.index(name) for name in names if name in self.columns), None)
+        return _find_first(self.columns, names)
 
     def is_whole(self, row: list[str]) -> bool:
         """Whether a row has a field for each column."""
         return len(row) == len(self.columns)
+
+    def list_whole_rows(self) -> list[list[str]]:
+        """List the rows that have a field for each column."""
+        return [row for row in self.rows if self.is_whole(row)]
 
 
 def read_table(path: Path, names: Sequence[str]) -> DelimitedTable | None:
@@ -59,7 +65,7 @@ def read_table(path: Path, names: Sequence[str]) -> DelimitedTable | None:
     if separator is None:
         return None
     best: DelimitedTable | None = None
-    for table in _read_ways(content, separator):
+    for table in _parse_tables(content, separator, names):
         if table.rows and all(map(table.is_whole, table.rows)):
             return table
         best = best or table
@@ -92,16 +98,23 @@ def _find_separator(content: str, names: Sequence[str]) -> str | None:
     return best if counts[best] > 1 else _NONE
 
 
-def _read_ways(content: str, separator: str) -> Iterator[DelimitedTable]:
-    """Read the table with quotes strictly as in CSV; without quotes; with any quotes."""
+def _parse_tables(content: str, separator: str, names: Sequence[str]) -> Iterator[DelimitedTable]:
+    """Parse the table with quotes strictly as in CSV; without quotes; with any quotes."""
     for options in ({"strict": True}, {"quoting": csv.QUOTE_NONE}, {}):
         lines = csv.reader(io.StringIO(content, newline=""), delimiter=separator, **options)
         try:
             rows = [row for row in lines if row]
         except csv.Error:
             continue
-        yield DelimitedTable(_parse_columns(rows[0]), rows[1:])
+        columns = _parse_columns(rows[0])
+        key = _find_first(columns, names)
+        if key is not None:  # a quote taken as a character is part of a column's name
+            yield DelimitedTable(columns, rows[1:], key)
 
 
 def _parse_columns(header: Sequence[str]) -> list[str]:
     return [column.strip().lower() for column in header]
+
+
+def _find_first(columns: list[str], names: Sequence[str]) -> int | None:
+    return next((columns.index(name) for name in names if name in columns), None)
