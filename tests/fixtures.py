@@ -72,3 +72,12 @@ def report():
         return result
 
     return run
+
+
+@pytest.fixture
+def two_photos(tmp_path, monkeypatch, embedded):
+    """A folder to work in, with two photos."""
+    monkeypatch.chdir(tmp_path)
+    photo().save("one.png")
+    photo(30, 50, seed=1).save("two.jpg")
+    return tmp_path

@@ -61,8 +61,8 @@ Memory = Annotated[
     float | None,
     typer.Option(
         metavar="GIB",
-        help="Gibibytes to keep for the way back, or for methods of many passes; if left out, "
-        "half of a GPU's free memory (for the way back at most 4), or 2 on a CPU.",
+        help="Gibibytes to keep for the backward pass, or for methods of many passes; if left out, "
+        "half of a GPU's free memory (for the backward pass at most 4), or 2 on a CPU.",
     ),
 ]
 Compile = Annotated[
@@ -70,9 +70,9 @@ Compile = Annotated[
     typer.Option(
         "--compile",
         help="Compile explanations of batches of one shape (on a CPU, a C++ compiler is needed). "
-        "The second batch takes a minute or two longer, for each method, and those after it are "
-        "faster, most of all on a GPU. It pays for thousands of photos of one size as the model "
-        "takes them, or texts of one length; batches of another shape run as without it.",
+        "The first full batch takes a minute or two longer, for each method, and those after it "
+        "are faster, most of all on a GPU. It pays for thousands of photos of one size as the "
+        "model takes them, or texts of its full length; other batches run as without it.",
     ),
 ]
 PrecisionName = Annotated[

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -194,8 +195,11 @@ class _BatchExplainer:
     def _explain_group(self, group: dict[int, PreparedBatch]) -> Iterator[ExplainedInput]:
         parts = list(group.values())
         batch = parts[0] if len(parts) == 1 else join_batches(parts, self.loaded.tokenizer)
+        loaded = self.loaded if self._is_common(batch) else self._eager
         try:
-            by_label = {one.label: self._explain(batch, one) for one in self.settings.methods}
+            by_label = {
+                one.label: self._explain(loaded, batch, one) for one in self.settings.methods
+            }
         except WhenceError as error:
             if len(group) == 1 and not self.has_succeeded:
                 # Nothing is known to work: the model or the settings are wrong, not this input.
@@ -211,10 +215,26 @@ class _BatchExplainer:
             selected = {label: select_sample(one, sample, batch) for label, one in by_label.items()}
             yield ExplainedInput(index, self.loaded, selected, prepared)
 
-    def _explain(self, batch: PreparedBatch, method: MethodSpecification) -> Explanation:
+    def _is_common(self, batch: PreparedBatch) -> bool:
+        """Whether other batches have this shape: full ones of photos, or of texts that were cut."""
+        if len(batch.contents) < self.settings.batch:
+            return False
+        if isinstance(batch.inputs, torch.Tensor):
+            return True
+        length: int = batch.inputs["input_ids"].shape[1]
+        return length == getattr(self.loaded.preprocessor, "max_length", None)
+
+    @cached_property
+    def _eager(self) -> LoadedModel:
+        """The model for batches of rare shapes, for which nothing is compiled."""
+        return self.loaded.to_eager() if self.settings.compile else self.loaded
+
+    def _explain(
+        self, loaded: LoadedModel, batch: PreparedBatch, method: MethodSpecification
+    ) -> Explanation:
         settings = self.settings
         try:
-            return self.loaded.explain(
+            return loaded.explain(
                 batch,
                 **settings.target_arguments(),
                 **method.explain_arguments(),
