@@ -36,7 +36,7 @@ from whence.layout import Layout, find_layout
 from whence.methods.gae import Gae
 from whence.methods.tiba import Tiba
 from whence.methods.whence import Whence
-from whence.metrics.curves import area_under_curve, class_curves
+from whence.metrics.curves import area_under_curve, compute_curves
 from whence.metrics.deletion import FRACTIONS, Order, count_units, delete_in_order, rank_units
 from whence.metrics.pixels import upsample_maps
 from whence.metrics.segmentation import compare_with_masks, pool_figures
@@ -260,7 +260,7 @@ def perturbation(loaded: LoadedModel, photos: Sequence[PreparedPhoto]) -> Figure
             torch.arange(len(maps)),
             chunk_size=choose_chunk_size(loaded),
         )
-        return area_under_curve(class_curves(logits, labels)["accuracy"], steps).cpu()
+        return area_under_curve(compute_curves(logits, labels)["accuracy"], steps).cpu()
 
     figures: Figures = {}
     for which, classes in (("predicted", predicted), ("target", labels)):

@@ -4,7 +4,7 @@ import numpy as np
 from PIL import Image
 
 from whence.benchmark import build_protocol
-from whence.benchmark.charts import draw_chart, mean_curves
+from whence.benchmark.charts import average_curves, draw_chart
 from whence.benchmark.columns import to_columns
 
 COLUMN = "negative_predicted_logit"
@@ -25,7 +25,7 @@ def colors_of(png):
 def test_curves_are_means():
     results = results_of("a", "b", "c")
     (curve,) = build_protocol("perturbation", {}).list_curves(results)
-    means = mean_curves(curve, results)
+    means = average_curves(curve, results)
     assert {name: line.tolist() for name, line in means.items()} == {
         "a": [0.0] * 10,
         "b": [-1.0] * 10,

@@ -11,7 +11,7 @@ def test_curves_and_areas_are_plain_sums():
     logits = torch.randn(5, 10, 4)
     logits[0, 0] = 1.0  # a tie: the first class wins
     labels = torch.tensor([0, 1, 2, 3, 0])
-    found = c.class_curves(logits, labels)
+    found = c.compute_curves(logits, labels)
     fractions = (0.0, *FRACTIONS)
     for n, label in enumerate(labels.tolist()):
         total = 0.0
@@ -50,13 +50,13 @@ def test_the_area_between_is_positive_for_scores_that_find_what_counts():
 
 def test_accuracy_may_be_against_another_class():
     logits = torch.tensor([[[2.0, 1.0, 0.0]], [[0.0, 1.0, 2.0]]])
-    found = c.class_curves(logits, torch.tensor([1, 1]), torch.tensor([0, 0]))
+    found = c.compute_curves(logits, torch.tensor([1, 1]), torch.tensor([0, 0]))
     assert found["accuracy"].tolist() == [[1], [0]]
     assert found["logit"].tolist() == [[1], [1]]
 
 
 def test_classes_that_hold_at_once_have_sigmoids():
-    found = c.class_curves(torch.tensor([[[2.0, 1.0]]]), torch.tensor([1]), multi_label=True)
+    found = c.compute_curves(torch.tensor([[[2.0, 1.0]]]), torch.tensor([1]), multi_label=True)
     assert float(found["probability"]) == pytest.approx(1 / (1 + np.exp(-1)))
 
 
@@ -64,8 +64,8 @@ def test_bad_requests_are_refused():
     for call in (
         lambda: c.area_under_curve(torch.zeros(2, 5), FRACTIONS),
         lambda: c.area_under_curve(torch.zeros(2), (0.5, 0.5)),
-        lambda: c.class_curves(torch.zeros(2, 3, 4), torch.tensor([0, 4])),
-        lambda: c.class_curves(torch.zeros(2, 3, 4), torch.tensor([0])),
+        lambda: c.compute_curves(torch.zeros(2, 3, 4), torch.tensor([0, 4])),
+        lambda: c.compute_curves(torch.zeros(2, 3, 4), torch.tensor([0])),
     ):
         with pytest.raises(WhenceError):
             call()

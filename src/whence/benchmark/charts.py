@@ -31,7 +31,7 @@ _DPI = 160
 Floats = NDArray[np.float64]
 
 
-def mean_curves(curve: Curve, results: Mapping[str, Columns]) -> dict[str, Floats]:
+def average_curves(curve: Curve, results: Mapping[str, Columns]) -> dict[str, Floats]:
     """Average a curve over samples, for each method that has it."""
     means = {}
     for method, columns in results.items():
@@ -46,7 +46,7 @@ def mean_curves(curve: Curve, results: Mapping[str, Columns]) -> dict[str, Float
 
 def draw_chart(curves: Sequence[Curve], results: Mapping[str, Columns], title: str) -> bytes | None:
     """Draw a panel for each curve with one legend, as PNG; None if there is nothing to draw."""
-    panels = [(curve, means) for curve in curves if (means := mean_curves(curve, results))]
+    panels = [(curve, means) for curve in curves if (means := average_curves(curve, results))]
     if not panels:
         return None
     columns = min(2, len(panels))

@@ -166,7 +166,7 @@ def _compute_column(
     sign = 1 if metric.better == "higher" else -1
     best = max(intervals, key=lambda method: sign * intervals[method].estimate)
     others = [method for method in columns if method != best]
-    own = {method: _values_of_samples(metric, one) for method, one in columns.items()}
+    own = {method: _linearize(metric, one) for method, one in columns.items()}
     tests = [paired_test(own[other], own[best], draws, seed).p_value for other in others]
     p_values: dict[str, float | None] = {
         other: float(p) for other, p in zip(others, adjust_p_values(tests), strict=True)
@@ -191,7 +191,7 @@ def _compute_interval(metric: Metric, values: Floats, seed: int, draws: int) -> 
     return bootstrap_ratio(above, below, resamples=draws, seed=seed)
 
 
-def _values_of_samples(metric: Metric, values: Floats) -> Floats:
+def _linearize(metric: Metric, values: Floats) -> Floats:
     r"""A value of each sample whose mean is the figure.
 
     A pooled figure :math:`r = \sum a_i / \sum b_i` has none; to first order a sample moves it by

@@ -23,7 +23,7 @@ from whence.faithfulness.photos import PhotoUnits
 from whence.faithfulness.result import STEPS, Faithfulness, InputUnits, MethodCurves
 from whence.faithfulness.texts import TextUnits
 from whence.inputs import read_input
-from whence.metrics.curves import class_curves
+from whence.metrics.curves import compute_curves
 from whence.metrics.deletion import FRACTIONS, Progress, count_units, delete_in_order, rank_units
 from whence.models import LoadedModel, PreparedBatch, load
 from whence.models.forward import choose_chunk_size
@@ -97,7 +97,7 @@ def measure(
     _check(loaded, prepared, explanations, draws)
     units: InputUnits = (PhotoUnits if loaded.kind == "image" else TextUnits)(loaded, prepared)
     first = next(iter(explanations.values()))
-    scores = torch.cat([units.scores(one) for one in explanations.values()])
+    scores = torch.cat([units.score(one) for one in explanations.values()])
     drawn = units.draw_scores(draws, seed, first).to(scores)
     orders = (rank_units(scores, "highest"), rank_units(scores, "lowest"))
     ranks = torch.cat([*orders, rank_units(drawn, "highest")]).int()
@@ -117,7 +117,7 @@ def measure(
         ):
             at, opposite, random = len(curves), len(scores) + len(curves), 2 * len(scores)
             classes = torch.full((len(ranks),), target, device=logits.device)
-            chances = class_curves(logits, classes, multi_label=explanation.multi_label)
+            chances = compute_curves(logits, classes, multi_label=explanation.multi_label)
             values = chances["probability"].cpu()
             by_order = {"most": ranks[at], "least": ranks[opposite]}
             curves.append(

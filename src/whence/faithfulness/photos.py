@@ -55,7 +55,7 @@ class PhotoRunner:
         return compute_logits(self.loaded, self.delete(deleted, photos))
 
     def delete(self, deleted: Tensor, photos: Tensor) -> Tensor:
-        """The model's input (rows, 3, height, width) without the deleted units."""
+        """Delete units: the model's input (rows, 3, height, width) without them."""
         if self.grid is None:
             hidden = deleted.reshape(-1, *self.size)
         else:
@@ -73,13 +73,13 @@ class PhotoUnits:
             raise WhenceError(f"The input of '{loaded.name}' is no photo.")
         self.run = PhotoRunner(loaded, prepared.inputs)
 
-    def scores(self, explanation: Explanation) -> Tensor:
-        """Scores of pixels, (classes, units)."""
+    def score(self, explanation: Explanation) -> Tensor:
+        """Score pixels, (classes, units)."""
         height, width = self.run.size
         return explanation.heatmap(self.run.size).reshape(-1, height * width)
 
     def draw_scores(self, draws: int, seed: int, explanation: Explanation) -> Tensor:
-        """Random scores, (draws, units)."""
+        """Draw random scores, (draws, units)."""
         # Drawn for patches and upsampled as maps are: single black pixels would be another test.
         if explanation.grid is None:
             raise WhenceError("The explanation has no grid of patches, which random orders need.")
@@ -87,11 +87,11 @@ class PhotoUnits:
         return upsample_maps(drawn, self.run.size).flatten(1)
 
     def arrange(self, deleted: Tensor) -> Tensor:
-        """Deleted pixels as (height, width)."""
+        """Arrange deleted pixels as (height, width)."""
         return deleted.reshape(self.run.size)
 
     def render(self, deleted: Tensor) -> Image.Image:
-        """The photo without the deleted pixels (units,), as the model sees it."""
+        """Render the photo without the deleted pixels (units,), as the model sees it."""
         device = self.run.pixels.device
         one = torch.zeros(1, dtype=torch.long, device=device)
         pixels = self.run.delete(deleted[None].to(device), one)[0]

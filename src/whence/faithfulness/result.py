@@ -30,17 +30,17 @@ class InputUnits(Protocol):
     def run(self) -> Run:
         """Runs the model without deleted units."""
 
-    def scores(self, explanation: Explanation) -> Tensor:
-        """Scores of the units, (classes, units)."""
+    def score(self, explanation: Explanation) -> Tensor:
+        """Score the units, (classes, units)."""
 
     def draw_scores(self, draws: int, seed: int, explanation: Explanation) -> Tensor:
-        """Random scores, (draws, units)."""
+        """Draw random scores, (draws, units)."""
 
     def arrange(self, deleted: Tensor) -> Tensor:
-        """Deleted units (units,) in the shape of the input."""
+        """Arrange deleted units (units,) in the shape of the input."""
 
     def render(self, deleted: Tensor) -> Image.Image | str:
-        """The input without the deleted units (units,), for people to see."""
+        """Render the input without the deleted units (units,), for people to see."""
 
 
 @dataclass(frozen=True)

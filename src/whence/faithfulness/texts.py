@@ -37,8 +37,8 @@ class TextUnits:
         self.text: str = prepared.contents[0][: max(end for _, end in self.spans)]
         self.words: tuple[str, ...] | None = tuple(self.text[a:b].strip() for a, b in self.spans)
 
-    def scores(self, explanation: Explanation) -> Tensor:
-        """Scores of words, summed over their tokens, (classes, units)."""
+    def score(self, explanation: Explanation) -> Tensor:
+        """Score words by the sum over their tokens, (classes, units)."""
         tokens = explanation.scores.reshape(-1, explanation.scores.shape[-1]).double()
         if tokens.shape[1] != len(self.word_ids):
             raise WhenceError(
@@ -49,11 +49,11 @@ class TextUnits:
         return tokens @ torch.tensor(members, dtype=tokens.dtype, device=tokens.device).T
 
     def draw_scores(self, draws: int, seed: int, explanation: Explanation) -> Tensor:  # noqa: ARG002
-        """Random scores, (draws, units)."""
+        """Draw random scores, (draws, units)."""
         return SeededRandom(seed).draw_uniform(draws, len(self.spans))
 
     def arrange(self, deleted: Tensor) -> Tensor:
-        """Deleted words as (words,)."""
+        """Arrange deleted words as (words,)."""
         return deleted
 
     def run(self, deleted: Tensor, texts: Tensor) -> Tensor:  # noqa: ARG002
@@ -68,7 +68,7 @@ class TextUnits:
         return compute_logits(self.loaded, batch.to(self.loaded.device))
 
     def render(self, deleted: Tensor) -> str:
-        """The text without the deleted words (units,)."""
+        """Render the text without the deleted words (units,)."""
         if not deleted.any():
             return self.text
         letters = list(self.text)

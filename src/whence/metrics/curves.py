@@ -26,7 +26,7 @@ class ClassCurves(TypedDict):
     logit: Tensor
 
 
-def class_curves(
+def compute_curves(
     logits: Tensor, classes: Tensor, labels: Tensor | None = None, multi_label: bool = False
 ) -> ClassCurves:
     """Compute accuracy, probability and logit of a class at each step.

@@ -57,7 +57,7 @@ def bootstrap_mean(
         seed: Of the generator.
     """
     columns = _to_array(values, 1)[:, None]
-    return _interval(columns, lambda sums: sums[:, 0] / len(columns), level, resamples, seed)
+    return _bootstrap(columns, lambda sums: sums[:, 0] / len(columns), level, resamples, seed)
 
 
 def bootstrap_ratio(
@@ -94,7 +94,7 @@ def bootstrap_ratio(
         means = np.divide(parts, wholes, out=np.zeros_like(parts), where=wholes > 0).mean(1)
         return np.asarray(means)
 
-    return _interval(np.concatenate([above, below], 1), pooled, level, resamples, seed)
+    return _bootstrap(np.concatenate([above, below], 1), pooled, level, resamples, seed)
 
 
 def paired_test(one: Numbers, other: Numbers, resamples: int = 10_000, seed: int = 0) -> PairedTest:
@@ -118,7 +118,7 @@ def paired_test(one: Numbers, other: Numbers, resamples: int = 10_000, seed: int
     # Sums in another order differ by rounding: what is equal on paper has to count as equal.
     least = abs(total) - 1e-12 * np.abs(differences).sum()
     exact = number <= EXACT
-    signs = _all_signs(number) if exact else _random_signs(number, resamples, seed)
+    signs = _list_signs(number) if exact else _draw_signs(number, resamples, seed)
     as_far = sum(int((np.abs(flips @ differences) >= least).sum()) for flips in signs)
     share = as_far / 2**number if exact else (as_far + 1) / (resamples + 1)
     return PairedTest(float(total / number), float(share))
@@ -159,7 +159,7 @@ def _to_array(numbers: Numbers, dimensions: int | None) -> _Floats:
     return found
 
 
-def _interval(
+def _bootstrap(
     columns: _Floats,
     statistic: Callable[[_Floats], _Floats],
     level: float,
@@ -188,12 +188,12 @@ def _split_rows(rows: int, width: int) -> Iterator[int]:
         yield min(step, rows - start)
 
 
-def _all_signs(number: int) -> Iterator[_Floats]:
+def _list_signs(number: int) -> Iterator[_Floats]:
     bits = np.arange(2**number)[:, None] >> np.arange(number) & 1
     yield np.where(bits, -1.0, 1.0)
 
 
-def _random_signs(number: int, resamples: int, seed: int) -> Iterator[_Floats]:
+def _draw_signs(number: int, resamples: int, seed: int) -> Iterator[_Floats]:
     generator = np.random.default_rng(seed)
     for rows in _split_rows(resamples, number):
         bits = generator.integers(0, 2, (rows, number), dtype=np.int8)

@@ -27,7 +27,7 @@ from whence.errors import WhenceError
 from whence.explanation import Explanation
 from whence.faithfulness.photos import PhotoRunner
 from whence.methods import MethodSpecification
-from whence.metrics.curves import area_under_curve, class_curves
+from whence.metrics.curves import area_under_curve, compute_curves
 from whence.metrics.deletion import FRACTIONS, Order, count_units, delete_in_order, rank_units
 from whence.metrics.pixels import Fill
 from whence.models import LoadedModel
@@ -182,7 +182,7 @@ class PerturbationProtocol(BenchmarkProtocol[PreparedPhoto]):
         """Add curves and areas of a class to the rows of its photos."""
         areas = {}
         for order, of_order in zip(_ORDERS, logits, strict=True):
-            curves = class_curves(of_order, classes, references)
+            curves = compute_curves(of_order, classes, references)
             steps = len(_STEPS)
             start = f"{order}_{which}"
             accuracy, probability = curves["accuracy"][:, :steps], curves["probability"]
@@ -206,7 +206,7 @@ class PerturbationProtocol(BenchmarkProtocol[PreparedPhoto]):
     @override
     def list_metrics(self, results: Mapping[str, Columns]) -> list[Metric]:
         found = [
-            Metric(f"{order}, {which}", (f"{order}_{which}_auc",), _better(order))
+            Metric(f"{order}, {which}", (f"{order}_{which}_auc",), _better_direction(order))
             for which in _CLASSES
             for order in _ORDERS
         ]
@@ -215,7 +215,7 @@ class PerturbationProtocol(BenchmarkProtocol[PreparedPhoto]):
             for which in _CLASSES
         ]
         found += [
-            Metric(f"{kind}, {which}", (f"{kind}_{which}",), _better(order))
+            Metric(f"{kind}, {which}", (f"{kind}_{which}",), _better_direction(order))
             for which in _CLASSES
             for kind, order in (("deletion", "positive"), ("insertion", "negative"))
         ]
@@ -223,7 +223,7 @@ class PerturbationProtocol(BenchmarkProtocol[PreparedPhoto]):
             Metric(
                 f"{order}, {which}, probability",
                 (f"{order}_{which}_probability_auc",),
-                _better(order),
+                _better_direction(order),
                 shown=False,
             )
             for which in _CLASSES
@@ -272,7 +272,7 @@ class PerturbationProtocol(BenchmarkProtocol[PreparedPhoto]):
         return notes
 
 
-def _better(order: str) -> Literal["higher", "lower"]:
+def _better_direction(order: str) -> Literal["higher", "lower"]:
     return "lower" if order == "positive" else "higher"
 
 

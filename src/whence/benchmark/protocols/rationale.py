@@ -26,7 +26,7 @@ from whence.errors import WhenceError
 from whence.explanation import Explanation
 from whence.layout import Tokens
 from whence.methods import MethodSpecification
-from whence.metrics.curves import class_curves
+from whence.metrics.curves import compute_curves
 from whence.metrics.deletion import count_units, delete_in_order, rank_units
 from whence.metrics.rationale import (
     KS,
@@ -149,9 +149,9 @@ class RationaleProtocol(BenchmarkProtocol["Sample"]):
             torch.arange(len(samples)).repeat(2),
             chunk_size=choose_chunk_size(loaded),
         )
-        chances = class_curves(logits, targets.repeat(2))["probability"].cpu()
+        chances = compute_curves(logits, targets.repeat(2))["probability"].cpu()
         without, only = chances.reshape(2, len(samples), -1)
-        full = class_curves(explanation.logits[:, None], targets)["probability"][:, 0].cpu()
+        full = compute_curves(explanation.logits[:, None], targets)["probability"][:, 0].cpu()
         columns = {
             "probability": full,
             "comprehensiveness": comprehensiveness(full, without),
