@@ -23,11 +23,7 @@ def has_layout(path: Path) -> bool:
 
 
 def open_dataset(path: Path, split: str | None) -> Dataset:
-    """Open the texts of a table, named by its file and the number of their row.
-
-    Raises:
-        WhenceError: There is no table, or none of that split, or it holds no texts.
-    """
+    """Open the texts of a table, named by its file and the number of their row."""
     file = _find_table(path, split)
     if file is None:
         which = "table" if split is None else f"{split}.tsv or {split}.csv"

@@ -6,8 +6,9 @@ DeYoung et al., "ERASER: a benchmark to evaluate rationalized NLP models", ACL 2
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -31,11 +32,7 @@ def has_layout(path: Path) -> bool:
 
 
 def open_dataset(path: Path, split: str | None) -> Dataset:
-    """Open the annotated texts of a split; without one, of the first of test, val, train.
-
-    Raises:
-        WhenceError: There is no such split, or it holds no annotation.
-    """
+    """Open the annotated texts of a split; without one, of the first of test, val, train."""
     if path.suffix == ".jsonl" and is_file(path):
         path, split = path.parent, split or path.stem
     splits = [name for name in _SPLITS if is_file(path / f"{name}.jsonl")]
@@ -52,8 +49,7 @@ def open_dataset(path: Path, split: str | None) -> Dataset:
     records: dict[str, AnnotationRecord] = {}
     for number, line in enumerate(lines, 1):
         if line.strip():
-            name = _make_unique(_name_annotation(line, number), records)
-            records[name] = AnnotationRecord(line, documents)
+            records[_name_annotation(line, number, records)] = AnnotationRecord(line, documents)
     if not records:
         raise WhenceError(f"'{file}' is empty.")
     return Dataset(f"eraser-{path.absolute().name}-{split}", records, "text")
@@ -156,13 +152,8 @@ class AnnotationRecord:
                 )
             evidence.add((offset + start, offset + end))
         label = annotation.get("classification")
-        return Sample(
-            name,
-            " ".join(words),
-            None if label is None else str(label),
-            words=tuple(words),
-            evidence=tuple(sorted(evidence)),
-        )
+        text, label = " ".join(words), None if label is None else str(label)
+        return Sample(name, text, label, words=tuple(words), evidence=tuple(sorted(evidence)))
 
     def list_facts(self) -> list[object]:
         """Return a hash of the line and the sizes of the documents."""
@@ -188,20 +179,14 @@ def _parse_annotation(line: str) -> Annotation | None:
     return annotation if is_valid else None
 
 
-def _name_annotation(line: str, number: int) -> str:
+def _name_annotation(line: str, number: int, names: Container[str]) -> str:
+    """Return the id of an annotation, with a number appended if another has the same."""
     annotation = _parse_annotation(line)
-    if annotation is None:
-        return f"line {number}"
+    identity = f"line {number}" if annotation is None else str(annotation["annotation_id"])
     # JSON can spell half of a letter, which no file takes.
-    return str(annotation["annotation_id"]).encode("utf-8", "backslashreplace").decode()
-
-
-def _make_unique(name: str, names: dict[str, AnnotationRecord]) -> str:
-    candidate, number = name, 1
-    while candidate in names:
-        number += 1
-        candidate = f"{name}-{number}"
-    return candidate
+    name = identity.encode("utf-8", "backslashreplace").decode()
+    candidates = (f"{name}-{copy}" for copy in itertools.count(2))
+    return name if name not in names else next(one for one in candidates if one not in names)
 
 
 def _parse_spans(annotation: Annotation, name: str) -> Iterator[tuple[str, int, int]]:

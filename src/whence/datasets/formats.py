@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 from whence._util.files import exists, is_folder
 from whence.datasets import (
@@ -31,7 +32,7 @@ class DatasetFormat:
         layout: The files and folders of the layout, in words.
         source: Where to get such a dataset.
         has_layout: Whether a file or folder is in this layout.
-        open: Opens a split of the dataset at a path.
+        open: Opens a split of the dataset at a path; WhenceError if there is no such split.
     """
 
     layout: str
@@ -40,43 +41,32 @@ class DatasetFormat:
     open: Callable[[Path, str | None], Dataset]
 
 
+def _make_format(module: ModuleType, layout: str, source: str) -> DatasetFormat:
+    return DatasetFormat(layout, source, module.has_layout, module.open_dataset)
+
+
 # In the order in which they are tried: the most specific layout first.
 FORMATS: dict[str, DatasetFormat] = {
-    "imagenet_segmentation": DatasetFormat(
+    "imagenet_segmentation": _make_format(
+        imagenet_segmentation,
         "gtsegs_ijcv.mat",
         "http://calvin-vision.net/bigstuff/proj-imagenet/data/gtsegs_ijcv.mat",
-        imagenet_segmentation.has_layout,
-        imagenet_segmentation.open_dataset,
     ),
-    "eraser": DatasetFormat(
-        "test.jsonl and docs/ or docs.jsonl",
-        "https://www.eraserbenchmark.com",
-        eraser.has_layout,
-        eraser.open_dataset,
+    "eraser": _make_format(
+        eraser, "test.jsonl and docs/ or docs.jsonl", "https://www.eraserbenchmark.com"
     ),
-    "pets": DatasetFormat(
-        "images/ and annotations/trimaps/",
-        "https://www.robots.ox.ac.uk/~vgg/data/pets/",
-        pets.has_layout,
-        pets.open_dataset,
+    "pets": _make_format(
+        pets, "images/ and annotations/trimaps/", "https://www.robots.ox.ac.uk/~vgg/data/pets/"
     ),
-    "masks": DatasetFormat(
-        "images/ and masks/", "photos of your own", masks.has_layout, masks.open_dataset
+    "masks": _make_format(masks, "images/ and masks/", "photos of your own"),
+    "imagenet_boxes": _make_format(
+        imagenet_boxes, "val/ and Annotations/ with XML files", _IMAGENET
     ),
-    "imagenet_boxes": DatasetFormat(
-        "val/ and Annotations/ with XML files",
-        _IMAGENET,
-        imagenet_boxes.has_layout,
-        imagenet_boxes.open_dataset,
-    ),
-    "imagenet": DatasetFormat(
-        "val/CLASS/*.JPEG", _IMAGENET, imagenet.has_layout, imagenet.open_dataset
-    ),
-    "csv": DatasetFormat(
+    "imagenet": _make_format(imagenet, "val/CLASS/*.JPEG", _IMAGENET),
+    "csv": _make_format(
+        csv_texts,
         "a .csv or .tsv with a column text, sentence or review",
         "texts of your own, or SST-2 of https://gluebenchmark.com",
-        csv_texts.has_layout,
-        csv_texts.open_dataset,
     ),
 }
 

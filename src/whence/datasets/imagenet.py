@@ -24,11 +24,7 @@ def has_layout(path: Path) -> bool:
 
 
 def open_dataset(path: Path, split: str | None) -> Dataset:
-    """Open the photos of a split, labelled by their folders.
-
-    Raises:
-        WhenceError: There is no such split, or there are no class folders.
-    """
+    """Open the photos of a split, labelled by their folders."""
     folder = _find_photo_folder(path, split)
     if folder is None:
         what = "no folders of classes" if split is None else f"no split '{split}'"

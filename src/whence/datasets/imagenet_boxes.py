@@ -39,11 +39,7 @@ def has_layout(path: Path) -> bool:
 
 
 def open_dataset(path: Path, split: str | None) -> Dataset:
-    """Open the photos that have boxes.
-
-    Raises:
-        WhenceError: The photos or the boxes are not there, or do not belong together.
-    """
+    """Open the photos that have boxes."""
     photos, annotations = _find_photo_folder(path, split), _find_annotation_folder(path, split)
     if photos is None or annotations is None:
         missing = "photos" if photos is None else "folder 'Annotations'"
@@ -118,24 +114,21 @@ def _read_bytes(file: Path) -> bytes:
     return content
 
 
-def _parse_number(element: ElementTree.Element, path: str) -> float:
-    number = float(element.findtext(path) or "")
-    if not math.isfinite(number):
-        raise ValueError(path)
-    return number
+def _parse_numbers(element: ElementTree.Element, *paths: str) -> list[float]:
+    numbers = [float(element.findtext(path) or "") for path in paths]
+    if not all(map(math.isfinite, numbers)):
+        raise ValueError(paths)
+    return numbers
 
 
 def _parse_box(element: ElementTree.Element) -> Box:
-    left, top, right, bottom = (
-        _parse_number(element, f"bndbox/{edge}") for edge in ("xmin", "ymin", "xmax", "ymax")
-    )
+    edges = (f"bndbox/{edge}" for edge in ("xmin", "ymin", "xmax", "ymax"))
+    left, top, right, bottom = _parse_numbers(element, *edges)
     return left, top, right, bottom
 
 
 def _parse_size(element: ElementTree.Element | None) -> tuple[float, float] | None:
-    if element is None:
-        return None
-    width, height = _parse_number(element, "width"), _parse_number(element, "height")
+    width, height = (0, 0) if element is None else _parse_numbers(element, "width", "height")
     return (width, height) if width > 0 and height > 0 else None
 
 

@@ -33,11 +33,7 @@ def has_layout(path: Path) -> bool:
 
 
 def open_dataset(path: Path, split: str | None) -> Dataset:
-    """Open the photos and masks in the file, named by their position.
-
-    Raises:
-        WhenceError: The file is not there or is another, or a split was asked for.
-    """
+    """Open the photos and masks in the file, named by their position."""
     if split is not None:
         raise WhenceError("imagenet_segmentation has no splits; leave the split out.")
     file = path if is_file(path) else path / FILE

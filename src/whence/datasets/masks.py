@@ -20,29 +20,23 @@ def has_layout(path: Path) -> bool:
 
 
 def open_dataset(path: Path, split: str | None) -> Dataset:
-    """Open the photos in ``images``, with the masks in ``masks``.
-
-    Raises:
-        WhenceError: The folders are not there, or hold no photos, or a split was asked for.
-    """
+    """Open the photos in ``images``, with the masks in ``masks``."""
     if split is not None:
         raise WhenceError("The format masks has no splits; name the folder of one instead.")
     if not has_layout(path):
         raise WhenceError(f"'{path}' has no folders 'images' and 'masks'.")
     images, masks, table = path / "images", path / "masks", path / "labels.csv"
-    mask_files = {_stem_name(file, masks): file for file in list_photos(masks, deep=True)}
+    by_stem = {
+        name_relative(one.with_suffix(""), masks): one for one in list_photos(masks, deep=True)
+    }
     rows = read_labels(table, ("label", "class")) if is_file(table) else []
     labels = {image: label for image, label, _ in rows}
     records = {}
     for file in list_photos(images, deep=True):
-        name, stem = name_relative(file, images), _stem_name(file, images)
+        name, stem = name_relative(file, images), name_relative(file.with_suffix(""), images)
         label = labels.get(name, labels.get(stem))
-        records[name] = PhotoRecord(file, label, mask_files.get(stem), _decode_mask)
+        records[name] = PhotoRecord(file, label, by_stem.get(stem), _decode_mask)
     return Dataset(f"masks-{path.absolute().name}", records)
-
-
-def _stem_name(file: Path, folder: Path) -> str:
-    return name_relative(file.with_suffix(""), folder)
 
 
 def _decode_mask(mask: Image.Image) -> Mask:

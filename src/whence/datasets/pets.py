@@ -33,11 +33,7 @@ def has_layout(path: Path) -> bool:
 
 
 def open_dataset(path: Path, split: str | None) -> Dataset:
-    """Open the photos of a split: ``test`` where there are splits, ``trainval``, or ``all``.
-
-    Raises:
-        WhenceError: There are no such photos.
-    """
+    """Open the photos of a split: ``test`` where there are splits, ``trainval``, or ``all``."""
     path = _find_root(path)
     images, trimaps = path / "images", _find_trimaps(path)
     if not is_folder(images):
