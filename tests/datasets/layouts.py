@@ -9,26 +9,26 @@ from PIL import Image
 from tests.saved import photo
 
 
-def photo_at(path: Path, width: int = 20, height: int = 12, **options: object) -> Path:
+def write_photo(path: Path, width: int = 20, height: int = 12, **options: object) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     photo(width, height).save(path, **options)
     return path
 
 
-def mask_at(path: Path, values: np.ndarray) -> Path:
+def write_mask(path: Path, values: np.ndarray) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(values).save(path)
     return path
 
 
-def text_at(path: Path, *lines: str) -> Path:
+def write_text(path: Path, *lines: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
 
 
-def json_lines(path: Path, *records: object) -> Path:
-    return text_at(path, *map(json.dumps, records))
+def write_json_lines(path: Path, *records: object) -> Path:
+    return write_text(path, *map(json.dumps, records))
 
 
 def break_file(path: Path) -> None:

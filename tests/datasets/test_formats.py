@@ -4,18 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.datasets.layouts import json_lines, mask_at, photo_at, text_at
+from tests.datasets.layouts import write_json_lines, write_mask, write_photo, write_text
 from whence import WhenceError, datasets
 
 
-def refused(message: str, *arguments: object) -> str:
+def refuse(message: str, *arguments: object) -> str:
     with pytest.raises(WhenceError, match=message) as raised:
         datasets.load(*arguments)
     return str(raised.value)
 
 
 def test_what_is_not_there_is_said_in_one_sentence_with_where_to_get_it(tmp_path):
-    said = refused("is not there", tmp_path / "none")
+    said = refuse("is not there", tmp_path / "none")
     assert "image-net.org" in said
     assert "eraserbenchmark.com" in said
     assert "robots.ox.ac.uk" in said
@@ -24,52 +24,52 @@ def test_what_is_not_there_is_said_in_one_sentence_with_where_to_get_it(tmp_path
 
 
 def test_with_a_format_only_its_source_is_named(tmp_path):
-    said = refused("is not there", tmp_path / "none", "pets")
+    said = refuse("is not there", tmp_path / "none", "pets")
     assert "robots.ox.ac.uk" in said
     assert "image-net.org" not in said
 
 
 def test_an_empty_folder(tmp_path):
     (tmp_path / ".DS_Store").touch()
-    assert "image-net.org" in refused("is empty", tmp_path)
+    assert "image-net.org" in refuse("is empty", tmp_path)
 
 
 def test_an_unknown_layout(tmp_path):
-    text_at(tmp_path / "notes.md", "Nothing here.")
-    photo_at(tmp_path / "images" / "alone.png")
-    assert "gtsegs_ijcv.mat" in refused("laid out as no dataset", tmp_path)
-    refused("laid out as no dataset", tmp_path / "notes.md")
+    write_text(tmp_path / "notes.md", "Nothing here.")
+    write_photo(tmp_path / "images" / "alone.png")
+    assert "gtsegs_ijcv.mat" in refuse("laid out as no dataset", tmp_path)
+    refuse("laid out as no dataset", tmp_path / "notes.md")
 
 
 def test_an_unknown_format(tmp_path):
-    assert "imagenet_boxes" in refused("no format 'coco'", tmp_path, "coco")
+    assert "imagenet_boxes" in refuse("no format 'coco'", tmp_path, "coco")
 
 
 @pytest.mark.parametrize("name", datasets.FORMATS)
 def test_a_format_that_was_asked_for_and_is_not_there(name, tmp_path):
-    text_at(tmp_path / "notes.md", "Nothing here.")
-    refused(f"'{tmp_path}'", tmp_path, name)
-    refused(f"'{tmp_path}|no splits", tmp_path, name, "val")
+    write_text(tmp_path / "notes.md", "Nothing here.")
+    refuse(f"'{tmp_path}'", tmp_path, name)
+    refuse(f"'{tmp_path}|no splits", tmp_path, name, "val")
 
 
 def test_names_of_samples_that_are_not_there(tmp_path):
-    photo_at(tmp_path / "cat" / "a.png")
+    write_photo(tmp_path / "cat" / "a.png")
     with pytest.raises(WhenceError, match="imagenet has no sample 'dog/a"):
         datasets.load(tmp_path).read("dog/a.png")
 
 
 def test_each_layout_is_recognised(tmp_path):
-    photo_at(tmp_path / "classes" / "cat" / "a.png")
-    photo_at(tmp_path / "boxes" / "val" / "a.png")
-    text_at(tmp_path / "boxes" / "Annotations" / "val" / "a.xml", "<annotation/>")
-    photo_at(tmp_path / "animals" / "images" / "a.png")
-    mask_at(tmp_path / "animals" / "annotations" / "trimaps" / "a.png", _ones())
-    text_at(tmp_path / "animals" / "annotations" / "xmls" / "a.xml", "<annotation/>")
-    photo_at(tmp_path / "own" / "images" / "a.png")
-    mask_at(tmp_path / "own" / "masks" / "a.png", _ones())
-    json_lines(tmp_path / "task" / "val.jsonl", {"annotation_id": "a"})
-    text_at(tmp_path / "task" / "docs" / "a", "A text .")
-    text_at(tmp_path / "table.csv", "text,label", "Good.,1")
+    write_photo(tmp_path / "classes" / "cat" / "a.png")
+    write_photo(tmp_path / "boxes" / "val" / "a.png")
+    write_text(tmp_path / "boxes" / "Annotations" / "val" / "a.xml", "<annotation/>")
+    write_photo(tmp_path / "animals" / "images" / "a.png")
+    write_mask(tmp_path / "animals" / "annotations" / "trimaps" / "a.png", make_ones())
+    write_text(tmp_path / "animals" / "annotations" / "xmls" / "a.xml", "<annotation/>")
+    write_photo(tmp_path / "own" / "images" / "a.png")
+    write_mask(tmp_path / "own" / "masks" / "a.png", make_ones())
+    write_json_lines(tmp_path / "task" / "val.jsonl", {"annotation_id": "a"})
+    write_text(tmp_path / "task" / "docs" / "a", "A text .")
+    write_text(tmp_path / "table.csv", "text,label", "Good.,1")
     names = {
         path: datasets.load(tmp_path / path).name
         for path in sorted(p.name for p in tmp_path.iterdir())
@@ -84,7 +84,7 @@ def test_each_layout_is_recognised(tmp_path):
     }
 
 
-def _ones():
+def make_ones():
     import numpy as np
 
     return np.ones((12, 20), dtype=np.uint8)

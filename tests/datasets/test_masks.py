@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.datasets.layouts import mask_at, photo_at, text_at
+from tests.datasets.layouts import write_mask, write_photo, write_text
 from whence import WhenceError
 from whence.datasets import load
 
@@ -12,8 +12,8 @@ OBJECT[2:6, 3:9] = 1
 
 @pytest.mark.parametrize("value", [1, 128, 255])
 def test_whatever_is_not_black_is_the_object(value, tmp_path):
-    photo_at(tmp_path / "images" / "a.jpg")
-    mask_at(tmp_path / "masks" / "a.png", OBJECT * np.uint8(value))
+    write_photo(tmp_path / "images" / "a.jpg")
+    write_mask(tmp_path / "masks" / "a.png", OBJECT * np.uint8(value))
     sample = load(tmp_path).read("a.jpg")
     assert np.array_equal(sample.mask, OBJECT)
     assert sample.mask.dtype == np.uint8
@@ -22,7 +22,7 @@ def test_whatever_is_not_black_is_the_object(value, tmp_path):
 
 @pytest.mark.parametrize("mode", ["1", "P", "RGB", "RGBA", "I;16", "LA"])
 def test_masks_in_any_mode(mode, tmp_path):
-    photo_at(tmp_path / "images" / "a.jpg")
+    write_photo(tmp_path / "images" / "a.jpg")
     (tmp_path / "masks").mkdir()
     grey = Image.fromarray(OBJECT * np.uint8(255))
     grey.convert("RGB" if mode == "RGBA" else "L").convert(mode).save(tmp_path / "masks" / "a.png")
@@ -30,7 +30,7 @@ def test_masks_in_any_mode(mode, tmp_path):
 
 
 def test_colours_of_a_palette_count_and_not_their_numbers(tmp_path):
-    photo_at(tmp_path / "images" / "a.jpg")
+    write_photo(tmp_path / "images" / "a.jpg")
     (tmp_path / "masks").mkdir()
     coloured = Image.frombytes("P", (20, 12), (1 - OBJECT).tobytes())
     coloured.putpalette([255, 255, 255, 0, 0, 0])
@@ -40,22 +40,22 @@ def test_colours_of_a_palette_count_and_not_their_numbers(tmp_path):
 
 def test_labels_and_folders(tmp_path):
     for name in ("one/a", "two/a", "b"):
-        photo_at(tmp_path / "images" / f"{name}.jpg")
-        mask_at(tmp_path / "masks" / f"{name}.png", OBJECT)
-    text_at(tmp_path / "labels.csv", "image,label", "one/a,7", "two/a.jpg,tabby cat")
+        write_photo(tmp_path / "images" / f"{name}.jpg")
+        write_mask(tmp_path / "masks" / f"{name}.png", OBJECT)
+    write_text(tmp_path / "labels.csv", "image,label", "one/a,7", "two/a.jpg,tabby cat")
     dataset = load(tmp_path)
     found = {name: dataset.read(name).label for name in dataset.list_names()}
     assert found == {"b.jpg": None, "one/a.jpg": 7, "two/a.jpg": "tabby cat"}
-    text_at(tmp_path / "labels.csv", "picture,kind", "one/a,7")
+    write_text(tmp_path / "labels.csv", "picture,kind", "one/a,7")
     with pytest.raises(WhenceError, match="no columns 'image' and one of label, class"):
         load(tmp_path)
 
 
 def test_broken_records_are_named(tmp_path):
     for name in ("none", "jpeg", "small"):
-        photo_at(tmp_path / "images" / f"{name}.jpg")
-    mask_at(tmp_path / "masks" / "jpeg.jpg", OBJECT)
-    mask_at(tmp_path / "masks" / "small.png", OBJECT[:4])
+        write_photo(tmp_path / "images" / f"{name}.jpg")
+    write_mask(tmp_path / "masks" / "jpeg.jpg", OBJECT)
+    write_mask(tmp_path / "masks" / "small.png", OBJECT[:4])
     dataset = load(tmp_path)
     for name, message in {
         "none.jpg": "'none.jpg' has no mask",
@@ -70,25 +70,25 @@ def test_broken_records_are_named(tmp_path):
 def test_the_mask_of_a_very_large_photo_shrinks_with_it(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6
-    photo_at(tmp_path / "images" / "a.jpg", 5000, 10, exif=exif)  # upright: 10 wide
+    write_photo(tmp_path / "images" / "a.jpg", 5000, 10, exif=exif)  # upright: 10 wide
     values = np.zeros((5000, 10), dtype=np.uint8)
     values[:2500] = 255
-    mask_at(tmp_path / "masks" / "a.png", values)
+    write_mask(tmp_path / "masks" / "a.png", values)
     sample = load(tmp_path).read("a.jpg")
     assert sample.mask.shape == sample.content.size[::-1]
     assert sample.mask.mean() == pytest.approx(0.5, abs=0.01)
 
 
 def test_bombs_are_refused(tmp_path, monkeypatch):
-    photo_at(tmp_path / "images" / "a.jpg")
-    mask_at(tmp_path / "masks" / "a.png", np.zeros((100, 100), dtype=np.uint8))
+    write_photo(tmp_path / "images" / "a.jpg")
+    write_mask(tmp_path / "masks" / "a.png", np.zeros((100, 100), dtype=np.uint8))
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
     with pytest.raises(WhenceError, match=r"mask '.*a\.png' has more pixels"):
         load(tmp_path).read("a.jpg")
 
 
 def test_there_are_no_splits(tmp_path):
-    photo_at(tmp_path / "images" / "a.jpg")
-    mask_at(tmp_path / "masks" / "a.png", OBJECT)
+    write_photo(tmp_path / "images" / "a.jpg")
+    write_mask(tmp_path / "masks" / "a.png", OBJECT)
     with pytest.raises(WhenceError, match="no splits"):
         load(tmp_path, split="val")

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from tests.datasets.layouts import break_file, mask_at, photo_at, text_at
+from tests.datasets.layouts import break_file, write_mask, write_photo, write_text
 from whence import WhenceError
 from whence.datasets import load
 
@@ -11,26 +11,26 @@ TRIMAP[3, 5:12] = 3
 MASK = np.select([TRIMAP == 1, TRIMAP == 3], [1, 255], 0)
 
 
-def original(folder):
+def write_original(folder):
     for name in ("Abyssinian_1", "beagle_2", "beagle_3"):
-        photo_at(folder / "images" / f"{name}.jpg")
-        mask_at(folder / "annotations" / "trimaps" / f"{name}.png", TRIMAP)
-    text_at(folder / "annotations" / "trainval.txt", "beagle_3 2 2 1")
-    text_at(folder / "annotations" / "test.txt", "beagle_2 2 2 1", "Abyssinian_1 1 1 1")
+        write_photo(folder / "images" / f"{name}.jpg")
+        write_mask(folder / "annotations" / "trimaps" / f"{name}.png", TRIMAP)
+    write_text(folder / "annotations" / "trainval.txt", "beagle_3 2 2 1")
+    write_text(folder / "annotations" / "test.txt", "beagle_2 2 2 1", "Abyssinian_1 1 1 1")
     comment = "#Image CLASS-ID SPECIES BREED ID"
     rows = ("Abyssinian_1 1 1 1", "beagle_2 2 2 1", "beagle_3 2 2 1")
-    text_at(folder / "annotations" / "list.txt", comment, *rows)
+    write_text(folder / "annotations" / "list.txt", comment, *rows)
     return folder
 
 
-def labels(dataset):
+def read_labels(dataset):
     return {name: dataset.read(name).label for name in dataset.list_names()}
 
 
 def test_the_original_layout(tmp_path):
-    dataset = load(original(tmp_path))
+    dataset = load(write_original(tmp_path))
     assert dataset.list_names() == ["beagle_2", "Abyssinian_1"]
-    assert labels(dataset) == {"beagle_2": "dog", "Abyssinian_1": "cat"}
+    assert read_labels(dataset) == {"beagle_2": "dog", "Abyssinian_1": "cat"}
     sample = dataset.read("beagle_2")
     assert np.array_equal(sample.mask, MASK)
     assert sample.mask.dtype == np.uint8
@@ -38,7 +38,7 @@ def test_the_original_layout(tmp_path):
 
 
 def test_splits_of_the_original(tmp_path):
-    original(tmp_path / "oxford-iiit-pet")
+    write_original(tmp_path / "oxford-iiit-pet")
     assert load(tmp_path, split="trainval").list_names() == ["beagle_3"]
     assert load(tmp_path, split="all").list_names() == ["Abyssinian_1", "beagle_2", "beagle_3"]
     with pytest.raises(WhenceError, match="no split 'val'; it has: test, trainval, all"):
@@ -46,16 +46,16 @@ def test_splits_of_the_original(tmp_path):
 
 
 def test_without_lists_all_photos_count(tmp_path):
-    original(tmp_path)
+    write_original(tmp_path)
     for name in ("test", "trainval", "list"):
         (tmp_path / "annotations" / f"{name}.txt").unlink()
-    assert labels(load(tmp_path)) == dict.fromkeys(["Abyssinian_1", "beagle_2", "beagle_3"])
+    assert read_labels(load(tmp_path)) == dict.fromkeys(["Abyssinian_1", "beagle_2", "beagle_3"])
 
 
 def test_a_table_of_imagenet_classes(tmp_path):
-    photo_at(tmp_path / "images" / "a.jpg")
-    mask_at(tmp_path / "trimaps" / "a.png", TRIMAP)
-    text_at(tmp_path / "labels.csv", "image,imagenet_class", "a,285")
+    write_photo(tmp_path / "images" / "a.jpg")
+    write_mask(tmp_path / "trimaps" / "a.png", TRIMAP)
+    write_text(tmp_path / "labels.csv", "image,imagenet_class", "a,285")
     sample = load(tmp_path).read("a")
     assert sample.label == 285
     assert np.array_equal(sample.mask, MASK)
@@ -63,11 +63,11 @@ def test_a_table_of_imagenet_classes(tmp_path):
 
 def test_a_table_of_species_and_splits(tmp_path):
     rows = ("a,Bengal,cat,trainval", "b,beagle,dog,test", "c,pug,dog,test")
-    text_at(tmp_path / "labels.csv", "image,breed,species,split", *rows)
+    write_text(tmp_path / "labels.csv", "image,breed,species,split", *rows)
     for name in "abc":
-        photo_at(tmp_path / "images" / f"{name}.jpg")
-    assert labels(load(tmp_path)) == {"b": "dog", "c": "dog"}
-    assert labels(load(tmp_path, split="trainval")) == {"a": "cat"}
+        write_photo(tmp_path / "images" / f"{name}.jpg")
+    assert read_labels(load(tmp_path)) == {"b": "dog", "c": "dog"}
+    assert read_labels(load(tmp_path, split="trainval")) == {"a": "cat"}
     assert load(tmp_path, split="all").list_names() == ["a", "b", "c"]
     assert load(tmp_path).read("b").mask is None
     with pytest.raises(WhenceError, match="no split 'val'; it has: test, trainval"):
@@ -75,29 +75,29 @@ def test_a_table_of_species_and_splits(tmp_path):
 
 
 def test_broken_records_are_named(tmp_path):
-    dataset = load(original(tmp_path))
+    dataset = load(write_original(tmp_path))
     trimap = tmp_path / "annotations" / "trimaps" / "beagle_2.png"
-    mask_at(trimap, np.zeros((12, 20), dtype=np.uint8))
-    _refused(dataset, "beagle_2'.*other values than 1, 2 and 3")
-    mask_at(trimap, TRIMAP[:5])
-    _refused(dataset, "beagle_2.*20 x 5 pixels, but its photo, upright, has 20 x 12")
+    write_mask(trimap, np.zeros((12, 20), dtype=np.uint8))
+    refuse(dataset, "beagle_2'.*other values than 1, 2 and 3")
+    write_mask(trimap, TRIMAP[:5])
+    refuse(dataset, "beagle_2.*20 x 5 pixels, but its photo, upright, has 20 x 12")
     break_file(trimap)
-    _refused(dataset, "beagle_2.*is damaged")
+    refuse(dataset, "beagle_2.*is damaged")
     trimap.unlink()
-    _refused(load(tmp_path), "'beagle_2' has no mask")
+    refuse(load(tmp_path), "'beagle_2' has no mask")
     (tmp_path / "images" / "beagle_2.jpg").unlink()
-    _refused(load(tmp_path), "photo of 'beagle_2' is not there")
+    refuse(load(tmp_path), "photo of 'beagle_2' is not there")
 
 
-def _refused(dataset, message):
+def refuse(dataset, message):
     with pytest.raises(WhenceError, match=message):
         dataset.read("beagle_2")
 
 
 def test_a_table_cannot_lead_out_of_the_folder(tmp_path):
-    secret = photo_at(tmp_path / "secret.jpg")
-    photo_at(tmp_path / "pets" / "images" / "a.jpg")
-    text_at(tmp_path / "pets" / "labels.csv", "image,species", f"{secret.with_suffix('')},cat")
+    secret = write_photo(tmp_path / "secret.jpg")
+    write_photo(tmp_path / "pets" / "images" / "a.jpg")
+    write_text(tmp_path / "pets" / "labels.csv", "image,species", f"{secret.with_suffix('')},cat")
     with pytest.raises(WhenceError, match="photo of 'secret' is not there"):
         load(tmp_path / "pets").read("secret")
 
