@@ -1,4 +1,4 @@
-"""Running the model again: at other inputs, in parts that fit into memory, with progress."""
+"""Running the model again: at other inputs, in chunks that fit into memory, with progress."""
 
 import io
 import sys
@@ -7,35 +7,37 @@ import pytest
 import torch
 from torch import nn
 
+from tests.tracing.helpers import record_inputs
 from tests.zoo import CASES, HandWrittenViT, built, images, run, sample
 from whence import Explainer, WhenceError
 from whence.evidence.forwards import Forwards
 from whence.inputs.arguments import ModelArguments
-from whence.tracing import Edit, record
+from whence.rules.balanced import BALANCED
+from whence.tracing import Edit
 from whence.tracing.graph.blocks import find_blocks
 
 MANY = {"occlusion": {}, "rise": {"masks": 30}, "value_zeroing": {}, "smoothgrad": {"samples": 9}}
+GIBIBYTE = 2**30
 
 
-def forwards_of(name: str, memory: float | None = None) -> tuple[Forwards, nn.Module, object]:
-    case = CASES[name]
-    model, inputs = built(case), case.inputs()
-    call = ModelArguments.from_inputs(inputs, model)
-    traced = record(model, call.args, dict(call.kwargs), call.main_at)
-    return Forwards(model, call, None, traced, memory), model, inputs
+def make_forwards(name: str, max_bytes: float = 2 * GIBIBYTE) -> tuple[Forwards, nn.Module, object]:
+    model, inputs = built(CASES[name]), CASES[name].inputs()
+    arguments = ModelArguments.from_inputs(inputs, model)
+    forwards = Forwards(model, arguments, None, record_inputs(model, inputs), max_bytes)
+    return forwards, model, inputs
 
 
-def logits_of(model: nn.Module, inputs: object) -> torch.Tensor:
+def compute_logits(model: nn.Module, inputs: object) -> torch.Tensor:
     output = run(model, inputs)
     return output if isinstance(output, torch.Tensor) else output.logits
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_rows_are_samples_with_other_inputs(name):
-    forwards, model, inputs = forwards_of(name)
+    forwards, model, inputs = make_forwards(name)
     samples = torch.tensor([2, 0, 2, 1])
     with torch.no_grad():
-        expected = logits_of(model, inputs)
+        expected = compute_logits(model, inputs)
     again = forwards(forwards.inputs[samples], samples)
     assert torch.allclose(again, expected[samples], atol=1e-5)
     # Rows of one sample with the input of another: the other's padding does not come along.
@@ -45,13 +47,13 @@ def test_rows_are_samples_with_other_inputs(name):
 
 
 @pytest.mark.parametrize("name", ["Bert-sdpa", "timm-vit-fused", "hand-written"])
-def test_gradients_through_it(name):
-    forwards, _, _ = forwards_of(name)
+def test_autograd_goes_through_it(name):
+    forwards, _, _ = make_forwards(name)
     samples = torch.tensor([1, 0])
     gradients = []
-    for kind in ("plain", "balanced"):
+    for rule_set in (None, BALANCED):
         inputs = forwards.inputs[samples].requires_grad_()
-        logits = forwards.differentiable(kind)(inputs, samples)
+        logits = forwards.as_function(rule_set)(inputs, samples)
         gradients.append(torch.autograd.grad(logits[:, 0].sum(), inputs)[0])
     case = CASES[name]
     for found, kind in zip(gradients, ("plain", "balanced"), strict=True):
@@ -64,10 +66,8 @@ def test_gradients_through_it(name):
 
 
 def test_edits_change_single_operations():
-    forwards, model, inputs = forwards_of("hand-written")
-    call = ModelArguments.from_inputs(inputs, model)
-    traced = record(model, call.args, dict(call.kwargs), call.main_at)
-    block = find_blocks(traced)[1]
+    forwards, model, inputs = make_forwards("hand-written")
+    block = find_blocks(record_inputs(model, inputs))[1]
     samples = torch.arange(3)
     with torch.no_grad():
         expected = model(inputs)
@@ -86,13 +86,13 @@ def test_edits_change_single_operations():
 
 
 def test_the_bound_sets_how_many_rows_go_together():
-    whole, _, _ = forwards_of("timm-vit-fused")
-    half, _, _ = forwards_of("timm-vit-fused", memory=1.0)
+    whole, _, _ = make_forwards("timm-vit-fused")
+    half, _, _ = make_forwards("timm-vit-fused", GIBIBYTE)
     assert whole.rows_at_once == pytest.approx(2 * half.rows_at_once, rel=0.01)
-    least, _, _ = forwards_of("timm-vit-fused", memory=1e-9)
+    least, _, _ = make_forwards("timm-vit-fused", 1)
     assert least.rows_at_once == 1
-    assert [part.stop - part.start for part in least.parts(3, "x")] == [1, 1, 1]
-    assert [(part.start, part.stop) for part in whole.parts(5, "x", at_once=2)] == [
+    assert [chunk.stop - chunk.start for chunk in least.chunks(3, "x")] == [1, 1, 1]
+    assert [(chunk.start, chunk.stop) for chunk in whole.chunks(5, "x", at_once=2)] == [
         (0, 2),
         (2, 4),
         (4, 5),
@@ -116,19 +116,14 @@ def test_no_pass_is_larger_than_the_bound(method):
     Counting.sizes.clear()
     free = Explainer(model).explain(pixels, method=method, **MANY[method])
     assert max(Counting.sizes) > 4
-    traced = record(model, (pixels,), {}, 0)
-    four_rows = 4.5 / (Forwards(model, ModelArguments((pixels,)), None, traced, 1.0).rows_at_once)
+    trace = record_inputs(model, pixels)
+    one = Forwards(model, ModelArguments((pixels,)), None, trace, GIBIBYTE)
+    four_rows = 4.5 / one.rows_at_once
     Counting.sizes.clear()
     bound = Explainer(model).explain(pixels, method=method, memory=four_rows, **MANY[method])
     assert max(Counting.sizes) <= 4
     assert len(Counting.sizes) > 4
     assert torch.allclose(free.scores, bound.scores, rtol=1e-8, atol=1e-12)
-
-
-@pytest.mark.parametrize("memory", [0, -1.0, float("nan"), float("inf"), "much", True])
-def test_a_bound_that_is_none(memory):
-    with pytest.raises(WhenceError, match="memory is a number of gibibytes above 0, such as"):
-        Explainer(HandWrittenViT()).explain(images(32, 32), method="occlusion", memory=memory)
 
 
 class Terminal(io.StringIO):
@@ -146,17 +141,6 @@ def test_progress_is_shown_in_a_terminal_alone(monkeypatch):
     monkeypatch.setattr(sys, "stderr", silent)
     Explainer(HandWrittenViT()).explain(images(32, 32), method="occlusion")
     assert silent.getvalue() == ""
-
-
-def test_some_rows_of_a_call():
-    case = CASES["Bert-sdpa"]
-    inputs = {**case.inputs(), "position_ids": torch.arange(10)[None], "return_dict": True}
-    call = ModelArguments.from_inputs(inputs, built(case)).rows(torch.tensor([2, 2, 0, 1]))
-    assert torch.equal(call.main, inputs["input_ids"][[2, 2, 0, 1]])
-    assert torch.equal(call.kwargs["attention_mask"], inputs["attention_mask"][[2, 2, 0, 1]])
-    assert call.kwargs["position_ids"].shape == (1, 10)
-    assert call.kwargs["return_dict"] is True
-    assert torch.equal(call.padding, inputs["attention_mask"][[2, 2, 0, 1]] == 0)
 
 
 def test_a_model_that_reads_its_input_twice():

@@ -5,37 +5,34 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from tests.tracing.helpers import record_inputs
 from tests.zoo import CASES, HandWrittenViT, built, images
-from whence.inputs.arguments import ModelArguments
+from whence import rules
 from whence.rules.balanced import BALANCED
-from whence.tracing import Trace, record
 
 WIDTH, HEADS, TOKENS = 16, 4, 6
 
 
-def traced(model: nn.Module, x: Tensor) -> Trace:
-    call = ModelArguments.from_inputs(x, model)
-    return record(model, call.args, dict(call.kwargs), call.main_at)
-
-
-def balanced(model: nn.Module, x: Tensor, target: int = 0) -> Tensor:
-    recorded = traced(model, x)
+def read_balanced(model: nn.Module, x: Tensor, target: int = 0) -> Tensor:
+    trace = record_inputs(model, x)
     classes = torch.full((len(x), 1), target)
-    return recorded.read(classes, [recorded.inputs[0]], BALANCED)[0][0]
+    return trace.read(classes, trace.inputs, BALANCED)[0][0]
 
 
-# Each part twice: as a model has it, and with what is held constant detached. `held` is read at
-# every call, so that one set of weights serves both.
+# Each module computes as a model has it or, while it is held, with constants detached: one set of
+# weights serves both.
 
 
-class Parts(nn.Module):
+class Holding(nn.Module):
+    """Part of a model that detaches what the rules take as constant, while it is held."""
+
     held = False
 
     def hold(self, x: Tensor) -> Tensor:
         return x.detach() if self.held else x
 
 
-class Norm(Parts):
+class Norm(Holding):
     """LayerNorm, by torch's function or, held, by its parts."""
 
     def __init__(self, width: int = WIDTH) -> None:
@@ -50,7 +47,7 @@ class Norm(Parts):
         return centred / spread * self.weight + self.bias
 
 
-class Activation(Parts):
+class Activation(Holding):
     def __init__(self, function=F.gelu) -> None:
         super().__init__()
         self.function = function
@@ -59,7 +56,7 @@ class Activation(Parts):
         return x * (self.function(x) / x).detach() if self.held else self.function(x)
 
 
-class Attention(Parts):
+class Attention(Holding):
     def __init__(self, fused: bool) -> None:
         super().__init__()
         self.fused = fused
@@ -111,7 +108,7 @@ class ViT(nn.Module):
 
 
 class Bert(nn.Module):
-    """Embeddings in, norms behind sums, a pooler with tanh."""
+    """Embeddings in, norms after sums, a pooler with tanh."""
 
     def __init__(self, fused: bool) -> None:
         super().__init__()
@@ -128,7 +125,7 @@ class Bert(nn.Module):
 
 def hold(model: nn.Module, held: bool = True) -> nn.Module:
     for module in model.modules():
-        if isinstance(module, Parts):
+        if isinstance(module, Holding):
             module.held = held
     return model
 
@@ -139,7 +136,7 @@ def example(kind: type[nn.Module], fused: bool) -> tuple[nn.Module, Tensor]:
     return kind(fused).double(), torch.randn(*shape, dtype=torch.float64)
 
 
-def by_autograd(model: nn.Module, x: Tensor, target: int = 0) -> Tensor:
+def read_by_autograd(model: nn.Module, x: Tensor, target: int = 0) -> Tensor:
     x = x.clone().requires_grad_()
     hold(model)(x)[:, target].sum().backward()
     hold(model, False)
@@ -152,17 +149,17 @@ def by_autograd(model: nn.Module, x: Tensor, target: int = 0) -> Tensor:
 @pytest.mark.parametrize("target", [0, 2])
 def test_equal_to_autograd_with_detached_parts(kind, fused, target):
     model, x = example(kind, fused)
-    expected = by_autograd(model, x, target)
-    ours = balanced(model, x, target)
+    expected = read_by_autograd(model, x, target)
+    ours = read_balanced(model, x, target)
     assert (ours - expected).abs().max() < 1e-10 * expected.abs().max()
-    plain = traced(model, x)
-    other = plain.read(torch.full((2, 1), target), [plain.inputs[0]])[0][0]
+    plain = record_inputs(model, x)
+    other = plain.read(torch.full((2, 1), target), plain.inputs)[0][0]
     assert (other - expected).abs().max() > 1e-2 * expected.abs().max()
 
 
 @pytest.mark.parametrize("kind", [ViT, Bert])
 def test_values_times_gradients_sum_to_the_logit(kind):
-    """The input, and everything that is added on the way, each times its gradient."""
+    """The input, and every bias, each times its gradient, give the logit."""
     model, x = example(kind, True)
     added = [
         parameter
@@ -170,7 +167,7 @@ def test_values_times_gradients_sum_to_the_logit(kind):
         if name.endswith(("bias", "class_token", "positions"))
     ]
     for i in range(len(x)):
-        ours = (balanced(model, x[i : i + 1]) * x[i : i + 1]).sum()
+        ours = (read_balanced(model, x[i : i + 1]) * x[i : i + 1]).sum()
         logit = hold(model)(x[i : i + 1])[0, 0]
         shares = [
             (value * gradient).sum()
@@ -182,7 +179,7 @@ def test_values_times_gradients_sum_to_the_logit(kind):
 
 
 class Around(nn.Module):
-    """An attention, so that there is one, and some module behind it."""
+    """An attention, so that there is one, and some module downstream of it."""
 
     def __init__(self, module: nn.Module, width: int = WIDTH) -> None:
         super().__init__()
@@ -192,7 +189,7 @@ class Around(nn.Module):
         return self.head(self.module(x + self.attention(x))[:, 0])
 
 
-class SwiGlu(Parts):
+class SwiGlu(Holding):
     """Both factors of the product depend on the input: each gets half of the gradient."""
 
     def __init__(self) -> None:
@@ -205,7 +202,7 @@ class SwiGlu(Parts):
         return gate * up if not self.held else (gate.detach() * up + gate * up.detach()) / 2
 
 
-class MyRMSNorm(Parts):
+class MyRMSNorm(Holding):
     """Written out in the model; known as a whole by the name of its class."""
 
     def __init__(self) -> None:
@@ -217,7 +214,7 @@ class MyRMSNorm(Parts):
         return self.weight * (x * self.hold(size))
 
 
-class TorchRms(Parts):
+class TorchRms(Holding):
     def __init__(self) -> None:
         super().__init__()
         self.norm = nn.RMSNorm(WIDTH, eps=1e-6)
@@ -244,12 +241,12 @@ class TorchRms(Parts):
         lambda: Activation(lambda x: F.gelu(x, approximate="tanh")),
     ],
 )
-def test_single_parts(make):
+def test_single_modules(make):
     torch.manual_seed(5)
     model = Around(make()).double()
     x = torch.randn(2, TOKENS, WIDTH, dtype=torch.float64)
-    expected = by_autograd(model, x)
-    assert (balanced(model, x) - expected).abs().max() < 1e-10 * expected.abs().max()
+    expected = read_by_autograd(model, x)
+    assert (read_balanced(model, x) - expected).abs().max() < 1e-10 * expected.abs().max()
 
 
 @pytest.mark.parametrize(("function", "slope"), [(F.gelu, 0.5), (F.silu, 0.5), (torch.tanh, 1.0)])
@@ -265,7 +262,7 @@ def test_the_slope_of_an_activation_at_zero(function, slope):
     model = AtZero().double()
     x = torch.randn(1, TOKENS, WIDTH, dtype=torch.float64)
     x[:, 0, 0] = 0
-    difference = balanced(model, x) - by_autograd(model.around, x)
+    difference = read_balanced(model, x) - read_by_autograd(model.around, x)
     assert abs(difference[0, 0, 0] - slope) < 1e-12
     assert difference[0, 1:].abs().max() < 1e-12
 
@@ -273,9 +270,9 @@ def test_the_slope_of_an_activation_at_zero(function, slope):
 @pytest.mark.parametrize("kind", [ViT, Bert])
 def test_gradients_at_attention_maps_are_still_read(kind):
     model, x = example(kind, True)
-    by_autograd(model, x)
-    recorded = traced(model, x)
-    ours = recorded.read(torch.zeros(2, 1).long(), [s.weights for s in recorded.sites], BALANCED)
+    read_by_autograd(model, x)
+    trace = record_inputs(model, x)
+    ours = trace.read(torch.zeros(2, 1).long(), [s.weights for s in trace.sites], BALANCED)
     assert len(ours) == 2
     for block, gradient in zip(model.blocks, ours, strict=True):
         expected = block.attention.map.grad
@@ -283,24 +280,23 @@ def test_gradients_at_attention_maps_are_still_read(kind):
 
 
 def test_nothing_comes_through_the_softmax():
-    recorded = traced(HandWrittenViT().double(), images(32, 32).double())
-    softmax = next(step for step in recorded.entries if step.operation.name == "softmax")
+    trace = record_inputs(HandWrittenViT().double(), images(32, 32).double())
+    softmax = next(entry for entry in trace.entries if entry.operation.name == "softmax")
     classes = torch.zeros(3, 1, dtype=torch.long)
-    assert recorded.read(classes, [softmax.inputs[0]], BALANCED)[0].abs().max() == 0
-    assert recorded.read(classes, [softmax.inputs[0]])[0].abs().max() > 0
+    assert trace.read(classes, [softmax.inputs[0]], BALANCED)[0].abs().max() == 0
+    assert trace.read(classes, [softmax.inputs[0]])[0].abs().max() > 0
 
 
 @pytest.mark.parametrize("name", ["timm-vit-fused", "Bert-sdpa", "Albert-sdpa", "torchvision-vit"])
 def test_balanced_gradients_of_several_classes(name):
     model, inputs = built(CASES[name]), CASES[name].inputs()
-    call = ModelArguments.from_inputs(inputs, model)
-    recorded = record(model, call.args, dict(call.kwargs), call.main_at)
+    trace = record_inputs(model, inputs)
     classes = torch.tensor([[0, 2]]).expand(3, 2)
-    both = recorded.read(classes, recorded.inputs, BALANCED)[0]
+    both = trace.read(classes, trace.inputs, BALANCED)[0]
     for n in (0, 1):
-        one = recorded.read(classes[:, n : n + 1], recorded.inputs, BALANCED)[0]
+        one = trace.read(classes[:, n : n + 1], trace.inputs, BALANCED)[0]
         assert torch.allclose(both[n : n + 1], one, rtol=1e-4, atol=1e-6 * float(one.abs().max()))
 
 
-def test_how_gradients_are_read():
+def test_the_set_has_a_name():
     assert rules.get("balanced") is BALANCED

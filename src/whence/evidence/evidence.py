@@ -255,6 +255,8 @@ class Evidence:
             heads: How heads are made one.
             first: The first site; the method's `first_site`.
         """
+        if self._pools_from_stream:
+            _ = self.pooling  # reads the last site, which the stream then frees
         for chunks in self._stream if self.streamed else self._iterate_lists(first):
             yield fuse_chunks(chunks(), weigh, heads)
 

@@ -175,6 +175,8 @@ def _compute(
     if classes is None:
         classes = resolve_classes(logits, {}, None, request.classes)
     result = score(request, trace, classes, inputs.get("special"))
+    if result.details and not guard.sees_values:
+        raise RuntimeError("the method has details to tell, which a program does not compute")
     valid = torch.isfinite(logits).all() & torch.isfinite(result.scores).all()
     failure = guard.any_failure()
     valid = valid if failure is None else valid & ~failure

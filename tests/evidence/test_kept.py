@@ -1,0 +1,66 @@
+"""Evidence that is returned with an explanation."""
+
+import pytest
+import torch
+
+from tests.zoo import CASES, HandWrittenViT, built, images
+from whence import Explainer, rules
+from whence.evidence import Evidence
+from whence.evidence.kept import keep_evidence
+from whence.layout import Layout
+from whence.tracing import record
+
+STABLE = rules.get("stable")
+
+
+def make_evidence(trace, classes: list[int], *needs: str) -> Evidence:
+    rows = torch.tensor([classes] * trace.batch)
+    return Evidence(trace, rows, Layout(grid=(4, 4), prefix=1), needs, STABLE)
+
+
+@pytest.fixture(scope="module")
+def trace():
+    return record(HandWrittenViT().double(), (images(32, 32).double(),), {}, 0)
+
+
+KINDS = ("attention", "gradient", "relevance", "inputs", "input_gradient", "hidden_gradient")
+
+
+def test_groups_of_classes_become_one(trace):
+    whole = make_evidence(trace, [4, 0, 3], *KINDS)
+    groups = [make_evidence(trace, classes, *KINDS) for classes in ([4, 0], [3])]
+    kept = keep_evidence(groups, one_target=False)
+    assert torch.equal(kept.pooling, whole.pooling.movedim(0, 1))
+    assert torch.equal(kept.inputs, whole.inputs)
+    assert torch.allclose(kept.input_gradient, whole.input_gradient.movedim(0, 1))
+    for a, b in zip(kept.attention, whole.attention, strict=True):
+        assert torch.equal(a, b)
+    for kind in ("gradient", "relevance", "hidden_gradient"):
+        for a, b in zip(getattr(kept, kind), getattr(whole, kind), strict=True):
+            assert a.shape[:2] == (3, 3)
+            assert torch.allclose(a, b.movedim(0, 1), rtol=1e-9, atol=1e-12)
+
+
+def test_one_target_has_no_dimension_of_classes(trace):
+    evidence = make_evidence(trace, [1], *KINDS)
+    kept = keep_evidence([evidence], one_target=True)
+    assert torch.equal(kept.gradient[0], evidence.gradient[0][0])
+    assert torch.equal(kept.input_gradient, evidence.input_gradient[0])
+    assert torch.equal(kept.pooling, evidence.pooling[0])
+
+
+def test_what_was_not_declared_is_empty_but_for_plain_gradients(trace):
+    kept = keep_evidence([make_evidence(trace, [1], "attention")], one_target=True)
+    assert (kept.relevance, kept.hidden, kept.inputs) == ([], [], None)
+    plain = make_evidence(trace, [1], "gradient").gradient
+    assert all(torch.equal(a, b[0]) for a, b in zip(kept.gradient, plain, strict=True))
+
+
+@pytest.mark.parametrize("method", ["whence", "tiba", "input_x_gradient"])
+def test_maps_are_kept_of_every_method(method):
+    case = CASES["Bert-sdpa"]
+    result = Explainer(built(case)).explain(case.inputs(), method=method, keep_evidence=True)
+    for kind in ("attention", "gradient", "relevance"):
+        assert [value.shape for value in getattr(result.evidence, kind)] == [(3, 4, 10, 10)] * 3
+    assert result.evidence.pooling.argmax(1).tolist() == [0, 0, 0]
+    assert Explainer(built(case)).explain(case.inputs(), method=method).evidence is None

@@ -1,0 +1,156 @@
+"""The rules of Chefer, Gur and Wolf against their definitions, written with loops."""
+
+import itertools
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.rules.helpers import divide_guarded, double, propagate
+from whence import NoRuleError, rules
+from whence.tracing.ops.base import Add, Function, Shift
+from whence.tracing.ops.products import Convolution, Linear, MatMul
+
+AUTHORS = ("reference", "paper")
+
+
+def rescale(a: Tensor, b: Tensor, relevance: Tensor) -> tuple[Tensor, Tensor]:
+    """The authors' normalisation of two shares, of one sample."""
+    sum_a, sum_b, total = float(a.sum()), float(b.sum()), float(relevance.sum())
+    both = abs(sum_a) + abs(sum_b)
+    return (
+        a * divide_guarded(divide_guarded(abs(sum_a), both) * total, sum_a),
+        b * divide_guarded(divide_guarded(abs(sum_b), both) * total, sum_b),
+    )
+
+
+@pytest.mark.parametrize("rule_set", AUTHORS)
+def test_matmul(rule_set):
+    a, b = double(2, 3, 4), double(2, 4, 5)
+    relevance, (ours_a, ours_b) = propagate(rule_set, MatMul(), a, b)
+    for n in range(2):
+        slow_a, slow_b = torch.zeros_like(a[n]), torch.zeros_like(b[n])
+        for i, k in itertools.product(range(3), range(5)):
+            products = [float(a[n, i, j] * b[n, j, k]) for j in range(4)]
+            for j, product in enumerate(products):
+                share = divide_guarded(product, sum(products)) * relevance[n, i, k]
+                slow_a[i, j] += share
+                slow_b[j, k] += share
+        if rule_set == "paper":
+            slow_a, slow_b = rescale(slow_a, slow_b, relevance[n])
+        else:
+            slow_a, slow_b = slow_a / 2, slow_b / 2
+        assert torch.allclose(ours_a[n], slow_a, rtol=1e-6)
+        assert torch.allclose(ours_b[n], slow_b, rtol=1e-6)
+
+
+@pytest.mark.parametrize("rule_set", AUTHORS)
+@pytest.mark.parametrize("scale", [1, -1, 0.5])
+def test_add(rule_set, scale):
+    a, b = double(2, 3, 4), double(2, 3, 4)
+    relevance, (ours_a, ours_b) = propagate(rule_set, Add(scale), a, b)
+    for n in range(2):
+        total = a[n] + scale * b[n]
+        shares = [x * relevance[n] / (total + 1e-9) for x in (a[n], scale * b[n])]
+        slow_a, slow_b = rescale(*shares, relevance[n])
+        assert torch.allclose(ours_a[n], slow_a, rtol=1e-7)
+        assert torch.allclose(ours_b[n], slow_b, rtol=1e-7)
+
+
+@pytest.mark.parametrize("rule_set", AUTHORS)
+def test_sums_and_means(rule_set):
+    x = double(2, 3, 4)
+    relevance, (ours,) = propagate(rule_set, Function("sum", lambda x: x.mean(1)), x)
+    for b, d in itertools.product(range(2), range(4)):
+        total = float(x[b, :, d].mean())
+        for n in range(3):
+            slow = divide_guarded(float(x[b, n, d]) / 3, total) * relevance[b, d]
+            assert ours[b, n, d] == pytest.approx(float(slow), rel=1e-6)
+
+
+@pytest.mark.parametrize("rule_set", AUTHORS)
+def test_products_have_no_rule(rule_set):
+    operation = Function("product", torch.mul, name="mul", where="module 'gate'")
+    with pytest.raises(NoRuleError, match=r"`mul`, called in module 'gate'.*'\w+' has no rule"):
+        propagate(rule_set, operation, double(2, 3), double(2, 3))
+
+
+def test_samples_of_a_batch_do_not_mix():
+    a, b = double(3, 4, 5), double(3, 4, 5)
+    relevance, (together, _) = propagate("reference", Add(), a, b)
+    for i in range(3):
+        operation = Add()
+        operation.forward(a[i : i + 1], b[i : i + 1])
+        alone, _ = rules.get("reference").propagate(operation, relevance[i : i + 1])
+        assert torch.allclose(alone[0], together[i])
+
+
+def test_a_tensor_that_is_read_twice_has_its_relevance_divided_and_multiplied():
+    operation = Function("pass", torch.tanh, mixed_dims=0)
+    operation.forward(torch.tensor([[0.0, 0.5]]))
+    operation.reader_count = 2
+    (ours,) = rules.get("reference").propagate(operation, torch.ones(1, 2))
+    assert ours.tolist() == [[0.0, pytest.approx(1.0)]]
+    (stable,) = rules.get("stable").propagate(operation, torch.ones(1, 2))
+    assert stable.tolist() == [[1.0, 1.0]]
+
+
+# Pixels and positions ----------------------------------------------------------------------------
+
+
+def test_pixels_are_bounded():
+    x, weight = double(2, 3, 4, 4), double(5, 3, 2, 2)
+    options = {"stride": [2, 2], "padding": [0, 0], "dilation": [1, 1], "groups": 1}
+    for rule_set in ("reference", "paper", "authors_lrp"):
+        relevance, (ours,) = propagate(rule_set, Convolution(weight, double(5), **options), x)
+        for b, row, column in itertools.product(range(2), range(2), range(2)):
+            low, high = x[b].min(), x[b].max()
+            patch = (b, slice(None), slice(2 * row, 2 * row + 2), slice(2 * column, 2 * column + 2))
+            slow = torch.zeros_like(x[patch])
+            for i in range(5):
+                shares = x[patch] * weight[i] - low * weight[i].clamp(min=0)
+                shares = shares - high * weight[i].clamp(max=0)
+                slow += shares / (shares.sum() + 1e-9) * relevance[b, i, row, column]
+            assert torch.allclose(ours[patch], slow, rtol=1e-7)
+
+
+def test_positions_keep_their_share():
+    x, constant = double(2, 4, 3), double(1, 4, 3)
+    relevance, (ours,) = propagate("authors_lrp", Shift(constant), x)
+    assert torch.allclose(ours, x * relevance / (x + constant + 1e-9), rtol=1e-9)
+    relevance, (ours,) = propagate("reference", Shift(constant), x)
+    for b in range(2):
+        shares = [t * relevance[b] / (x[b] + constant[0] + 1e-9) for t in (x[b], constant[0])]
+        sums = [float(share.sum()) for share in shares]
+        total = abs(sums[0]) / (abs(sums[0]) + abs(sums[1])) * float(relevance[b].sum())
+        assert torch.allclose(ours[b], shares[0] * total / sums[0], rtol=1e-6)
+
+
+# The LRP that the authors compare with -----------------------------------------------------------
+
+
+def test_products_of_each_sign_have_a_sum_of_their_own():
+    x, weight = double(2, 5), double(4, 5)
+    relevance, (ours,) = propagate("authors_lrp", Linear(weight, double(4)), x)
+    for b in range(2):
+        slow = torch.zeros(5, dtype=torch.float64)
+        for sign, i in itertools.product((1, -1), range(4)):
+            # Inputs of one sign meet weights of that sign.
+            products = [
+                float(x[b, j] * weight[i, j])
+                if sign * x[b, j] > 0 and sign * weight[i, j] > 0
+                else 0
+                for j in range(5)
+            ]
+            for j, product in enumerate(products):
+                slow[j] += divide_guarded(product, sum(products)) * relevance[b, i]
+        assert torch.allclose(ours[b], slow, rtol=1e-7)
+
+
+def test_an_addition_that_is_not_rescaled():
+    a, b = double(2, 3), double(2, 3)
+    relevance, (to_a, to_b) = propagate("authors_lrp", Add(), a, b)
+    for at in itertools.product(range(2), range(3)):
+        quotient = divide_guarded(float(relevance[at]), float(a[at] + b[at]))
+        assert to_a[at].item() == pytest.approx(float(a[at]) * quotient, rel=1e-9)
+        assert to_b[at].item() == pytest.approx(float(b[at]) * quotient, rel=1e-9)

@@ -1,0 +1,99 @@
+"""Readings at several places in one backward pass, and maps site by site."""
+
+import pytest
+import torch
+
+from tests.tracing.helpers import predicted_classes, read_maps, record_case
+from whence import rules
+from whence.tracing.graph.blocks import find_blocks
+from whence.tracing.ops.attention import ChunkedAttention
+from whence.tracing.trace import MapReadings, fuse_chunks, iterate_sites, read_places
+
+STABLE = rules.get("stable")
+RULES = {"gradient": None, "relevance": STABLE}
+
+
+def make_readings(attention) -> MapReadings:
+    return MapReadings(attention, torch.empty(0), torch.empty(0))
+
+
+@pytest.mark.parametrize("heads", ["mean", "max", "min"])
+def test_chunks_of_heads_are_fused_as_all_heads_at_once(heads):
+    maps = torch.randn(2, 5, 3, 4, dtype=torch.float64)
+    chunks = (make_readings(chunk) for chunk in maps.split(2, 1))
+    reduce = {"mean": torch.mean, "max": torch.amax, "min": torch.amin}[heads]
+    found = fuse_chunks(chunks, lambda readings: 2 * readings.attention, heads)
+    assert torch.allclose(found, reduce(2 * maps, 1))
+
+
+def test_a_site_without_heads_is_an_error():
+    with pytest.raises(ValueError, match="at least one head"):
+        fuse_chunks(iter(()), lambda readings: readings.attention, "mean")
+
+
+@pytest.mark.parametrize("rule_set", [None, STABLE])
+def test_places_of_several_kinds_are_read_together(rule_set):
+    trace = record_case("hand-written")
+    classes = torch.tensor([[0, 3]] * 3)
+    blocks = find_blocks(trace)
+    tokens = {"hidden": [(block.input, block.input_edge) for block in blocks]}
+    maps, at_inputs, at_tokens = read_places(
+        trace, classes, rule_set, trace.sites[1:], trace.inputs, tokens
+    )
+    expected = read_maps(trace, classes, rule_set)
+    assert maps[0].numel() == 0
+    assert all(torch.equal(a, b) for a, b in zip(maps[1:], expected[1:], strict=True))
+    assert torch.equal(at_inputs[0], trace.read(classes, trace.inputs, rule_set)[0])
+    edges = [block.input_edge for block in blocks]
+    hidden = trace.read(classes, edges, rule_set)
+    assert all(torch.equal(a, b) for a, b in zip(at_tokens["hidden"], hidden, strict=True))
+
+
+def test_nothing_is_read_where_nothing_is_asked_for():
+    trace = record_case("hand-written")
+    assert read_places(trace, predicted_classes(trace), None, [], [], {}) == ([], [], {})
+
+
+@pytest.mark.parametrize("kinds", [{"attention"}, {"gradient", "relevance"}, {"attention", *RULES}])
+def test_sites_come_from_the_last_to_the_first(kinds):
+    trace = record_case("timm-vit-fused")
+    classes = torch.tensor([[0, 3]] * 3)
+    expected = {"attention": trace.attention()}
+    expected |= {kind: read_maps(trace, classes, how) for kind, how in RULES.items()}
+    sites = list(iterate_sites(trace, trace.sites, kinds, classes, RULES, release=False))
+    for number, chunks in enumerate(reversed(sites)):
+        (readings,) = chunks()
+        for kind, values in expected.items():
+            found = getattr(readings, kind)
+            assert torch.equal(found, values[number]) if kind in kinds else found.numel() == 0
+
+
+def test_a_site_is_released_before_the_next_is_read():
+    trace = record_case("timm-vit-fused")
+    classes = predicted_classes(trace)
+    sites = iterate_sites(
+        trace, trace.sites, {"attention", "gradient"}, classes, RULES, release=True
+    )
+    (readings,) = next(sites)()
+    assert readings.attention.shape == (3, 3, 17, 17)
+    del readings
+    next(sites)
+    assert trace.sites[-1].weights.is_meta
+    assert not hasattr(trace.sites[-1].product, "output")
+    assert not trace.sites[0].weights.is_meta
+
+
+def test_maps_that_were_not_kept_are_computed_again_some_heads_at_a_time():
+    whole = record_case("timm-vit-fused")
+    small = whole.rerecord(None, max_map_bytes=1)
+    classes = torch.tensor([[0, 3]] * 3)
+    kinds = {"attention", *RULES}
+    expected = list(iterate_sites(whole, whole.sites, kinds, classes, RULES, release=False))
+    found = list(iterate_sites(small, small.sites, kinds, classes, RULES, release=False))
+    for ours, theirs in zip(found, expected, strict=True):
+        (readings,), chunks = theirs(), list(ours())
+        assert len(chunks) == 3
+        for kind in kinds:
+            heads = torch.cat([getattr(chunk, kind) for chunk in chunks], -3)
+            assert torch.allclose(heads, getattr(readings, kind), rtol=1e-9, atol=1e-14)
+    assert all(isinstance(site.product, ChunkedAttention) for site in small.sites)
