@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 
 from whence.datasets.base import Label
@@ -50,21 +50,14 @@ class ClassIndex:
 
 
 def _read_indices(folder: Path) -> dict[str, int]:
-    folders = list(_list_folders(folder))
+    folders = [folder.absolute()]  # and those above, up to the root of ImageNet
+    while folders[-1].name.lower() in _INNER_FOLDERS and folders[-1] != folders[-1].parent:
+        folders.append(folders[-1].parent)
     for name, read in (("classes.json", _read_json), ("LOC_synset_mapping.txt", _read_mapping)):
         file = find_first_file(one / name for one in folders)
         if file is not None:
             return read(file)
     return {}
-
-
-def _list_folders(folder: Path) -> Iterator[Path]:
-    """Yield the folder and, from inside ImageNet, those above up to its root."""
-    folder = folder.absolute()
-    yield folder
-    while folder.name.lower() in _INNER_FOLDERS and folder != folder.parent:
-        folder = folder.parent
-        yield folder
 
 
 def _read_json(file: Path) -> dict[str, int]:

@@ -48,14 +48,7 @@ def open_dataset(path: Path, split: str | None) -> Dataset:
 
 @dataclass(frozen=True, slots=True)
 class TextRecord:
-    """One row of a table of texts.
-
-    Attributes:
-        table: The table.
-        row: The fields of the row.
-        label_column: The position of the column of labels, if there is one.
-        are_indices: Whether labels are class indices rather than names.
-    """
+    """One row of a table of texts; its label is a class index or a name."""
 
     table: DelimitedTable
     row: list[str]

@@ -22,11 +22,7 @@ def find_files(folder: Path, suffix: str) -> Iterator[Path]:
 
 
 def list_entries(folder: Path) -> list[os.DirEntry[str]]:
-    """List the files and folders in a folder that are not hidden.
-
-    Raises:
-        WhenceError: The folder cannot be read.
-    """
+    """List the files and folders in a folder that are not hidden."""
     try:
         with os.scandir(folder) as entries:
             return [entry for entry in entries if not entry.name.startswith(".")]

@@ -100,16 +100,12 @@ def _resize(mask: Mask, path: Path, file: Path, photo: Image.Image) -> Mask:
     height, width = mask.shape
     if (width, height) == photo.size:
         return mask
-    if (width, height) != _read_upright_size(file) or max(width, height) <= MAX_SIDE:
+    with Image.open(file) as image:
+        is_turned = image.getexif().get(ExifTags.Base.Orientation) in (5, 6, 7, 8)
+        upright = image.size[::-1] if is_turned else image.size
+    if (width, height) != upright or max(width, height) <= MAX_SIDE:
         raise WhenceError(
             f"The mask '{path}' has {width} x {height} pixels, but its photo, upright, "
             f"has {photo.width} x {photo.height}."
         )
     return np.array(Image.fromarray(mask).resize(photo.size, Image.Resampling.NEAREST))
-
-
-def _read_upright_size(file: Path) -> tuple[int, int]:
-    with Image.open(file) as image:
-        width, height = image.size
-        is_turned = image.getexif().get(ExifTags.Base.Orientation) in (5, 6, 7, 8)
-    return (height, width) if is_turned else (width, height)
