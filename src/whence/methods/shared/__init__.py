@@ -1,1 +1,1 @@
-"""What several methods share: reading rows, inputs as tokens, chance, ratings."""
+"""Helpers that several methods share: attention maps, scores at the input, deletion ratings."""
