@@ -32,7 +32,7 @@ def _to_column(values: Sequence[object]) -> Column:
 
 
 def concatenate_columns(parts: Sequence[Columns]) -> Columns:
-    """Concatenate columns; what a part lacks is NaN, or None among texts."""
+    """Concatenate columns; a column that a part lacks is NaN there, or None among texts."""
     keys = list(dict.fromkeys(key for part in parts for key in part))
     return {key: _concatenate([_get_column(part, key) for part in parts]) for key in keys}
 

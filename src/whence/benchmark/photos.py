@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 View = Literal["model", "whole"]
 IGNORED = 255
-# Masks are preprocessed as these grey values, so that padding (0) can be told apart.
+# Masks are preprocessed as these grey values, so that padding (0) is recognised.
 _GREY_VALUES = {0: 1, 1: 2, IGNORED: 3}
 
 

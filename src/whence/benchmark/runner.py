@@ -23,8 +23,8 @@ from whence.models import LoadedModel, load
 if TYPE_CHECKING:
     from whence.datasets import Dataset
 
-# How many samples are looked at before a dataset is said not to suit.
-_LOOKED_AT = 20
+# How many samples are tried before a dataset is refused.
+_TRIED_SAMPLES = 20
 
 
 def run(
@@ -54,7 +54,7 @@ def run(
             `whence.models.load` returned, or None for the embedded model that suits the data.
         data: Where the dataset is, or a dataset.
         methods: Methods, with options if wanted: ``"tiba,rollout:start_layer=1"``.
-        format: Of the dataset; told by its files if left out.
+        format: Of the dataset; recognised by its files if left out.
         split: Of the dataset.
         limit: Use only so many samples, drawn at random, the same for the same seed.
         seed: Of the draw, of methods that draw, of intervals and tests.
@@ -154,7 +154,7 @@ def _check(
             protocol.check(loaded, dataset.kind, sample)
         except WhenceError as error:
             unfit.append(error)
-            if len(unfit) < _LOOKED_AT:
+            if len(unfit) < _TRIED_SAMPLES:
                 continue
             break
         return

@@ -134,11 +134,11 @@ def tabulate(
 
 
 def _write_legend(methods: int) -> str:
-    said = "Brackets hold bootstrap 95 % intervals."
+    legend = "Brackets hold bootstrap 95 % intervals."
     if methods < 2:
-        return said
+        return legend
     return (
-        f"{said} The best figure is bold; ≈ marks what is not significantly different from it "
+        f"{legend} The best figure is bold; ≈ marks what is not significantly different from it "
         f"(paired sign-flip test, Holm-corrected over the methods, p ≥ {LEVEL})."
     )
 

@@ -166,7 +166,7 @@ def pointing_game(maps: Tensor, truth: Truth, tolerance: int = 0) -> Tensor:
 
 
 def energy_inside(maps: Tensor, truth: Truth) -> Tensor:
-    """Which part of a map lies inside the object (Wang et al., Score-CAM, CVPR workshops 2020).
+    """The share of a map that lies inside the object (Wang et al., Score-CAM, CVPR workshops 2020).
 
     The sum of the map inside, divided by the sum inside and outside. Only what is above 0 counts.
 
@@ -236,7 +236,7 @@ def _scale(maps: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _threshold_otsu(scaled: Tensor) -> Tensor:
-    """Which pixels are above the split of the histogram that divides it best."""
+    """Pixels above the split of the histogram with the largest variance between classes."""
     bins = (scaled * _LEVELS).long().clamp(max=_LEVELS - 1)
     numbers = scaled.new_zeros(len(scaled), _LEVELS)
     numbers.scatter_add_(1, bins, torch.ones_like(scaled))

@@ -77,7 +77,7 @@ def sensitivity(
 def completeness_error(
     scores_sum: Tensor, output: Tensor, baseline_output: Tensor
 ) -> dict[str, Tensor]:
-    """How far scores are from adding up to what they explain (Sundararajan et al., ICML 2017).
+    """Error of the scores' sum against the explained difference (Sundararajan et al., ICML 2017).
 
     Args:
         scores_sum: (n,), the sum of each sample's scores.
@@ -94,7 +94,7 @@ def completeness_error(
 
 
 def agreement(one: Tensor, other: Tensor) -> dict[str, Tensor]:
-    """How well scores agree with a reference, such as float32 with float64.
+    """Agreement of scores with a reference, such as float32 with float64.
 
     Args:
         one: (n, ...).

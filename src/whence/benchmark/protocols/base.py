@@ -28,7 +28,7 @@ ModelInputs: TypeAlias = Tensor | Mapping[str, Tensor]
 
 
 class NamedSample(Protocol):
-    """A sample, or what a protocol has prepared of it."""
+    """A sample, or its prepared form."""
 
     @property
     def name(self) -> str:

@@ -70,7 +70,6 @@ class TrustProtocol(BenchmarkProtocol["PreparedPhoto | Sample"]):
     _cascaded: set[str] | None = field(default=None, init=False, repr=False)
     _double: LoadedModel | None = field(default=None, init=False, repr=False)
     _double_of: nn.Module | None = field(default=None, init=False, repr=False)
-    _layers: int = field(default=0, init=False, repr=False)
 
     @override
     def start(self, names: Sequence[str], seed: int) -> None:
@@ -163,7 +162,7 @@ class TrustProtocol(BenchmarkProtocol["PreparedPhoto | Sample"]):
     def _measure_sensitivity(
         self, loaded: LoadedModel, inputs: ModelInputs, method: MethodSpecification, target: int
     ) -> float | None:
-        """Of one sample, so that its noise is the same in every batch."""
+        """Measure one sample, so that its noise is the same in every batch."""
         noisy, rest = (inputs, None) if isinstance(inputs, Tensor) else _embed(loaded, inputs)
 
         def explain(values: Tensor) -> Tensor:
@@ -185,7 +184,7 @@ class TrustProtocol(BenchmarkProtocol["PreparedPhoto | Sample"]):
         method: MethodSpecification,
         explanation: Explanation,
     ) -> Tensor | None:
-        """How far scores are from their sum, relative; None if the method promises none."""
+        """The relative error of the scores' sum; None if the method promises no sum."""
         built: Any = methods.build(method.name, method.options)
         promises = methods.get(method.name) is methods.get("integrated_gradients")
         if not promises or built.gradients != "plain":
@@ -215,7 +214,6 @@ class TrustProtocol(BenchmarkProtocol["PreparedPhoto | Sample"]):
             )
 
         found = [one.spearman for one in randomization_cascade(loaded.model, explain, self._seed)]
-        self._layers = len(found)
         return torch.stack(found, 1).double().cpu()
 
     @override
@@ -267,7 +265,7 @@ def _select(inputs: ModelInputs, samples: list[int]) -> ModelInputs:
 
 
 def _embed(loaded: LoadedModel, inputs: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-    """The embeddings of a text's tokens, and what else the model takes."""
+    """Embed a text's tokens; the model's other inputs are returned beside."""
     model: Any = loaded.model
     embeddings = model.get_input_embeddings()(inputs["input_ids"]).detach()
     return embeddings, {name: value for name, value in inputs.items() if name != "input_ids"}
