@@ -1,4 +1,4 @@
-"""AttCAT: Explaining Transformers via Attentive Class Activation Tokens (Qiang et al.; 2022)."""
+"""AttCAT: hidden states times gradients, weighted by attention (Qiang et al.; NeurIPS 2022)."""
 
 from __future__ import annotations
 

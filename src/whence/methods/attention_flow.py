@@ -1,4 +1,4 @@
-"""Attention flow (Abnar, Zuidema; ACL 2020)."""
+"""Attention flow: maximum flow through attention to each token (Abnar, Zuidema; ACL 2020)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Grad-CAM on an attention map, as in the baselines of Chefer, Gur, Wolf (CVPR 2021)."""
+"""Grad-CAM on one attention map, a baseline of Chefer, Gur, Wolf (CVPR 2021)."""
 
 from __future__ import annotations
 

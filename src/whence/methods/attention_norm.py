@@ -138,7 +138,7 @@ class _LinearNorm:
         close = 1e3 * torch.finfo(sums.dtype).eps * normalised.abs().amax()
         if (scaled / self.spread - target).abs().amax() > close:
             raise WhenceError(
-                f"'{norm.name}' behind the attention in {block.site.where} does not normalise "
+                f"'{norm.name}' after the attention in {block.site.where} does not normalise "
                 f"each token by itself. Use include='residual', which leaves it out."
             )
 

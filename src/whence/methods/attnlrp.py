@@ -1,4 +1,4 @@
-"""AttnLRP (Achtibat et al., ICML 2024)."""
+"""AttnLRP: relevance through attention as a modified gradient (Achtibat et al., ICML 2024)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FullGrad+, as the LibraGrad paper defines it (Mehri et al.; CVPR 2025)."""
+"""FullGrad+: inputs and biases times their gradients (Mehri et al.; CVPR 2025)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generic Attention-model Explainability (Chefer, Gur, Wolf; ICCV 2021)."""
+"""GAE: gradient-weighted attention, also across sequences (Chefer, Gur, Wolf; ICCV 2021)."""
 
 from __future__ import annotations
 

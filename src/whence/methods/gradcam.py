@@ -1,4 +1,4 @@
-"""Grad-CAM (Selvaraju, Cogswell, Das, Vedantam, Parikh, Batra; ICCV 2017) on tokens."""
+"""Grad-CAM on tokens: features weighted by their mean gradient (Selvaraju et al.; ICCV 2017)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gradient at the input (Simonyan, Vedaldi, Zisserman; ICLR 2014 workshop)."""
+"""The magnitude of the gradient at the input (Simonyan, Vedaldi, Zisserman; 2014)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Integrated gradients (Sundararajan, Taly, Yan; ICML 2017)."""
+"""Integrated gradients from a baseline to the input (Sundararajan, Taly, Yan; ICML 2017)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Occlusion (Zeiler, Fergus; ECCV 2014); for text, leaving one token out."""
+"""Occlusion of patches, or of one token of a text (Zeiler, Fergus; ECCV 2014)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RISE: random masks (Petsiuk, Das, Saenko; BMVC 2018)."""
+"""RISE: the mean output over random masks (Petsiuk, Das, Saenko; BMVC 2018)."""
 
 from __future__ import annotations
 

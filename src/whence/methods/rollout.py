@@ -1,4 +1,4 @@
-"""Attention rollout (Abnar, Zuidema; ACL 2020)."""
+"""Attention rollout: attention maps multiplied over layers (Abnar, Zuidema; ACL 2020)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SmoothGrad (Smilkov, Thorat, Kim, Viégas, Wattenberg; 2017)."""
+"""SmoothGrad: the gradient averaged over noisy inputs (Smilkov et al.; 2017)."""
 
 from __future__ import annotations
 

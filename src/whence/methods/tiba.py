@@ -1,4 +1,4 @@
-"""Transformer Interpretability Beyond Attention Visualization (Chefer, Gur, Wolf; CVPR 2021)."""
+"""TIBA: gradient-weighted relevance of attention, rolled out (Chefer, Gur, Wolf; CVPR 2021)."""
 
 from __future__ import annotations
 

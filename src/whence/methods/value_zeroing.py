@@ -1,4 +1,4 @@
-"""Value zeroing: Quantifying Context Mixing in Transformers (Mohebbi et al.; EACL 2023)."""
+"""Value zeroing: outputs without the value of one token (Mohebbi et al.; EACL 2023)."""
 
 from __future__ import annotations
 

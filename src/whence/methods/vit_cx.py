@@ -1,4 +1,4 @@
-"""ViT-CX: Causal Explanation of Vision Transformers (Xie, Li, Cao, Zhang; IJCAI 2023)."""
+"""ViT-CX: masks from clustered feature maps (Xie, Li, Cao, Zhang; IJCAI 2023)."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def require_one_row_per_token(evidence: Evidence, rows: int) -> None:
     if rows not in (tokens, tokens - (evidence.layout.prefix or 0)):
         raise WhenceError(
             f"The input has {rows} rows and the model {tokens} tokens, so that whence cannot tell "
-            f"which part of the input a token stands for. Methods that read attention, such as "
+            f"which part of the input a token represents. Methods that read attention, such as "
             f"'tiba', work without."
         )
 
