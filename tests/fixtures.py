@@ -4,7 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.benchmark import sets
-from tests.saved import photo, save_image_model
+from tests.saved import make_photo, save_image_model
 from whence.cli.app import app
 from whence.models import load
 
@@ -54,9 +54,9 @@ def here(tmp_path, monkeypatch, embedded):
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "photos"
     folder.mkdir()
-    photo().save(folder / "a.png")
-    photo(30, 50, seed=1).save(folder / "b.jpg")
-    photo(seed=2).save(folder / HOSTILE)
+    make_photo().save(folder / "a.png")
+    make_photo(30, 50, seed=1).save(folder / "b.jpg")
+    make_photo(seed=2).save(folder / HOSTILE)
     (folder / "c.png").write_bytes(b"\x89PNG\r\n\x1a\n damaged")
     return tmp_path
 
@@ -78,6 +78,6 @@ def report():
 def two_photos(tmp_path, monkeypatch, embedded):
     """A folder to work in, with two photos."""
     monkeypatch.chdir(tmp_path)
-    photo().save("one.png")
-    photo(30, 50, seed=1).save("two.jpg")
+    make_photo().save("one.png")
+    make_photo(30, 50, seed=1).save("two.jpg")
     return tmp_path

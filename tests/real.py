@@ -9,14 +9,14 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 
-def real_vit(data: Path) -> nn.Module:
+def load_real_vit(data: Path) -> nn.Module:
     timm = pytest.importorskip("timm")
     model = timm.create_model("vit_tiny_patch16_224")
     model.load_state_dict(load_file(data / "vit_tiny_in1k" / "model.safetensors"))
     return model.eval()
 
 
-def photo(data: Path, name: str) -> Tensor:
+def read_photo(data: Path, name: str) -> Tensor:
     """Read a photo as the model takes it: shorter side 248, the middle 224 x 224; in float64."""
     image_library = pytest.importorskip("PIL.Image")
     (path,) = (data / "imagenet" / "val").glob(f"*/{name}")

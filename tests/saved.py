@@ -58,7 +58,7 @@ def save_text_model(folder: Path) -> Path:
     return folder
 
 
-def photo(width: int = 60, height: int = 40, seed: int = 0) -> Image.Image:
+def make_photo(width: int = 60, height: int = 40, seed: int = 0) -> Image.Image:
     """Make a smooth image whose corners differ."""
     noise = np.random.default_rng(seed).integers(0, 256, (4, 5, 3), dtype=np.uint8)
     return Image.fromarray(noise).resize((width, height), Image.Resampling.BICUBIC)

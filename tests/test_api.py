@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.saved import photo
+from tests.saved import make_photo
 from whence import WhenceError, explain
 from whence.models import load
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("embedded")
 
 
 def test_photos_in_every_form(tmp_path):
-    image = photo()
+    image = make_photo()
     image.save(tmp_path / "photo.png")
     pixels = np.asarray(image)
     forms = (image, tmp_path / "photo.png", str(tmp_path / "photo.png"), pixels, pixels / 255)
@@ -37,20 +37,20 @@ def test_texts_in_every_form(tmp_path):
 
 def test_the_request_is_passed_on():
     result = explain(
-        photo(), classes=["crane", "cat"], method="tiba", start_layer=1, rules="reference"
+        make_photo(), classes=["crane", "cat"], method="tiba", start_layer=1, rules="reference"
     )
     assert result.target_names == [["crane", "cat"]]
     assert result.method == "tiba"
     assert result.settings["start_layer"] == 1
     assert result.settings["rules"] == "reference"
-    assert explain(photo(), keep_evidence=True).evidence is not None
+    assert explain(make_photo(), keep_evidence=True).evidence is not None
 
 
 def test_models_by_name_and_loaded(image_model, text_model):
-    by_name, by_path = explain(photo(), str(image_model)), explain(photo(), image_model)
+    by_name, by_path = explain(make_photo(), str(image_model)), explain(make_photo(), image_model)
     assert torch.equal(by_name.scores, by_path.scores)
     loaded = load(image_model)
-    assert torch.equal(explain(photo(), loaded).scores, by_path.scores)
+    assert torch.equal(explain(make_photo(), loaded).scores, by_path.scores)
     for model in (loaded, image_model):
         with pytest.raises(WhenceError, match="explains images, not texts"):
             explain("good", model)
@@ -64,7 +64,7 @@ def test_models_by_name_and_loaded(image_model, text_model):
         ("none.jpg", "'none.jpg' is not there"),
         (torch.zeros(3, 32, 32), "not Tensor. For tensors.*Explainer"),
         (None, "not NoneType"),
-        (["good", photo()], "Photos and texts need different models"),
+        (["good", make_photo()], "Photos and texts need different models"),
         (np.zeros((2, 2, 7)), r"not \(2, 2, 7\)"),
     ],
 )
@@ -98,7 +98,7 @@ def test_a_text_that_is_cut_says_so(embedded):
 def test_a_damaged_image_object(tmp_path, embedded):
     from PIL import Image
 
-    photo(400, 300).save(tmp_path / "whole.jpg")
+    make_photo(400, 300).save(tmp_path / "whole.jpg")
     (tmp_path / "cut.jpg").write_bytes((tmp_path / "whole.jpg").read_bytes()[:900])
     with pytest.raises(WhenceError, match="damaged"):
         explain(Image.open(tmp_path / "cut.jpg"))

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from tests.real import photo, real_vit
-from tests.zoo import CASES, HandWrittenViT, built, images, texts
+from tests.real import load_real_vit, read_photo
+from tests.zoo import CASES, HandWrittenViT, build_model, make_images, make_texts
 from whence import Explainer, WhenceError
 
 PHOTOS = ("ILSVRC2012_val_00000962.JPEG", "ILSVRC2012_val_00002070.JPEG")
@@ -20,12 +20,12 @@ def refused(message: str, inputs, model: nn.Module | None = None, **options) -> 
 
 def test_a_model_without_attention():
     model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 5))
-    refused("No attention was seen in Sequential.*attn_implementation", images(32, 32), model)
+    refused("No attention was seen in Sequential.*attn_implementation", make_images(32, 32), model)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_inputs_that_are_not_finite(bad):
-    pixels = images(32, 32)
+    pixels = make_images(32, 32)
     pixels[1, 2, 3, 4] = bad
     refused("The inputs hold NaN or infinite values", pixels)
 
@@ -34,27 +34,29 @@ def test_a_model_that_gives_nan():
     model = HandWrittenViT()
     with torch.no_grad():
         model.head.bias.fill_(float("nan"))
-    refused("gives NaN or infinite logits", images(32, 32), model)
+    refused("gives NaN or infinite logits", make_images(32, 32), model)
 
 
 @pytest.mark.parametrize("memory", [0, -1, float("nan"), float("inf"), "2", True])
 @pytest.mark.parametrize("method", ["tiba", "occlusion"])
 def test_memory_that_is_none(memory, method):
-    refused("memory is a number of gibibytes", images(32, 32), memory=memory, method=method)
+    refused("memory is a number of gibibytes", make_images(32, 32), memory=memory, method=method)
 
 
 def test_inputs_on_another_device():
-    refused(r"inputs are on meta but the model is on cpu.*to\('cpu'\)", images(32, 32).to("meta"))
+    refused(
+        r"inputs are on meta but the model is on cpu.*to\('cpu'\)", make_images(32, 32).to("meta")
+    )
 
 
 def test_an_empty_batch():
     refused(r"The batch is empty: its shape is \(0, 3, 32, 32\)", torch.zeros(0, 3, 32, 32))
     ids = torch.zeros(2, 0, dtype=torch.long)
-    refused("The batch is empty", {"input_ids": ids}, built(CASES["Bert-sdpa"]))
+    refused("The batch is empty", {"input_ids": ids}, build_model(CASES["Bert-sdpa"]))
 
 
 def test_one_image_without_a_batch():
-    refused(r"shape \(3, 32, 32\).*inputs\[None\]", images(32, 32)[0])
+    refused(r"shape \(3, 32, 32\).*inputs\[None\]", make_images(32, 32)[0])
     refused(r"A batch is needed, but the input has shape \(7,\)", torch.zeros(7))
 
 
@@ -68,10 +70,10 @@ def test_a_mapping_without_tensors():
 
 
 def test_classes_that_do_not_exist():
-    refused("Class 5 does not exist: the model has 5 classes", images(32, 32), target=5)
+    refused("Class 5 does not exist: the model has 5 classes", make_images(32, 32), target=5)
     model = HandWrittenViT()
     with pytest.raises(WhenceError, match=r"no class 'kat'. Nearest: 'cat'"):
-        Explainer(model, class_names=["cat", "dog"]).explain(images(32, 32), target="kat")
+        Explainer(model, class_names=["cat", "dog"]).explain(make_images(32, 32), target="kat")
 
 
 def test_what_is_no_model_or_layout():
@@ -86,9 +88,9 @@ def test_logits_of_another_shape():
         def forward(self, image):
             return super().forward(image)[:, None]
 
-    refused(r"gave \(3, 1, 5\) for 3 input\(s\).*output=", images(32, 32), Tokens())
+    refused(r"gave \(3, 1, 5\) for 3 input\(s\).*output=", make_images(32, 32), Tokens())
     picked = Explainer(Tokens(), output=lambda returned: returned[:, 0])
-    assert picked.explain(images(32, 32)).scores.shape == (3, 16)
+    assert picked.explain(make_images(32, 32)).scores.shape == (3, 16)
 
 
 def test_returned_values_without_logits():
@@ -96,9 +98,9 @@ def test_returned_values_without_logits():
         def forward(self, image):
             return {"answer": super().forward(image)}
 
-    refused("returned dict, in which whence finds no logits", images(32, 32), Sets())
+    refused("returned dict, in which whence finds no logits", make_images(32, 32), Sets())
     with pytest.raises(WhenceError, match=r"must return the logits, not str"):
-        Explainer(Sets(), output=lambda _: "logits").explain(images(32, 32))
+        Explainer(Sets(), output=lambda _: "logits").explain(make_images(32, 32))
 
 
 @pytest.mark.parametrize("wrap", [tuple, list, dict])
@@ -108,28 +110,28 @@ def test_logits_are_found_in_what_a_model_returns(wrap):
             logits = super().forward(image)
             return {"logits": logits} if wrap is dict else wrap([logits, "more"])
 
-    assert Explainer(Wraps()).explain(images(32, 32)).logits.shape == (3, 5)
+    assert Explainer(Wraps()).explain(make_images(32, 32)).logits.shape == (3, 5)
 
 
 def test_the_models_own_errors_come_through():
     with pytest.raises(TypeError, match=r"unexpected keyword"):
-        Explainer(HandWrittenViT()).explain({"image": images(32, 32), "size": torch.ones(1)})
+        Explainer(HandWrittenViT()).explain({"image": make_images(32, 32), "size": torch.ones(1)})
 
 
 def test_dropout_in_training_mode_is_left_out():
     case = CASES["Bert-sdpa"]
-    model = built(case).train()
+    model = build_model(case).train()
     assert model.config.hidden_dropout_prob > 0
-    first, second = (Explainer(model).explain(texts()) for _ in range(2))
+    first, second = (Explainer(model).explain(make_texts()) for _ in range(2))
     assert model.training
     assert torch.equal(first.scores, second.scores)
     with torch.no_grad():
-        assert torch.allclose(first.logits, model.eval()(**texts()).logits, atol=1e-6)
+        assert torch.allclose(first.logits, model.eval()(**make_texts()).logits, atol=1e-6)
 
 
 def test_embeddings_instead_of_ids():
-    model = built(CASES["Bert-sdpa"])
-    inputs = texts()
+    model = build_model(CASES["Bert-sdpa"])
+    inputs = make_texts()
     by_ids = Explainer(model).explain(inputs)
     embeddings = model.get_input_embeddings()(inputs.pop("input_ids")).detach()
     by_embeddings = Explainer(model).explain({"inputs_embeds": embeddings, **inputs})
@@ -137,7 +139,7 @@ def test_embeddings_instead_of_ids():
 
 
 def test_many_classes_in_groups_are_as_good_as_all_at_once(monkeypatch):
-    model, pixels = HandWrittenViT(), images(32, 32)
+    model, pixels = HandWrittenViT(), make_images(32, 32)
     together = Explainer(model).explain(pixels, classes=5, keep_evidence=True)
     monkeypatch.setattr("whence.engine.eager._MAPS_AT_ONCE", 6)
     grouped = Explainer(model).explain(pixels, classes=5, keep_evidence=True)
@@ -147,9 +149,11 @@ def test_many_classes_in_groups_are_as_good_as_all_at_once(monkeypatch):
 
 
 def test_stable_is_the_same_in_float32_and_float64_on_real_photos(data):
-    model = real_vit(data)
-    pixels = torch.stack([photo(data, name) for name in PHOTOS])
-    double = Explainer(real_vit(data).double()).explain(pixels, classes=2, method="tiba").scores
+    model = load_real_vit(data)
+    pixels = torch.stack([read_photo(data, name) for name in PHOTOS])
+    double = (
+        Explainer(load_real_vit(data).double()).explain(pixels, classes=2, method="tiba").scores
+    )
     single = Explainer(model).explain(pixels.float(), classes=2, method="tiba").scores
     assert (single >= 0).all()
     largest = double.amax(-1, keepdim=True)
@@ -198,7 +202,7 @@ def test_decoders_that_classify_are_read_from_their_last_token(family, attention
         ._from_config(config, attn_implementation=attention)
         .eval()
     )
-    inputs = texts()
+    inputs = make_texts()
     inputs["input_ids"] = inputs["input_ids"] * inputs["attention_mask"]
     result = Explainer(model).explain(inputs, keep_evidence=True)
     with torch.no_grad():
@@ -213,7 +217,7 @@ def test_decoders_that_classify_are_read_from_their_last_token(family, attention
 
 def test_rules_that_change_nothing_are_told_of():
     case = CASES["ViTForImageClassification-sdpa"]
-    explainer = Explainer(built(case))
+    explainer = Explainer(build_model(case))
     with pytest.warns(UserWarning, match=r"'whence' propagates no relevance.*do: lrp, .*tiba"):
         explainer.explain(case.inputs(), rules="reference")
     with warnings.catch_warnings():

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 from torch.nn import functional as F
 
-from tests.zoo import HandWrittenViT, images
+from tests.zoo import HandWrittenViT, make_images
 from whence import Explainer, Explanation, WhenceError
 from whence.layout import Tokens
 from whence.version import __version__
@@ -16,7 +16,9 @@ from whence.version import __version__
 @pytest.fixture(scope="module")
 def of_images() -> Explanation:
     names = ["cat", "dog", "crane", "van", "pot"]
-    return Explainer(HandWrittenViT(), class_names=names).explain(images(32, 32), start_layer=1)
+    return Explainer(HandWrittenViT(), class_names=names).explain(
+        make_images(32, 32), start_layer=1
+    )
 
 
 @pytest.fixture
@@ -44,7 +46,7 @@ def test_heatmap_is_the_grid_upsampled(of_images):
 
 
 def test_heatmaps_of_several_classes():
-    result = Explainer(HandWrittenViT()).explain(images(32, 32), classes=2)
+    result = Explainer(HandWrittenViT()).explain(make_images(32, 32), classes=2)
     maps = result.heatmap((8, 8))
     assert maps.shape == (3, 2, 8, 8)
     alone = Explanation(result.scores[:, 1], result.target[:, 1], result.logits, grid=result.grid)

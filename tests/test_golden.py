@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.real import photo, real_vit
+from tests.real import load_real_vit, read_photo
 from whence import Explainer, Explanation
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -153,12 +153,12 @@ def test_class_tokens_score_is_the_authors_where_nothing_is_padded():
 def test_real_vit_on_real_photos(data, start):
     pytest.importorskip("timm")
     authors = golden("real_vit")
-    pixels = torch.stack([photo(data, file) for file in authors["files"]])
+    pixels = torch.stack([read_photo(data, file) for file in authors["files"]])
     ranks = ("rank0", "rank1")
     classes = torch.tensor(
         [[int(authors[f"{i}/{rank}/target"]) for rank in ranks] for i in range(len(pixels))]
     )
-    result = Explainer(real_vit(data).double()).explain(
+    result = Explainer(load_real_vit(data).double()).explain(
         pixels, classes=classes, method="tiba", rules="reference", start_layer=start
     )
     assert relative_error(result.logits, authors["logits"]) < 1e-6
@@ -173,9 +173,9 @@ def test_real_vit_on_real_photos(data, start):
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no compiler here")
 def test_real_vit_compiled(data):
     authors = golden("real_vit")
-    pixels = torch.stack([photo(data, file) for file in authors["files"]])
+    pixels = torch.stack([read_photo(data, file) for file in authors["files"]])
     classes = [int(authors[f"{i}/rank0/target"]) for i in range(len(pixels))]
-    explainer = Explainer(real_vit(data).double(), fast=True)
+    explainer = Explainer(load_real_vit(data).double(), fast=True)
     for _ in range(4):
         result = explainer.explain(pixels, target=classes, method="tiba", rules="reference")
     for i in range(len(pixels)):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.zoo import CASES, DEPTH, Case, blocks, built, run, sample
+from tests.zoo import CASES, DEPTH, Case, build_model, find_block_modules, run_model, select_samples
 from whence import Explainer, rules
 from whence._util.defaults import METHOD
 from whence.tracing import record
@@ -22,7 +22,7 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 @pytest.fixture(scope="module")
 def model(case: Case) -> nn.Module:
-    return built(case)
+    return build_model(case)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def close(a: Tensor, b: Tensor, tolerance: float = 1e-4) -> bool:
 
 def test_logits_are_those_of_a_plain_forward(model, inputs, result):
     with torch.no_grad():
-        plain = run(model, inputs)
+        plain = run_model(model, inputs)
     assert close(result.logits, plain if isinstance(plain, Tensor) else plain.logits, 1e-5)
 
 
@@ -87,7 +87,7 @@ def test_a_batch_is_as_good_as_single_runs(model, inputs, rule_set):
     asked = {"target": 1, "method": "tiba", "rules": rule_set}
     together = explainer.explain(inputs, **asked).scores
     for i in range(len(together)):
-        alone = explainer.explain(sample(inputs, slice(i, i + 1)), **asked)
+        alone = explainer.explain(select_samples(inputs, slice(i, i + 1)), **asked)
         assert close(alone.scores[0], together[i], 1e-6)
 
 
@@ -118,7 +118,7 @@ def test_many_classes_are_as_good_as_one_at_a_time(model, inputs, method):
 def test_stable_rules_conserve_relevance_at_every_block(model, inputs):
     streams: list[Tensor] = []
     watched = copy.deepcopy(model)
-    for block in blocks(watched):
+    for block in find_block_modules(watched):
         block.register_forward_pre_hook(
             lambda _m, args, kwargs: streams.append(args[0] if args else kwargs["hidden_states"]),
             with_kwargs=True,
@@ -147,10 +147,10 @@ def test_model_is_left_as_it_was_after_an_exception(model, inputs):
         raise RuntimeError("in the middle")
 
     model.train()
-    list(blocks(model))[-1].register_forward_hook(fail)
+    list(find_block_modules(model))[-1].register_forward_hook(fail)
     with unchanged(model), pytest.raises(RuntimeError, match="in the middle"):
         Explainer(model).explain(inputs)
-    list(blocks(model))[-1]._forward_hooks.clear()
+    list(find_block_modules(model))[-1]._forward_hooks.clear()
     model.eval()
 
 

@@ -50,7 +50,7 @@ class Case:
     pooled: tuple[int, ...] = (0,)
 
 
-def built(case: Case) -> nn.Module:
+def build_model(case: Case) -> nn.Module:
     """Build the model, with weights large enough that no activation is nearly zero."""
     torch.manual_seed(1)
     model = case.build().eval()
@@ -60,7 +60,7 @@ def built(case: Case) -> nn.Module:
     return model
 
 
-def blocks(model: nn.Module) -> nn.Module:
+def find_block_modules(model: nn.Module) -> nn.Module:
     """Find the modules that the residual stream enters (ALBERT calls one many times)."""
     for name, module in model.named_modules():
         if isinstance(module, nn.ModuleList | nn.Sequential) and (
@@ -70,21 +70,21 @@ def blocks(model: nn.Module) -> nn.Module:
     raise AssertionError("no blocks found")
 
 
-def run(model: nn.Module, inputs: Any, **more: Any) -> Any:
+def run_model(model: nn.Module, inputs: Any, **more: Any) -> Any:
     return model(inputs, **more) if isinstance(inputs, Tensor) else model(**inputs, **more)
 
 
-def sample(inputs: Any, index: slice) -> Any:
+def select_samples(inputs: Any, index: slice) -> Any:
     if isinstance(inputs, Tensor):
         return inputs[index]
     return {name: value[index] for name, value in inputs.items()}
 
 
-def images(*size: int) -> Tensor:
+def make_images(*size: int) -> Tensor:
     return torch.randn(BATCH, 3, *size, generator=torch.Generator().manual_seed(2))
 
 
-def texts(length: int = 10) -> dict[str, Tensor]:
+def make_texts(length: int = 10) -> dict[str, Tensor]:
     """Make three texts, of which the last two are padded."""
     ids = torch.randint(5, 90, (BATCH, length), generator=torch.Generator().manual_seed(3))
     mask = torch.ones_like(ids)
@@ -99,7 +99,7 @@ def texts(length: int = 10) -> dict[str, Tensor]:
 def _eager_attention(model: nn.Module, inputs: Any) -> tuple[Tensor, list[Tensor]]:
     eager = copy.deepcopy(model)
     eager.set_attn_implementation("eager")
-    output = run(eager, inputs, output_attentions=True)
+    output = run_model(eager, inputs, output_attentions=True)
     return output.logits, list(output.attentions)
 
 
@@ -123,7 +123,7 @@ def _vision(name: str, model: str, **facts: Any) -> dict[str, Case]:
             model,
             attention,
             VISION,
-            inputs=lambda: {"pixel_values": images(32, 32)},
+            inputs=lambda: {"pixel_values": make_images(32, 32)},
             **facts,
         )
         for attention in ("sdpa", "eager")
@@ -137,7 +137,7 @@ def _text(name: str, only: str = "", **sizes: Any) -> dict[str, Case]:
             f"{name}ForSequenceClassification",
             attention,
             {**TEXT, **sizes} if name != "DistilBert" else sizes,
-            inputs=texts,
+            inputs=make_texts,
             grid=None,
             prefix=0,
         )
@@ -167,7 +167,7 @@ def _timm_attention(model: nn.Module, inputs: Tensor) -> tuple[Tensor, list[Tens
     for block in plain.blocks:
         block.attn.fused_attn = False
         block.attn.attn_drop.register_forward_hook(lambda _m, args, _o: maps.append(args[0]))
-    return run(plain, inputs), maps
+    return run_model(plain, inputs), maps
 
 
 def _timm(name: str, fused: bool, size: tuple[int, int] = (32, 32), **options: Any) -> Case:
@@ -182,7 +182,7 @@ def _timm(name: str, fused: bool, size: tuple[int, int] = (32, 32), **options: A
             block.attn.fused_attn = fused
         return model
 
-    return Case(build, lambda: images(*size), _timm_attention, **facts)
+    return Case(build, lambda: make_images(*size), _timm_attention, **facts)
 
 
 def _torchvision_attention(model: nn.Module, inputs: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -200,7 +200,7 @@ def _torchvision_attention(model: nn.Module, inputs: Tensor) -> tuple[Tensor, li
     for module in plain.modules():
         if isinstance(module, nn.MultiheadAttention):
             module.register_forward_hook(record)
-    return run(plain, inputs), maps
+    return run_model(plain, inputs), maps
 
 
 def _torchvision_vit() -> nn.Module:
@@ -266,7 +266,7 @@ def _hand_written_attention(model: nn.Module, inputs: Tensor) -> tuple[Tensor, l
     plain, maps = copy.deepcopy(model), []
     for block in plain.blocks:
         block.maps = maps
-    return run(plain, inputs), maps
+    return run_model(plain, inputs), maps
 
 
 CASES: dict[str, Case] = {
@@ -311,6 +311,6 @@ CASES: dict[str, Case] = {
             ),
         )
     },
-    "torchvision-vit": Case(_torchvision_vit, lambda: images(32, 32), _torchvision_attention),
-    "hand-written": Case(HandWrittenViT, lambda: images(32, 32), _hand_written_attention),
+    "torchvision-vit": Case(_torchvision_vit, lambda: make_images(32, 32), _torchvision_attention),
+    "hand-written": Case(HandWrittenViT, lambda: make_images(32, 32), _hand_written_attention),
 }

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from tests.saved import photo
+from tests.saved import make_photo
 
 CLASSES = ("cat", "dog", "crane")
 
@@ -17,7 +17,7 @@ def photos(folder: Path, each: int = 3) -> Path:
         home = folder / "val" / name
         home.mkdir(parents=True)
         for at in range(each):
-            photo(40 + at, 36, seed=10 * number + at).save(home / f"{name}{at}.png")
+            make_photo(40 + at, 36, seed=10 * number + at).save(home / f"{name}{at}.png")
     return folder
 
 
@@ -26,7 +26,7 @@ def masked(folder: Path, count: int = 4) -> Path:
     for part in ("images", "masks"):
         (folder / part).mkdir(parents=True)
     for at in range(count):
-        photo(48, 40, seed=at).save(folder / "images" / f"p{at}.png")
+        make_photo(48, 40, seed=at).save(folder / "images" / f"p{at}.png")
         mask = np.zeros((40, 48), dtype=np.uint8)
         mask[8 + at : 30, 10:35] = 1
         mask[7 + at, 10:35] = 255

@@ -3,7 +3,7 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.saved import photo
+from tests.saved import make_photo
 from whence import WhenceError, datasets
 from whence.benchmark.photos import prepare_photo
 from whence.models.image_preprocessing import PixelScale
@@ -35,6 +35,6 @@ def test_masks_are_preprocessed_as_photos_are(vit, cropping_vit, view):
 
 
 def test_a_mask_of_another_size_is_refused(vit):
-    odd = datasets.Sample("x", photo(40, 36), mask=np.zeros((36, 41), dtype=np.uint8))
+    odd = datasets.Sample("x", make_photo(40, 36), mask=np.zeros((36, 41), dtype=np.uint8))
     with pytest.raises(WhenceError, match="mask of 'x' is 41x36"):
         prepare_photo(vit, odd)

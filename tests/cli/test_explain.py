@@ -8,7 +8,7 @@ import pytest
 from safetensors.torch import save_file
 
 from tests.cli.commands import list_files, read_summary, run_explain
-from tests.saved import photo
+from tests.saved import make_photo
 from whence import Explanation
 
 
@@ -87,9 +87,9 @@ def test_odd_photos(two_photos):
 
     Image.new("I;16", (20, 20), 40_000).save("deep.png")
     Image.new("CMYK", (20, 20)).save("print.jpg")
-    photo().convert("P").save("palette.png")
-    photo(1, 1).save("dot.png")
-    photo(12_000, 8).save("wide.png")
+    make_photo().convert("P").save("palette.png")
+    make_photo(1, 1).save("dot.png")
+    make_photo(12_000, 8).save("wide.png")
     entries = read_summary("deep.png", "print.jpg", "palette.png", "dot.png", "wide.png")
     assert not any(entry["error"] for entry in entries)
 
@@ -193,7 +193,7 @@ def test_places_that_may_not_be_looked_at(two_photos, monkeypatch):
 
 
 def test_control_characters_do_not_reach_the_terminal(two_photos):
-    photo().save("a\x1b[31mb.png")
+    make_photo().save("a\x1b[31mb.png")
     assert "\x1b[31m" not in run_explain("a\x1b[31mb.png").stdout
 
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from tests.html_pages import list_entries, parse_html
-from tests.saved import photo
+from tests.saved import make_photo
 from whence import explain
 from whence.inputs import expand
 from whence.report import build
@@ -89,7 +89,7 @@ def test_an_interruption_leaves_nothing(here, report, monkeypatch):
 
 def test_fast_and_precision(here, report, programs):
     for number in range(4):
-        photo(seed=number).save(here / "photos" / f"more{number}.png")
+        make_photo(seed=number).save(here / "photos" / f"more{number}.png")
     # Two methods that take turns: each is compiled once.
     report("photos/more*.png", "--batch", 1, "--methods", "tiba,gae", "--compile")
     assert len(programs) == 2
@@ -108,7 +108,7 @@ def test_the_method_that_is_not_named_is_that_of_explain(here, report):
 
 def test_names_leave_out_the_folder_that_all_share(here, tmp_path):
     (tmp_path / "photos" / "more").mkdir()
-    photo().save(tmp_path / "photos" / "more" / "d.png")
+    make_photo().save(tmp_path / "photos" / "more" / "d.png")
     sources = expand(["photos/a.png", str(tmp_path / "photos" / "more"), "some text"])
     assert build.shorten_names(sources) == ["a.png", "more/d.png", "some text"]
     assert build.shorten_names(sources[:1]) == ["a.png"]

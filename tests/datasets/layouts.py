@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from tests.saved import photo
+from tests.saved import make_photo
 
 
 def write_photo(path: Path, width: int = 20, height: int = 12, **options: object) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    photo(width, height).save(path, **options)
+    make_photo(width, height).save(path, **options)
     return path
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.zoo import CASES, built
+from tests.zoo import CASES, build_model
 from whence import Explainer
 from whence.engine.batching import split_evenly
 from whence.engine.compiled import cache as replay
@@ -39,7 +39,7 @@ def shapes(monkeypatch):
 @pytest.mark.parametrize("name", ["ViTForImageClassification-sdpa", "Bert-sdpa"])
 def test_compiled_parts_have_one_shape(name, shapes):
     case = CASES[name]
-    model, given = built(case).double(), case.inputs()
+    model, given = build_model(case).double(), case.inputs()
     inputs = {}
     for key, value in given.items():
         value = value.double() if value.is_floating_point() else value
@@ -60,10 +60,10 @@ def test_compiled_parts_have_one_shape(name, shapes):
 
 def test_how_many_fit_is_known_from_the_first():
     case = CASES["ViTForImageClassification-sdpa"]
-    explainer, pixels = Explainer(built(case)), case.inputs()["pixel_values"]
+    explainer, pixels = Explainer(build_model(case)), case.inputs()["pixel_values"]
     explainer.explain({"pixel_values": pixels[:1]}, method="tiba")
     (one,) = explainer._bytes_of_sample.values()
-    explainer = Explainer(built(case))
+    explainer = Explainer(build_model(case))
     explainer.explain({"pixel_values": pixels}, method="tiba")
     (several,) = explainer._bytes_of_sample.values()
     assert one == several

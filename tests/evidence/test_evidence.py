@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.tracing.helpers import predicted_classes, record_case, record_inputs, to_double
-from tests.zoo import CASES, HandWrittenViT, built, images, texts
+from tests.zoo import CASES, HandWrittenViT, build_model, make_images, make_texts
 from whence import Explainer, Explanation, Layout, methods, rules
 from whence.errors import UndeclaredEvidenceError, WhenceError
 from whence.evidence import KINDS, Evidence, Forwards
@@ -78,7 +78,7 @@ def test_evidence_that_a_method_lacks_is_named_to_its_author(monkeypatch):
             return evidence.gradient[-1].mean((-3, -2))
 
     with pytest.raises(WhenceError, match="add 'gradient' to its needs"):
-        Explainer(HandWrittenViT()).explain(images(32, 32), method="forgetful")
+        Explainer(HandWrittenViT()).explain(make_images(32, 32), method="forgetful")
 
 
 # When it is computed -----------------------------------------------------------------------------
@@ -194,7 +194,7 @@ def test_probabilities_of_the_explained_classes(trace, multi_label):
 def test_a_single_logit_is_no_probability():
     model = HandWrittenViT()
     model.head = torch.nn.Linear(32, 1)
-    evidence = make_evidence(record_inputs(model, images(32, 32)))
+    evidence = make_evidence(record_inputs(model, make_images(32, 32)))
     logits = torch.tensor([[3.0], [-2.0]])
     found = evidence.target_probabilities(logits, torch.tensor([0, 1]))
     assert found.tolist() == [[3.0, -2.0]]
@@ -205,7 +205,7 @@ def test_a_single_logit_is_no_probability():
 
 @pytest.mark.parametrize("gradient_rules", [None, BALANCED])
 def test_derived_evidence_is_of_the_same_trace_classes_and_rules(gradient_rules):
-    model, pixels = HandWrittenViT().double(), to_double(images(32, 32))
+    model, pixels = HandWrittenViT().double(), to_double(make_images(32, 32))
     trace = record_inputs(model, pixels)
     classes = torch.tensor([[0, 3]] * 3)
     reference = rules.get("reference")
@@ -262,18 +262,20 @@ def test_details_of_a_method_are_part_of_the_explanation(tmp_path, monkeypatch):
     # Five classes of three samples are then read in three groups.
     monkeypatch.setattr("whence.engine.eager._MAPS_AT_ONCE", 6)
     explainer = Explainer(HandWrittenViT())
-    several = explainer.explain(images(32, 32), classes=[4, 0, 3, 1, 2], method="looks")
+    several = explainer.explain(make_images(32, 32), classes=[4, 0, 3, 1, 2], method="looks")
     expected = [[{"sample": n, "class": c} for c in (4, 0, 3, 1, 2)] for n in range(3)]
     assert several.details == expected
     several.save(tmp_path / "one")
     assert Explanation.load(tmp_path / "one").details == expected
-    one = explainer.explain(images(32, 32), target=[2, 0, 1], method="looks")
+    one = explainer.explain(make_images(32, 32), target=[2, 0, 1], method="looks")
     assert one.details == [{"sample": n, "class": c} for n, c in enumerate((2, 0, 1))]
 
 
 @pytest.mark.usefixtures("seen")
 def test_a_method_without_details_leaves_none():
-    result = Explainer(HandWrittenViT()).explain(images(32, 32), method="looks", describes=False)
+    result = Explainer(HandWrittenViT()).explain(
+        make_images(32, 32), method="looks", describes=False
+    )
     assert result.settings == {"describes": False}
     assert result.details is None
 
@@ -292,6 +294,6 @@ def test_tokens_of_no_word_are_special(seen, text_model):
 
 
 def test_images_have_no_special_tokens(seen):
-    Explainer(HandWrittenViT()).explain(images(32, 32), method="looks")
-    Explainer(built(CASES["Bert-sdpa"])).explain(texts(), method="looks")
+    Explainer(HandWrittenViT()).explain(make_images(32, 32), method="looks")
+    Explainer(build_model(CASES["Bert-sdpa"])).explain(make_texts(), method="looks")
     assert [evidence.special for evidence in seen] == [None, None]

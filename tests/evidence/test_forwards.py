@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from tests.tracing.helpers import record_inputs
-from tests.zoo import CASES, HandWrittenViT, built, images, run, sample
+from tests.zoo import CASES, HandWrittenViT, build_model, make_images, run_model, select_samples
 from whence import Explainer, WhenceError
 from whence.evidence.forwards import Forwards
 from whence.inputs.arguments import ModelArguments
@@ -21,14 +21,14 @@ GIBIBYTE = 2**30
 
 
 def make_forwards(name: str, max_bytes: float = 2 * GIBIBYTE) -> tuple[Forwards, nn.Module, object]:
-    model, inputs = built(CASES[name]), CASES[name].inputs()
+    model, inputs = build_model(CASES[name]), CASES[name].inputs()
     arguments = ModelArguments.from_inputs(inputs, model)
     forwards = Forwards(model, arguments, None, record_inputs(model, inputs), max_bytes)
     return forwards, model, inputs
 
 
 def compute_logits(model: nn.Module, inputs: object) -> torch.Tensor:
-    output = run(model, inputs)
+    output = run_model(model, inputs)
     return output if isinstance(output, torch.Tensor) else output.logits
 
 
@@ -57,7 +57,7 @@ def test_autograd_goes_through_it(name):
         gradients.append(torch.autograd.grad(logits[:, 0].sum(), inputs)[0])
     case = CASES[name]
     for found, kind in zip(gradients, ("plain", "balanced"), strict=True):
-        result = Explainer(built(case)).explain(
+        result = Explainer(build_model(case)).explain(
             case.inputs(), 0, method="input_x_gradient", gradients=kind, keep_evidence=True
         )
         expected = result.evidence.input_gradient[samples]
@@ -112,7 +112,7 @@ class Counting(HandWrittenViT):
 @pytest.mark.parametrize("method", MANY)
 def test_no_pass_is_larger_than_the_bound(method):
     model = Counting().double()
-    pixels = images(32, 32).double()[:2]
+    pixels = make_images(32, 32).double()[:2]
     Counting.sizes.clear()
     free = Explainer(model).explain(pixels, method=method, **MANY[method])
     assert max(Counting.sizes) > 4
@@ -135,11 +135,11 @@ def test_progress_is_shown_in_a_terminal_alone(monkeypatch):
     shown = Terminal()
     monkeypatch.setattr(sys, "stderr", shown)
     monkeypatch.setenv("TERM", "xterm")
-    Explainer(HandWrittenViT()).explain(images(32, 32), method="occlusion")
+    Explainer(HandWrittenViT()).explain(make_images(32, 32), method="occlusion")
     assert "covering" in shown.getvalue()
     silent = io.StringIO()
     monkeypatch.setattr(sys, "stderr", silent)
-    Explainer(HandWrittenViT()).explain(images(32, 32), method="occlusion")
+    Explainer(HandWrittenViT()).explain(make_images(32, 32), method="occlusion")
     assert silent.getvalue() == ""
 
 
@@ -155,6 +155,6 @@ def test_a_model_that_reads_its_input_twice():
             embedded = self.first(input_ids) + self.second(input_ids)
             return self.head(self.inner(inputs_embeds=embedded).last_hidden_state[:, 0])
 
-    inputs = {"input_ids": sample(CASES["Bert-sdpa"].inputs(), slice(0, 2))["input_ids"]}
+    inputs = {"input_ids": select_samples(CASES["Bert-sdpa"].inputs(), slice(0, 2))["input_ids"]}
     with pytest.raises(WhenceError, match="reads its input in 2 places"):
         Explainer(Twice()).explain(inputs, method="occlusion")

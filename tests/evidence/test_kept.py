@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.zoo import CASES, HandWrittenViT, built, images
+from tests.zoo import CASES, HandWrittenViT, build_model, make_images
 from whence import Explainer, rules
 from whence.evidence import Evidence
 from whence.evidence.kept import keep_evidence
@@ -20,7 +20,7 @@ def make_evidence(trace, classes: list[int], *needs: str) -> Evidence:
 
 @pytest.fixture(scope="module")
 def trace():
-    return record(HandWrittenViT().double(), (images(32, 32).double(),), {}, 0)
+    return record(HandWrittenViT().double(), (make_images(32, 32).double(),), {}, 0)
 
 
 KINDS = ("attention", "gradient", "relevance", "inputs", "input_gradient", "hidden_gradient")
@@ -59,8 +59,8 @@ def test_what_was_not_declared_is_empty_but_for_plain_gradients(trace):
 @pytest.mark.parametrize("method", ["whence", "tiba", "input_x_gradient"])
 def test_maps_are_kept_of_every_method(method):
     case = CASES["Bert-sdpa"]
-    result = Explainer(built(case)).explain(case.inputs(), method=method, keep_evidence=True)
+    result = Explainer(build_model(case)).explain(case.inputs(), method=method, keep_evidence=True)
     for kind in ("attention", "gradient", "relevance"):
         assert [value.shape for value in getattr(result.evidence, kind)] == [(3, 4, 10, 10)] * 3
     assert result.evidence.pooling.argmax(1).tolist() == [0, 0, 0]
-    assert Explainer(built(case)).explain(case.inputs(), method=method).evidence is None
+    assert Explainer(build_model(case)).explain(case.inputs(), method=method).evidence is None

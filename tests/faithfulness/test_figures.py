@@ -3,7 +3,7 @@
 import pytest
 
 from tests.benchmark.helpers import choose_one, judge
-from tests.saved import photo
+from tests.saved import make_photo
 from whence import benchmark, datasets, models
 from whence.faithfulness import compare
 
@@ -31,14 +31,14 @@ def test_faithfulness_of_a_text(method, score, chances):
     ],
 )
 def test_faithfulness_of_a_photo(method, score, chances):
-    curves = compare(photo(224, 224), [method], draws=2).get(method)
+    curves = compare(make_photo(224, 224), [method], draws=2).get(method)
     assert curves.score == pytest.approx(score, abs=1e-3)
     assert (curves.most[3], curves.least[3], curves.random[3]) == pytest.approx(chances, abs=1e-4)
 
 
 def test_perturbation():
     protocol = benchmark.build_protocol("perturbation", {"insertion": True, "unit": "patches"})
-    sample = datasets.Sample("x", photo(224, 224), label=0)
+    sample = datasets.Sample("x", make_photo(224, 224), label=0)
     (row,) = judge(protocol, models.load(None, "image"), [sample], choose_one("gae"))
     figures = {
         "positive_predicted_probability_auc": 69.37653,

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tests.faithfulness.helpers import TEXT, area_of, explain_by
-from tests.saved import photo
+from tests.saved import make_photo
 from whence import WhenceError
 from whence.faithfulness import STEPS, compare, measure
 from whence.models import forward
@@ -16,7 +16,7 @@ def test_steps_are_those_of_the_paper():
 
 
 def test_the_score_is_the_area_between(vit):
-    prepared, explanations = explain_by(vit, photo(), "tiba")
+    prepared, explanations = explain_by(vit, make_photo(), "tiba")
     curves = measure(vit, prepared, explanations, draws=2).get("tiba")
     assert curves.score == pytest.approx(area_of(curves.least) - area_of(curves.most), abs=1e-9)
     assert curves.most[0] == curves.least[0] == pytest.approx(curves.random[0])
@@ -25,7 +25,7 @@ def test_the_score_is_the_area_between(vit):
 
 
 def test_scores_the_other_way_round_get_the_opposite(vit):
-    prepared, explanations = explain_by(vit, photo(), "gae")
+    prepared, explanations = explain_by(vit, make_photo(), "gae")
     scores = torch.rand_like(explanations["gae"].scores)  # no two alike, so that no ties reverse
     right = dataclasses.replace(explanations["gae"], scores=scores)
     wrong = dataclasses.replace(right, scores=-scores)
@@ -37,7 +37,7 @@ def test_scores_the_other_way_round_get_the_opposite(vit):
 
 
 def test_the_random_curve_is_a_mean_of_seeded_draws(vit):
-    prepared, explanations = explain_by(vit, photo(), "gae")
+    prepared, explanations = explain_by(vit, make_photo(), "gae")
     one, again, other, three = (
         measure(vit, prepared, explanations, draws=draws, seed=seed).get("gae").random
         for draws, seed in ((1, 3), (1, 3), (1, 4), (3, 3))
@@ -55,7 +55,7 @@ def test_the_random_curve_is_a_mean_of_seeded_draws(vit):
 
 
 def test_the_model_runs_in_batches_and_equal_maps_run_once(vit, monkeypatch):
-    prepared, explanations = explain_by(vit, photo(), "raw_attention", "gae", classes=3)
+    prepared, explanations = explain_by(vit, make_photo(), "raw_attention", "gae", classes=3)
     rows, calls = [], []
     plain = forward.compute_logits
 
@@ -81,7 +81,7 @@ def test_the_model_runs_in_batches_and_equal_maps_run_once(vit, monkeypatch):
 
 
 def test_a_tie_has_no_single_winner(vit):
-    prepared, explanations = explain_by(vit, photo(), "gae")
+    prepared, explanations = explain_by(vit, make_photo(), "gae")
     twice = {"one": explanations["gae"], "two": explanations["gae"]}
     assert [one.method for one in measure(vit, prepared, twice, draws=0).find_best()] == [
         "one",
@@ -90,7 +90,7 @@ def test_a_tie_has_no_single_winner(vit):
 
 
 def test_classes_that_hold_at_once_are_watched_by_sigmoid(vit):
-    prepared, explanations = explain_by(vit, photo(), "gae", target=1)
+    prepared, explanations = explain_by(vit, make_photo(), "gae", target=1)
     many = dataclasses.replace(explanations["gae"], multi_label=True)
     curves = measure(vit, prepared, {"gae": many}, draws=0).get("gae")
     assert curves.most[0] == pytest.approx(float(many.logits[0, 1].double().sigmoid()))
@@ -101,19 +101,19 @@ def test_in_one_call(embedded):
     assert [one.method for one in found.curves] == ["gae", "gae", "random", "random"]
     assert {one.class_name for one in found.curves} == {"negative", "positive"}
     assert found.rank_methods()[0].target == found.targets[0]
-    photos = compare(photo(), ["gae"], target="dog", draws=0)
+    photos = compare(make_photo(), ["gae"], target="dog", draws=0)
     assert photos.get("gae").class_name == "dog"
     assert photos.words is None
 
 
 def test_what_cannot_be_measured_is_told(vit, bert):
-    prepared, explanations = explain_by(vit, photo(), "gae")
+    prepared, explanations = explain_by(vit, make_photo(), "gae")
     with pytest.raises(WhenceError, match="at least one method"):
         measure(vit, prepared, {})
     with pytest.raises(WhenceError, match="0 or more"):
         measure(vit, prepared, explanations, draws=-1)
     with pytest.raises(WhenceError, match="one input at a time"):
-        measure(vit, vit.prepare([photo(), photo()]), explanations)
+        measure(vit, vit.prepare([make_photo(), make_photo()]), explanations)
     number = dataclasses.replace(explanations["gae"], logits=torch.zeros(1, 1))
     with pytest.raises(WhenceError, match="single number"):
         measure(vit, prepared, {"gae": number})

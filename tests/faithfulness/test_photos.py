@@ -4,14 +4,14 @@ import torch
 from transformers import ViTForImageClassification
 
 from tests.faithfulness.helpers import area_of, explain_by
-from tests.saved import photo
+from tests.saved import make_photo
 from whence.faithfulness import measure
 
 
 @pytest.mark.parametrize("order", ["most", "least"])
 def test_photo_curves_are_those_of_a_loop(vit, image_model, order):
     """One plain forward a step, on pixels blackened before normalisation."""
-    prepared, explanations = explain_by(vit, photo(), "gae", classes=[2, 0])
+    prepared, explanations = explain_by(vit, make_photo(), "gae", classes=[2, 0])
     found = measure(vit, prepared, explanations, draws=0)
     model = ViTForImageClassification.from_pretrained(image_model, dtype=torch.float32).eval()
     for at, target in enumerate((2, 0)):
@@ -30,7 +30,7 @@ def test_photo_curves_are_those_of_a_loop(vit, image_model, order):
 
 
 def test_a_masked_photo_is_black_where_the_most_relevant_pixels_were(vit):
-    prepared, explanations = explain_by(vit, photo(), "gae")
+    prepared, explanations = explain_by(vit, make_photo(), "gae")
     curves = measure(vit, prepared, explanations, draws=1).get("gae")
     whole = np.asarray(curves.get_input(0))
     assert whole.shape == (32, 32, 3)

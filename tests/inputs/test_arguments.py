@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.zoo import CASES, built
+from tests.zoo import CASES, build_model
 from whence import WhenceError
 from whence.inputs.arguments import ModelArguments, list_tensors
 
@@ -52,7 +52,7 @@ def test_padding_is_what_the_attention_mask_leaves_out():
 def test_some_rows():
     case = CASES["Bert-sdpa"]
     inputs = {**case.inputs(), "position_ids": torch.arange(10)[None], "return_dict": True}
-    arguments = ModelArguments.from_inputs(inputs, built(case))
+    arguments = ModelArguments.from_inputs(inputs, build_model(case))
     for samples in (torch.tensor([2, 2, 0, 1]), slice(1, 3)):
         chosen = arguments.select_rows(samples)
         assert torch.equal(chosen.main, inputs["input_ids"][samples])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.saved import photo
+from tests.saved import make_photo
 from whence import WhenceError
 from whence.inputs import image_from_array, read_image, to_rgb
 from whence.inputs.images import MAX_SIDE
@@ -25,7 +25,7 @@ def refused(message: str, path) -> None:
 
 
 def test_a_photo_is_read_as_it_is(tmp_path):
-    image = photo()
+    image = make_photo()
     assert np.array_equal(read_image(saved(image, tmp_path / "a.png")), image)
 
 
@@ -44,14 +44,14 @@ def test_a_text_file_renamed(tmp_path):
 
 @pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "gif", "bmp", "tiff"])
 def test_truncated_files(suffix, tmp_path):
-    path = saved(photo(200, 200), tmp_path / f"cut.{suffix}")
+    path = saved(make_photo(200, 200), tmp_path / f"cut.{suffix}")
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
     refused("is damaged|is not an image", path)
 
 
 def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
-    path = saved(photo(), tmp_path / "mine.png")
+    path = saved(make_photo(), tmp_path / "mine.png")
     monkeypatch.setattr(Image, "open", lambda *_: (_ for _ in ()).throw(PermissionError()))
     refused("may not be read", path)
 
@@ -99,7 +99,7 @@ def test_transparency_becomes_white(mode, tmp_path):
 def test_photos_are_turned_upright(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6  # the camera was turned: rotate by 90 degrees to see it upright
-    stored = photo(60, 40)
+    stored = make_photo(60, 40)
     image = read_image(saved(stored, tmp_path / "turned.png", exif=exif))
     assert np.array_equal(image, stored.rotate(-90, expand=True))
 
@@ -108,12 +108,12 @@ def test_wide_photos_are_turned_upright(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6
     for name in ("turned.png", "turned.jpg"):
-        path = saved(photo(5000, 20), tmp_path / name, exif=exif)
+        path = saved(make_photo(5000, 20), tmp_path / name, exif=exif)
         assert read_image(path).size == (16, 4096)
 
 
 def test_one_pixel(tmp_path):
-    assert read_image(saved(photo(1, 1), tmp_path / "dot.png")).size == (1, 1)
+    assert read_image(saved(make_photo(1, 1), tmp_path / "dot.png")).size == (1, 1)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is measured as Linux tells it")
@@ -142,7 +142,7 @@ def test_more_pixels_than_are_opened(tmp_path):
 
 
 def test_arrays():
-    pixels = np.asarray(photo())
+    pixels = np.asarray(make_photo())
     for array in (
         pixels,
         pixels / 255,

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.saved import photo
+from tests.saved import make_photo
 from whence import WhenceError
 from whence.inputs import Source, decode_text, expand, read_text
 from whence.inputs.texts import MAX_BYTES
@@ -14,7 +14,7 @@ from whence.inputs.texts import MAX_BYTES
 def folder(tmp_path, monkeypatch):
     """Two photos, a text, and what is neither."""
     for name in ("b.jpg", "a.PNG"):
-        photo().save(tmp_path / name)
+        make_photo().save(tmp_path / name)
     (tmp_path / "c.txt").write_text("good")
     (tmp_path / "notes.pdf").write_text("%PDF")
     (tmp_path / ".hidden.jpg").write_text("")

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.zoo import HandWrittenViT, images
+from tests.zoo import HandWrittenViT, make_images
 from whence import Explainer, Layout, WhenceError
 from whence.layout import compute_pooling, find_layout
 
@@ -74,10 +74,10 @@ def test_pooling_weights_follow_the_gradient():
 def test_given_pooled_tokens():
     model = HandWrittenViT()
     given = Explainer(model, layout=Layout(pooled=(3, 4))).explain(
-        images(32, 32), method="tiba", keep_evidence=True
+        make_images(32, 32), method="tiba", keep_evidence=True
     )
     assert given.evidence.pooling[0].nonzero().flatten().tolist() == [3, 4]
-    found = Explainer(model).explain(images(32, 32), method="tiba")
+    found = Explainer(model).explain(make_images(32, 32), method="tiba")
     assert not torch.allclose(given.scores, found.scores)
 
 
@@ -97,6 +97,6 @@ def test_a_given_grid_shapes_the_scores():
                 x = block(x)
             return self.vit.head(x.mean(1))
 
-    result = Explainer(Odd(), layout=Layout(grid=(8, 2))).explain(images(32, 32))
+    result = Explainer(Odd(), layout=Layout(grid=(8, 2))).explain(make_images(32, 32))
     assert result.grid == (8, 2)
     assert result.heatmap((32, 32)).shape == (3, 32, 32)

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from tests.zoo import CASES, built
+from tests.zoo import CASES, build_model
 from whence.maximization import Channel, Head, Token
 from whence.maximization.objectives import build_class_objective, build_inner_objective
 
@@ -10,7 +10,7 @@ TARGETS = [2, Channel(1, 5), Token(2, 3), Head(1, 2)]
 
 
 def build_tiny() -> nn.Module:
-    return built(CASES["ViTForImageClassification-sdpa"])
+    return build_model(CASES["ViTForImageClassification-sdpa"])
 
 
 def build_objective(model, target, inputs):

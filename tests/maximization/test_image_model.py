@@ -3,7 +3,7 @@ import torch
 
 from tests import zoo
 from tests.saved import save_image_model
-from tests.zoo import CASES, HandWrittenViT, built
+from tests.zoo import CASES, HandWrittenViT, build_model
 from whence import Explainer, WhenceError, activation_maximization, models
 from whence.maximization.image_model import ImageModel
 
@@ -56,7 +56,7 @@ def test_text_models_are_refused(text_model):
     with pytest.raises(WhenceError, match=said):
         activation_maximization(models.load(text_model), "positive")
     with pytest.raises(WhenceError, match="BertForSequenceClassification reads texts"):
-        activation_maximization(built(CASES["Bert-sdpa"]), 1)
+        activation_maximization(build_model(CASES["Bert-sdpa"]), 1)
 
 
 def test_a_model_without_an_image_size():

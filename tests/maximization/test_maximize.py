@@ -73,7 +73,7 @@ def test_one_step_follows_the_formula():
     grey = torch.zeros(1, 3, 32, 32, dtype=torch.float64)
     hidden = []
     for inputs in (grey, start[None] * 2 - 1):
-        hook = list(zoo.blocks(model))[2].register_forward_pre_hook(
+        hook = list(zoo.find_block_modules(model))[2].register_forward_pre_hook(
             lambda _m, args: hidden.append(args[0])
         )
         model(inputs)

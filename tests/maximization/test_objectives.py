@@ -4,7 +4,7 @@ from torch import nn
 
 from tests import zoo
 from tests.maximization.samples import build_objective, build_tiny
-from tests.zoo import CASES, HandWrittenViT, built
+from tests.zoo import CASES, HandWrittenViT, build_model
 from whence import WhenceError, activation_maximization
 from whence.maximization import Channel, Head, Token
 from whence.maximization.objectives import build_inner_objective
@@ -34,9 +34,9 @@ def compute_gradient(model, target, name):
 @pytest.mark.parametrize("layer", [0, 1, zoo.DEPTH])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_hidden_states_equal_those_of_hooks(name, layer):
-    model = built(CASES[name]).double()
+    model = build_model(CASES[name]).double()
     hidden = []
-    blocks = list(zoo.blocks(model))
+    blocks = list(zoo.find_block_modules(model))
 
     def keep(value):
         hidden.append((value[0] if isinstance(value, tuple) else value).clone())
@@ -72,8 +72,8 @@ def test_hidden_states_equal_those_of_hooks(name, layer):
     ],
 )
 def test_heads_equal_those_of_hooks(name, projection):
-    model = built(CASES[name]).double()
-    block = list(zoo.blocks(model))[1]
+    model = build_model(CASES[name]).double()
+    block = list(zoo.find_block_modules(model))[1]
     if projection is None:  # the first square projection that is named as the output
         joins = [m for n, m in block.named_modules() if n.endswith(("output.dense", "o_proj"))]
         join = next(m for m in joins if m.in_features == m.out_features)
@@ -98,7 +98,7 @@ def test_heads_equal_those_of_hooks(name, projection):
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_logits_equal_those_of_the_model(name):
-    model = built(CASES[name]).double()
+    model = build_model(CASES[name]).double()
     inputs, value, found = compute_gradient(model, 3, name)
     returned = model(inputs)
     expected = getattr(returned, "logits", returned)[0, 3]
@@ -132,7 +132,7 @@ def test_states_that_the_model_overwrites(target):
 
 
 def test_negative_numbers_count_from_the_end():
-    model, inputs = build_tiny(), zoo.images(32, 32)[:1]
+    model, inputs = build_tiny(), zoo.make_images(32, 32)[:1]
     for one, same in (
         (Channel(-1, -1), Channel(3, 31)),
         (Token(-2, -1), Token(2, 16)),

@@ -5,7 +5,7 @@ import torch
 from PIL import Image
 from rich.console import Console
 
-from tests.zoo import CASES, built
+from tests.zoo import CASES, build_model
 from whence import MaximalPicture, WhenceError, activation_maximization
 from whence.maximization import Head
 from whence.render.display import show_image
@@ -14,7 +14,7 @@ from whence.render.display import show_image
 @pytest.fixture(scope="module")
 def picture() -> MaximalPicture:
     case = CASES["timm-vit-rectangle-fused"]
-    return activation_maximization(built(case), Head(0, 1), steps=2)
+    return activation_maximization(build_model(case), Head(0, 1), steps=2)
 
 
 def test_the_picture_saves_and_loads(picture, tmp_path):

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tests.zoo import CASES, HandWrittenViT, built, texts
+from tests.zoo import CASES, HandWrittenViT, build_model, make_texts
 
 # With a class token; with average pooling; with a class token and a rectangle of patches.
 IMAGES = ["timm-vit-fused", "timm-vit-average-fused", "timm-vit-rectangle-fused"]
@@ -30,15 +30,15 @@ class Plain:
 
 
 def build_image_model(name: str) -> Plain:
-    model = built(CASES[name]).double().requires_grad_(False)
+    model = build_model(CASES[name]).double().requires_grad_(False)
     pixels = CASES[name].inputs().double()
     return Plain(model, pixels, pixels, model)
 
 
 def build_text_model(name: str = "Bert-sdpa") -> Plain:
     """Build a BERT on padded texts, as a function of embeddings and attention mask."""
-    model = built(CASES[name]).double().requires_grad_(False)
-    batch = texts()
+    model = build_model(CASES[name]).double().requires_grad_(False)
+    batch = make_texts()
 
     def forward(embeddings: Tensor, mask: Tensor) -> Tensor:
         return model(inputs_embeds=embeddings, attention_mask=mask).logits

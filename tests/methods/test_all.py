@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from tests.methods.plain_models import to_double
-from tests.zoo import CASES, built, sample
+from tests.zoo import CASES, build_model, select_samples
 from whence import Explainer, WhenceError, methods
 
 # Enough for what is tested here; accuracy is for the tests of each method.
@@ -48,7 +48,7 @@ def explain(model: nn.Module, inputs, method: str, **options):
 
 def test_every_model_every_method(method, case):
     """Shape, finiteness, determinism, batch independence; model and random state untouched."""
-    model, inputs = built(case).double(), to_double(case.inputs())
+    model, inputs = build_model(case).double(), to_double(case.inputs())
     if not is_supported(method, case):
         with pytest.raises(WhenceError, match=f"'{method}' explains .*s only"):
             explain(model, inputs, method)
@@ -65,7 +65,7 @@ def test_every_model_every_method(method, case):
     assert torch.equal(torch.get_rng_state(), random_state)
     assert_unchanged(model, before)
     for i in range(3):
-        alone = sample(inputs, slice(i, i + 1))
+        alone = select_samples(inputs, slice(i, i + 1))
         if case.grid is None:  # as long as it is, without padding
             real = alone["attention_mask"].sum()
             alone = {name: value[:, :real] for name, value in alone.items()}
@@ -93,7 +93,7 @@ def assert_unchanged(model: nn.Module, before: nn.Module) -> None:
 
 def test_float32(method):
     case = CASES["ViTForImageClassification-sdpa"]
-    result = explain(built(case), case.inputs(), method)
+    result = explain(build_model(case), case.inputs(), method)
     assert result.scores.dtype == torch.float32
     assert torch.isfinite(result.scores).all()
 
@@ -103,7 +103,7 @@ def test_defaults_for_new_tensors_do_not_matter(method, name):
     case = CASES[name]
     if not is_supported(method, case):
         pytest.skip("for images")
-    model, inputs = built(case), case.inputs()
+    model, inputs = build_model(case), case.inputs()
     expected = explain(model, inputs, method, classes=[0, 1]).scores
     try:
         torch.set_default_dtype(torch.float64)
@@ -119,7 +119,7 @@ def test_defaults_for_new_tensors_do_not_matter(method, name):
 def test_an_empty_image(method):
     case = CASES["ViTForImageClassification-sdpa"]
     inputs = {"pixel_values": torch.zeros(1, 3, 32, 32)}
-    assert torch.isfinite(explain(built(case), inputs, method, classes=[0, 1]).scores).all()
+    assert torch.isfinite(explain(build_model(case), inputs, method, classes=[0, 1]).scores).all()
 
 
 def test_one_token(method):
@@ -127,7 +127,7 @@ def test_one_token(method):
     if not is_supported(method, case):
         pytest.skip("for images")
     inputs = {"input_ids": torch.tensor([[7]]), "attention_mask": torch.tensor([[1]])}
-    result = explain(built(case), inputs, method, classes=[0, 1])
+    result = explain(build_model(case), inputs, method, classes=[0, 1])
     assert result.scores.shape == (1, 2, 1)
     assert torch.isfinite(result.scores).all()
 
@@ -137,7 +137,7 @@ def test_uniform_attention(method, name):
     case = CASES[name]
     if not is_supported(method, case):
         pytest.skip("for images")
-    model = built(case)
+    model = build_model(case)
     with torch.no_grad():
         for path, parameter in model.named_parameters():
             if "query" in path or "q_proj" in path:
@@ -153,7 +153,7 @@ def test_methods_that_are_not_class_specific_ignore_the_class(method):
         pytest.skip("class-specific")
     # The class token and the patches' mean weigh differently for each class.
     case = CASES["Dinov2ForImageClassification-sdpa"]
-    model, inputs = built(case).double(), to_double(case.inputs())
+    model, inputs = build_model(case).double(), to_double(case.inputs())
     scores = explain(model, inputs, method, classes=[0, 1, 2]).scores
     assert torch.equal(scores[:, :1].expand_as(scores), scores)
     assert torch.equal(explain(model, inputs, method, target=3).scores, scores[:, 0])
@@ -161,7 +161,7 @@ def test_methods_that_are_not_class_specific_ignore_the_class(method):
 
 def test_a_constant_logit(method):
     case = CASES["ViTForImageClassification-sdpa"]
-    model = built(case)
+    model = build_model(case)
     with torch.no_grad():
         model.classifier.weight.zero_()
     result = explain(model, case.inputs(), method)
@@ -195,7 +195,7 @@ def test_every_method_with_gradients_can_balance_them(method):
     if "gradients" not in about.options:
         return
     case = CASES["ViTForImageClassification-sdpa"]
-    model, inputs = built(case).double(), to_double(case.inputs())
+    model, inputs = build_model(case).double(), to_double(case.inputs())
     plain, balanced = (
         explain(model, inputs, method, gradients=kind).scores for kind in ("plain", "balanced")
     )
@@ -209,7 +209,7 @@ def test_every_method_with_gradients_can_balance_them(method):
 def test_options_are_checked(method):
     case = CASES["ViTForImageClassification-sdpa"]
     with pytest.raises(WhenceError, match=f"'{method}' has no option 'nonsense'"):
-        explain(built(case), case.inputs(), method, nonsense=1)
+        explain(build_model(case), case.inputs(), method, nonsense=1)
     for field in dataclasses.fields(methods.get(method)):
         with pytest.raises(WhenceError, match=f"'{field.name}' of method '{method}' must be"):
             methods.build(method, {field.name: object()})

@@ -3,7 +3,7 @@ import torch
 from torch import Tensor
 
 from tests.methods.plain_models import to_double
-from tests.zoo import CASES, HandWrittenViT, built, images, run
+from tests.zoo import CASES, HandWrittenViT, build_model, make_images, run_model
 from whence import Explainer, WhenceError
 
 
@@ -13,7 +13,7 @@ def compute_by_formula(model, inputs, target: int) -> Tensor:
     batch = len(next(iter(inputs.values())))
     for b in range(batch):
         one = {name: value[b : b + 1] for name, value in inputs.items()}
-        output = run(model, one, output_hidden_states=True, output_attentions=True)
+        output = run_model(model, one, output_hidden_states=True, output_attentions=True)
         entering = output.hidden_states[: len(output.attentions)]
         gradients = torch.autograd.grad(output.logits[0, target], entering)
         tokens = entering[0].shape[1]
@@ -38,9 +38,9 @@ def compute_by_formula(model, inputs, target: int) -> Tensor:
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 def test_the_formula(name, implementation):
     """A class token, averages, and padded texts; two classes."""
-    model = built(CASES[f"{name}-eager"]).double()
+    model = build_model(CASES[f"{name}-eager"]).double()
     inputs = to_double(CASES[f"{name}-eager"].inputs())
-    explained = built(CASES[f"{name}-{implementation}"]).double()
+    explained = build_model(CASES[f"{name}-{implementation}"]).double()
     # Some families compute eager maps in float32, whatever the model is in.
     close = 1e-12 if implementation == "eager" else 1e-6
     result = Explainer(explained).explain(inputs, method="attcat", classes=[0, 2])
@@ -52,7 +52,7 @@ def test_the_formula(name, implementation):
 
 def test_average_pooling_in_timm():
     case = CASES["timm-vit-average-fused"]
-    model, pixels = built(case).double(), case.inputs().double()
+    model, pixels = build_model(case).double(), case.inputs().double()
     result = Explainer(model).explain(pixels, target=1, method="attcat")
     entering = []
     hooks = [b.register_forward_pre_hook(lambda _, a: entering.append(a[0])) for b in model.blocks]
@@ -68,7 +68,7 @@ def test_average_pooling_in_timm():
 
 @pytest.mark.parametrize("gradients", ["plain", "balanced"])
 def test_padding_and_the_batch_change_nothing(gradients):
-    model, inputs = built(CASES["Bert-sdpa"]).double(), CASES["Bert-sdpa"].inputs()
+    model, inputs = build_model(CASES["Bert-sdpa"]).double(), CASES["Bert-sdpa"].inputs()
     whole = Explainer(model).explain(inputs, method="attcat", target=1, gradients=gradients).scores
     length = int(inputs["attention_mask"][1].sum())
     alone = {name: value[1:2, :length] for name, value in inputs.items()}
@@ -80,7 +80,7 @@ def test_padding_and_the_batch_change_nothing(gradients):
 def test_balanced_gradients():
     model = HandWrittenViT().double()
     result = Explainer(model).explain(
-        images(32, 32).double(), method="attcat", gradients="balanced", keep_evidence=True
+        make_images(32, 32).double(), method="attcat", gradients="balanced", keep_evidence=True
     )
     found = result.evidence
     expected = sum(
@@ -88,7 +88,7 @@ def test_balanced_gradients():
         for h, g, a in zip(found.hidden, found.hidden_gradient, found.attention, strict=False)
     )
     assert torch.allclose(result.scores, expected[:, 1:], rtol=1e-10)
-    plain = Explainer(model).explain(images(32, 32).double(), method="attcat").scores
+    plain = Explainer(model).explain(make_images(32, 32).double(), method="attcat").scores
     assert (plain - result.scores).abs().max() > 1e-2 * plain.abs().max()
 
 
@@ -96,12 +96,12 @@ def test_a_constant_logit_gives_zeros():
     model = HandWrittenViT()
     with torch.no_grad():
         model.head.weight.zero_()
-    result = Explainer(model).explain(images(32, 32), classes=[0, 1], method="attcat")
+    result = Explainer(model).explain(make_images(32, 32), classes=[0, 1], method="attcat")
     assert torch.equal(result.scores, torch.zeros(3, 2, 16))
 
 
 def test_a_text_of_one_token():
-    model = built(CASES["Bert-sdpa"])
+    model = build_model(CASES["Bert-sdpa"])
     result = Explainer(model).explain({"input_ids": torch.tensor([[7]])}, method="attcat")
     assert torch.isfinite(result.scores).all()
     assert result.scores.abs().min() > 0
@@ -109,4 +109,4 @@ def test_a_text_of_one_token():
 
 def test_wrong_options():
     with pytest.raises(WhenceError, match="must be 'plain' or 'balanced'"):
-        Explainer(HandWrittenViT()).explain(images(32, 32), method="attcat", gradients="other")
+        Explainer(HandWrittenViT()).explain(make_images(32, 32), method="attcat", gradients="other")

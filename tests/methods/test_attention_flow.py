@@ -3,7 +3,7 @@ import sys
 import pytest
 import torch
 
-from tests.zoo import CASES, HandWrittenViT, built, images, texts
+from tests.zoo import CASES, HandWrittenViT, build_model, make_images, make_texts
 from whence import Explainer, Layout, WhenceError
 from whence.methods.attention_flow import _compute_flows
 
@@ -41,7 +41,7 @@ def sharpen(model):
 def test_image_with_class_token(start):
     model = sharpen(HandWrittenViT(patch=16)).double()
     result = Explainer(model, layout=FOUR_PATCHES).explain(
-        images(32, 32).double(), method="attention_flow", start_layer=start, keep_evidence=True
+        make_images(32, 32).double(), method="attention_flow", start_layer=start, keep_evidence=True
     )
     for i in range(3):
         maps = [layer[i].mean(0) for layer in result.evidence.attention[start:]]
@@ -68,7 +68,7 @@ def test_random_networks_with_cuts_in_the_middle():
 
 def test_average_pooling_starts_with_equal_shares():
     case = CASES["timm-vit-average-fused"]
-    result = Explainer(built(case).double()).explain(
+    result = Explainer(build_model(case).double()).explain(
         case.inputs()[:1].double(), classes=2, method="attention_flow", keep_evidence=True
     )
     maps = [layer[0].mean(0) for layer in result.evidence.attention]
@@ -77,7 +77,7 @@ def test_average_pooling_starts_with_equal_shares():
 
 
 def test_padded_text():
-    explainer, inputs = Explainer(built(CASES["Bert-sdpa"]).double()), texts()
+    explainer, inputs = Explainer(build_model(CASES["Bert-sdpa"]).double()), make_texts()
     result = explainer.explain(inputs, method="attention_flow", keep_evidence=True)
     for i, length in enumerate(inputs["attention_mask"].sum(1).tolist()):
         maps = [layer[i, :, :length, :length].mean(0) for layer in result.evidence.attention]
@@ -89,7 +89,9 @@ def test_padded_text():
 
 def test_one_token():
     inputs = {"input_ids": torch.tensor([[7]]), "attention_mask": torch.ones(1, 1).long()}
-    scores = Explainer(built(CASES["Bert-sdpa"])).explain(inputs, method="attention_flow").scores
+    scores = (
+        Explainer(build_model(CASES["Bert-sdpa"])).explain(inputs, method="attention_flow").scores
+    )
     assert torch.allclose(scores, torch.ones(1, 1))
 
 
@@ -107,10 +109,12 @@ def test_uniform_attention():
 
 def test_a_start_layer_that_does_not_exist():
     with pytest.raises(WhenceError, match="start_layer=-1 does not exist"):
-        Explainer(HandWrittenViT()).explain(images(32, 32), method="attention_flow", start_layer=-1)
+        Explainer(HandWrittenViT()).explain(
+            make_images(32, 32), method="attention_flow", start_layer=-1
+        )
 
 
 def test_without_scipy(monkeypatch):
     monkeypatch.setitem(sys.modules, "scipy.sparse.csgraph", None)
     with pytest.raises(WhenceError, match="This needs scipy"):
-        Explainer(HandWrittenViT()).explain(images(32, 32), method="attention_flow")
+        Explainer(HandWrittenViT()).explain(make_images(32, 32), method="attention_flow")

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tests.test_golden import TAGS, golden, small_model, targets
-from tests.zoo import CASES, HandWrittenViT, built, images, texts
+from tests.zoo import CASES, HandWrittenViT, build_model, make_images, make_texts
 from whence import Explainer, WhenceError
 
 
@@ -74,7 +74,7 @@ def test_padding_does_not_count():
 @pytest.mark.parametrize("name", ["timm-vit-registers-fused", "timm-vit-average-fused"])
 def test_images(name, layer):
     case = CASES[name]
-    result = Explainer(built(case).double()).explain(
+    result = Explainer(build_model(case).double()).explain(
         case.inputs().double(),
         classes=3,
         method="attention_gradcam",
@@ -95,7 +95,7 @@ def test_images(name, layer):
 
 
 def test_balanced_gradients_give_other_scores():
-    explainer, pixels = Explainer(HandWrittenViT()), images(32, 32)
+    explainer, pixels = Explainer(HandWrittenViT()), make_images(32, 32)
     plain, balanced = (
         explainer.explain(pixels, method="attention_gradcam", gradients=gradients).scores
         for gradients in ("plain", "balanced")
@@ -104,7 +104,7 @@ def test_balanced_gradients_give_other_scores():
 
 
 def test_texts_in_a_batch_and_alone():
-    explainer, inputs = Explainer(built(CASES["Roberta-sdpa"]).double()), texts()
+    explainer, inputs = Explainer(build_model(CASES["Roberta-sdpa"]).double()), make_texts()
     result = explainer.explain(inputs, classes=[0, 1, 2], method="attention_gradcam", layer=0)
     assert result.scores.any()
     for i, length in enumerate(inputs["attention_mask"].sum(1).tolist()):
@@ -117,10 +117,12 @@ def test_a_constant_logit_gives_zeros():
     model = HandWrittenViT()
     with torch.no_grad():
         model.head.weight.zero_()
-    scores = Explainer(model).explain(images(32, 32), method="attention_gradcam").scores
+    scores = Explainer(model).explain(make_images(32, 32), method="attention_gradcam").scores
     assert torch.equal(scores, torch.zeros(3, 16))
 
 
 def test_a_layer_that_does_not_exist():
     with pytest.raises(WhenceError, match="layer=7 does not exist"):
-        Explainer(HandWrittenViT()).explain(images(32, 32), method="attention_gradcam", layer=7)
+        Explainer(HandWrittenViT()).explain(
+            make_images(32, 32), method="attention_gradcam", layer=7
+        )

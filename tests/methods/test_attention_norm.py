@@ -3,7 +3,15 @@ import torch
 from torch import Tensor, nn
 
 from tests.methods.plain_models import to_double
-from tests.zoo import CASES, HandWrittenViT, blocks, built, images, run, texts
+from tests.zoo import (
+    CASES,
+    HandWrittenViT,
+    build_model,
+    find_block_modules,
+    make_images,
+    make_texts,
+    run_model,
+)
 from whence import Explainer, WhenceError
 from whence.inputs.arguments import ModelArguments
 from whence.methods.attention_norm import _LinearNorm
@@ -29,13 +37,15 @@ def compute_vectors(model: nn.Module, inputs, include: str, after: bool) -> tupl
         find_module(layer, "LayerNorm" if after else "layernorm_after").register_forward_hook(
             lambda _m, args, result: outputs.append(result if include == "layer_norm" else args[0])
         )
-        for layer in blocks(model)
+        for layer in find_block_modules(model)
     ]
-    output = run(model, inputs, output_hidden_states=True, output_attentions=True)
+    output = run_model(model, inputs, output_hidden_states=True, output_attentions=True)
     for hook in hooks:
         hook.remove()
     found, biases = [], []
-    for layer, x, maps in zip(blocks(model), output.hidden_states, output.attentions, strict=False):
+    for layer, x, maps in zip(
+        find_block_modules(model), output.hidden_states, output.attentions, strict=False
+    ):
         entering = x if after else find_module(layer, "layernorm_before")(x)
         dense = find_module(layer, "o_proj", "attention.output.dense")
         batch, heads, tokens, _ = maps.shape
@@ -79,7 +89,7 @@ def multiply_layers(matrices: list[Tensor], identity: bool) -> Tensor:
 
 def build_tiny(name: str) -> nn.Module:
     """Eager, so that it gives its attention maps; an epsilon that counts."""
-    model = built(CASES[f"{name}-eager"]).double()
+    model = build_model(CASES[f"{name}-eager"]).double()
     for module in model.modules():
         if isinstance(module, nn.LayerNorm):
             module.eps = 0.3
@@ -131,7 +141,7 @@ def test_layer_norm_is_residual_in_models_that_normalise_before(example):
 @pytest.mark.parametrize("name", CASES)
 def test_parts_and_the_bias_are_all_of_the_attention(name):
     """In every family, LayerScale included; the norm behind is linear once it is held."""
-    model, inputs = built(CASES[name]).double(), to_double(CASES[name].inputs())
+    model, inputs = build_model(CASES[name]).double(), to_double(CASES[name].inputs())
     call = ModelArguments.from_inputs(inputs, model)
     recorded = record(model, call.args, dict(call.kwargs), call.main_at)
     for block, attention in zip(find_blocks(recorded), recorded.attention(), strict=True):
@@ -190,7 +200,7 @@ class PostNorm(HandWrittenViT):
 
 
 def test_rms_norm_and_average_pooling():
-    model, pixels = PostNorm().double(), images(32, 32).double()
+    model, pixels = PostNorm().double(), make_images(32, 32).double()
     for block in model.blocks:
         nn.init.normal_(block.norm1.weight)
     model(pixels)
@@ -212,13 +222,13 @@ def test_a_norm_over_more_than_one_token():
 
     model = PostNorm(OverTokens)
     with pytest.raises(WhenceError, match="Use include='residual'"):
-        Explainer(model).explain(images(32, 32), method="attention_norm", include="layer_norm")
+        Explainer(model).explain(make_images(32, 32), method="attention_norm", include="layer_norm")
 
 
 @pytest.mark.parametrize("include", INCLUDES)
 @pytest.mark.parametrize("name", ["Bert-sdpa", "torchvision-vit", "timm-vit-average-fused"])
 def test_precision_batches_and_padding(name, include):
-    model, inputs = built(CASES[name]), CASES[name].inputs()
+    model, inputs = build_model(CASES[name]), CASES[name].inputs()
     options = {"method": "attention_norm", "include": include}
     ours = Explainer(model).explain(inputs, **options).scores
     text = not isinstance(inputs, Tensor)
@@ -233,8 +243,8 @@ def test_precision_batches_and_padding(name, include):
 
 
 def test_the_same_for_every_class():
-    explainer = Explainer(built(CASES["Bert-sdpa"]))
-    result = explainer.explain(texts(), method="attention_norm", classes=[0, 1])
+    explainer = Explainer(build_model(CASES["Bert-sdpa"]))
+    result = explainer.explain(make_texts(), method="attention_norm", classes=[0, 1])
     assert result.scores.shape == (3, 2, 10)
     assert torch.equal(result.scores[:, 0], result.scores[:, 1])
 
@@ -242,12 +252,16 @@ def test_the_same_for_every_class():
 @pytest.mark.parametrize("layer", [-4, 3])
 def test_a_layer_that_does_not_exist(layer):
     with pytest.raises(WhenceError, match=f"layer={layer} does not exist: the model has 3"):
-        Explainer(HandWrittenViT()).explain(images(32, 32), method="attention_norm", layer=layer)
+        Explainer(HandWrittenViT()).explain(
+            make_images(32, 32), method="attention_norm", layer=layer
+        )
 
 
 def test_an_option_that_does_not_exist():
     with pytest.raises(WhenceError, match="must be 'weights' or 'residual' or 'layer_norm'"):
-        Explainer(HandWrittenViT()).explain(images(32, 32), method="attention_norm", include="all")
+        Explainer(HandWrittenViT()).explain(
+            make_images(32, 32), method="attention_norm", include="all"
+        )
 
 
 @pytest.mark.parametrize("include", INCLUDES)

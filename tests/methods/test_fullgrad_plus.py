@@ -3,7 +3,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.zoo import CASES, HandWrittenViT, built, images, run
+from tests.zoo import CASES, HandWrittenViT, build_model, make_images, run_model
 from whence import Explainer, WhenceError, rules
 from whence.evidence import Evidence
 from whence.inputs.arguments import ModelArguments
@@ -41,7 +41,7 @@ def explain(model: nn.Module, inputs, classes: Tensor | None = None, **options):
 @pytest.mark.parametrize("name", CASES)
 def test_completeness(name, dtype, close):
     """What enters the first block and all biases sum to the logit, in every family."""
-    model, inputs = built(CASES[name]).to(dtype), cast(CASES[name].inputs(), dtype)
+    model, inputs = build_model(CASES[name]).to(dtype), cast(CASES[name].inputs(), dtype)
     scores, logits = explain(model, inputs, layers="first", gradients="balanced")
     assert (scores.sum(-1) - logits).abs().max() < close * logits.abs().max()
     bare, _ = explain(model, inputs, layers="first", gradients="balanced", biases=False)
@@ -160,7 +160,7 @@ def test_plain_gradients_by_hooks(average, layers, biases):
 @pytest.mark.parametrize("name", ["Bert-sdpa", "DistilBert-eager", "torchvision-vit"])
 @pytest.mark.parametrize("gradients", ["plain", "balanced"])
 def test_padding_and_the_batch_change_nothing(name, gradients):
-    model, inputs = built(CASES[name]).double(), cast(CASES[name].inputs(), torch.float64)
+    model, inputs = build_model(CASES[name]).double(), cast(CASES[name].inputs(), torch.float64)
     options = {"method": "fullgrad_plus", "gradients": gradients, "target": 1}
     whole = Explainer(model).explain(inputs, **options).scores
     text = not isinstance(inputs, Tensor)
@@ -174,8 +174,8 @@ def test_padding_and_the_batch_change_nothing(name, gradients):
 def test_all_layers_are_the_sum_of_each():
     """Of BERT's own hidden states, with plain gradients and without biases."""
     case = CASES["Bert-eager"]
-    model, inputs = built(case).double(), case.inputs()
-    output = run(model, inputs, output_hidden_states=True)
+    model, inputs = build_model(case).double(), case.inputs()
+    output = run_model(model, inputs, output_hidden_states=True)
     states = output.hidden_states[:-1]
     gradients = torch.autograd.grad(output.logits[:, 2].sum(), states)
     expected = sum((h * g).sum(-1) for h, g in zip(states, gradients, strict=True))
@@ -205,7 +205,7 @@ class Normed(HandWrittenViT):
 
 
 def test_biases_of_heads_and_of_patches_alone():
-    model, pixels = Normed().double(), images(32, 32).double()
+    model, pixels = Normed().double(), make_images(32, 32).double()
     scores, logits = explain(model, pixels, layers="first", gradients="balanced")
     assert (scores.sum(-1) - logits).abs().max() < 1e-10 * logits.abs().max()
     options = {"layers": "first", "gradients": "plain"}
@@ -225,8 +225,8 @@ def test_a_bias_that_belongs_to_no_token():
             return self.head(self.norm(x[:, ::2] + x[:, 1::2]).mean(1))
 
     with pytest.raises(WhenceError, match=r"shape \(3, 8, 32\).*Leave biases out: biases=False"):
-        Explainer(Halves()).explain(images(32, 32), method="fullgrad_plus")
-    result = Explainer(Halves()).explain(images(32, 32), method="fullgrad_plus", biases=False)
+        Explainer(Halves()).explain(make_images(32, 32), method="fullgrad_plus")
+    result = Explainer(Halves()).explain(make_images(32, 32), method="fullgrad_plus", biases=False)
     assert result.scores.shape == (3, 16)
 
 
@@ -235,10 +235,12 @@ def test_a_logit_that_nothing_moves_has_only_its_bias():
     model = HandWrittenViT()
     with torch.no_grad():
         model.head.weight.zero_()
-    result = Explainer(model).explain(images(32, 32), classes=[0, 1], method="fullgrad_plus")
+    result = Explainer(model).explain(make_images(32, 32), classes=[0, 1], method="fullgrad_plus")
     assert torch.equal(result.scores, torch.zeros(3, 2, 16))
 
 
 def test_wrong_options():
     with pytest.raises(WhenceError, match="must be 'all' or 'first'"):
-        Explainer(HandWrittenViT()).explain(images(32, 32), method="fullgrad_plus", layers="last")
+        Explainer(HandWrittenViT()).explain(
+            make_images(32, 32), method="fullgrad_plus", layers="last"
+        )

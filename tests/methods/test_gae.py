@@ -4,20 +4,20 @@ import pytest
 import torch
 
 from tests.methods.gae_formula import multiply_layers, weigh_maps
-from tests.real import photo, real_vit
+from tests.real import load_real_vit, read_photo
 from tests.test_golden import golden, relative_error
-from tests.zoo import CASES, HandWrittenViT, built, images, texts
+from tests.zoo import CASES, HandWrittenViT, build_model, make_images, make_texts
 from whence import Explainer, WhenceError
 
 
 def test_the_authors_results_on_real_photos(data):
     authors = golden("real_vit")
-    pixels = torch.stack([photo(data, file) for file in authors["files"]])
+    pixels = torch.stack([read_photo(data, file) for file in authors["files"]])
     ranks = ("rank0", "rank1")
     classes = torch.tensor(
         [[int(authors[f"{i}/{rank}/target"]) for rank in ranks] for i in range(len(pixels))]
     )
-    result = Explainer(real_vit(data).double()).explain(pixels, classes=classes, method="gae")
+    result = Explainer(load_real_vit(data).double()).explain(pixels, classes=classes, method="gae")
     for i, scores in enumerate(result.scores):
         for column, rank in enumerate(ranks):
             assert relative_error(scores[column], authors[f"{i}/{rank}/gae"]) < 1e-6
@@ -26,7 +26,7 @@ def test_the_authors_results_on_real_photos(data):
 @pytest.mark.parametrize("name", ["hand-written", "timm-vit-average-fused"])
 def test_images(name):
     case = CASES[name]
-    model, pixels = built(case).double(), case.inputs().double()
+    model, pixels = build_model(case).double(), case.inputs().double()
     result = Explainer(model).explain(pixels, classes=[1, 4], method="gae")
     for i in range(3):
         logits, maps = case.attention(model, pixels[i : i + 1])
@@ -39,7 +39,7 @@ def test_images(name):
 
 def test_padded_text():
     case = CASES["Bert-sdpa"]
-    model, inputs = built(case).double(), texts()
+    model, inputs = build_model(case).double(), make_texts()
     result = Explainer(model).explain(inputs, target=1, method="gae")
     for i, length in enumerate(inputs["attention_mask"].sum(1).tolist()):
         alone = {key: value[i : i + 1, :length] for key, value in inputs.items()}
@@ -51,7 +51,7 @@ def test_padded_text():
 
 
 def test_balanced_gradients_give_other_scores():
-    explainer, pixels = Explainer(HandWrittenViT()), images(32, 32)
+    explainer, pixels = Explainer(HandWrittenViT()), make_images(32, 32)
     plain = explainer.explain(pixels, method="gae").scores
     assert not torch.allclose(
         plain, explainer.explain(pixels, method="gae", gradients="balanced").scores
@@ -62,10 +62,10 @@ def test_a_constant_logit_gives_zeros():
     model = HandWrittenViT()
     with torch.no_grad():
         model.head.weight.zero_()
-    scores = Explainer(model).explain(images(32, 32), classes=[0, 1], method="gae").scores
+    scores = Explainer(model).explain(make_images(32, 32), classes=[0, 1], method="gae").scores
     assert torch.equal(scores, torch.zeros(3, 2, 16))
 
 
 def test_an_option_that_is_none():
     with pytest.raises(WhenceError, match="must be 'plain' or 'balanced'"):
-        Explainer(HandWrittenViT()).explain(images(32, 32), method="gae", gradients="other")
+        Explainer(HandWrittenViT()).explain(make_images(32, 32), method="gae", gradients="other")

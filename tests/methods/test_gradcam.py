@@ -9,7 +9,7 @@ from tests.methods.plain_models import (
     build_text_model,
     relative_error,
 )
-from tests.zoo import images
+from tests.zoo import make_images
 from whence import Explainer, WhenceError
 
 CLASSES = [0, 2]
@@ -103,12 +103,14 @@ def test_balanced_gradients_give_other_scores():
 def test_a_layer_that_does_not_exist(layer):
     message = rf"layer={layer} does not exist: the model has 3 attention layers, 0 to 2, or -3 to"
     with pytest.raises(WhenceError, match=message):
-        Explainer(build_constant_model()).explain(images(32, 32), method="gradcam", layer=layer)
+        Explainer(build_constant_model()).explain(
+            make_images(32, 32), method="gradcam", layer=layer
+        )
 
 
 def test_a_constant_logit_gives_zeros():
     result = Explainer(build_constant_model()).explain(
-        images(32, 32), classes=[0, 1], method="gradcam"
+        make_images(32, 32), classes=[0, 1], method="gradcam"
     )
     assert torch.equal(result.scores, torch.zeros(3, 2, 16))
 

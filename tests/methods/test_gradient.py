@@ -10,7 +10,7 @@ from tests.methods.plain_models import (
     relative_error,
     split_patches,
 )
-from tests.zoo import images
+from tests.zoo import make_images
 from whence import Explainer, WhenceError
 
 CLASSES = [0, 2]
@@ -54,13 +54,15 @@ def test_balanced_gradients_give_other_scores():
 
 
 def test_a_constant_logit_gives_zeros():
-    result = Explainer(build_constant_model()).explain(images(32, 32), method="gradient")
+    result = Explainer(build_constant_model()).explain(make_images(32, 32), method="gradient")
     assert torch.equal(result.scores, torch.zeros(3, 16))
 
 
 def test_a_wrong_kind_of_gradient():
     with pytest.raises(WhenceError, match=r"'gradients' .* must be 'plain' or 'balanced', not 'x'"):
-        Explainer(build_constant_model()).explain(images(32, 32), method="gradient", gradients="x")
+        Explainer(build_constant_model()).explain(
+            make_images(32, 32), method="gradient", gradients="x"
+        )
 
 
 def test_inputs_that_are_not_one_row_for_each_token():

@@ -10,7 +10,7 @@ from tests.methods.plain_models import (
     relative_error,
     split_patches,
 )
-from tests.zoo import images
+from tests.zoo import make_images
 from whence import Explainer, Layout
 
 CLASSES = [0, 2]
@@ -79,7 +79,9 @@ def test_balanced_scores_sum_to_the_logit():
 
 
 def test_degenerate_input_gives_zeros():
-    unmoving = Explainer(build_constant_model()).explain(images(32, 32), method="input_x_gradient")
+    unmoving = Explainer(build_constant_model()).explain(
+        make_images(32, 32), method="input_x_gradient"
+    )
     assert torch.equal(unmoving.scores, torch.zeros(3, 16))
     plain = build_image_model(IMAGES[0])
     empty = Explainer(plain.model).explain(plain.inputs * 0, method="input_x_gradient")

@@ -13,7 +13,7 @@ from tests.methods.plain_models import (
     relative_error,
     split_patches,
 )
-from tests.zoo import images, sample
+from tests.zoo import make_images, select_samples
 from whence import Explainer, WhenceError
 
 CLASSES = [0, 2]
@@ -87,7 +87,7 @@ def test_padding_the_batch_and_the_memory_change_nothing():
     longer = explainer.explain(add_padding(plain.batch), **options).scores
     assert relative_error(longer[:, :10], whole) < 1e-9
     for index in range(3):
-        alone = explainer.explain(sample(plain.batch, slice(index, index + 1)), **options)
+        alone = explainer.explain(select_samples(plain.batch, slice(index, index + 1)), **options)
         assert relative_error(alone.scores[0], whole[index]) < 1e-9
     narrow = explainer.explain(plain.batch, memory=1e-9, **options).scores
     assert relative_error(narrow, whole) < 1e-9
@@ -118,7 +118,7 @@ def test_the_random_state_stays_and_gradients_may_be_off():
 
 def test_degenerate_input_gives_zeros():
     unmoving = Explainer(build_constant_model()).explain(
-        images(32, 32), classes=[0, 1], steps=2, **METHOD
+        make_images(32, 32), classes=[0, 1], steps=2, **METHOD
     )
     assert torch.equal(unmoving.scores, torch.zeros(3, 2, 16))
     plain = build_image_model(IMAGES[0])
@@ -136,10 +136,10 @@ def test_degenerate_input_gives_zeros():
 )
 def test_wrong_options(options, message):
     with pytest.raises(WhenceError, match=message):
-        Explainer(build_constant_model()).explain(images(32, 32), **METHOD, **options)
+        Explainer(build_constant_model()).explain(make_images(32, 32), **METHOD, **options)
 
 
 def test_without_captum_it_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "captum.attr", None)
     with pytest.raises(WhenceError, match=r"needs captum, .* pip install 'whence\[methods\]'"):
-        Explainer(build_constant_model()).explain(images(32, 32), **METHOD)
+        Explainer(build_constant_model()).explain(make_images(32, 32), **METHOD)

@@ -5,7 +5,7 @@ import torch
 
 from tests.methods.authors_results import is_close, read_authors_results
 from tests.test_golden import small_model, targets
-from tests.zoo import CASES, built, texts
+from tests.zoo import CASES, build_model, make_texts
 from whence import Explainer
 
 ENTRIES = {"reference": "full_lrp_pixels", "authors_lrp": "orig_lrp_full_pixels"}
@@ -43,7 +43,7 @@ def test_tokens_equal_the_authors_results(name):
 
 def test_stable_relevance_is_conserved_down_to_the_words():
     case = CASES["Bert-sdpa"]
-    inputs = texts()
-    result = Explainer(built(case).double()).explain(inputs, method="lrp", classes=[0, 1, 2])
+    inputs = make_texts()
+    result = Explainer(build_model(case).double()).explain(inputs, method="lrp", classes=[0, 1, 2])
     assert torch.allclose(result.scores.sum(-1), torch.ones(3, 3, dtype=torch.float64), rtol=1e-9)
     assert (result.scores >= 0).all()

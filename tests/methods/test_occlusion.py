@@ -13,7 +13,7 @@ from tests.methods.plain_models import (
     relative_error,
     split_patches,
 )
-from tests.zoo import images, sample
+from tests.zoo import make_images, select_samples
 from whence import Explainer, WhenceError
 
 CLASSES = [0, 2]
@@ -73,7 +73,7 @@ def test_padding_is_skipped_and_changes_nothing():
     longer = explainer.explain(add_padding(plain.batch), 1, **METHOD).scores
     assert relative_error(longer[:, :10], whole) < 1e-9
     for index in range(3):
-        alone = explainer.explain(sample(plain.batch, slice(index, index + 1)), 1, **METHOD)
+        alone = explainer.explain(select_samples(plain.batch, slice(index, index + 1)), 1, **METHOD)
         assert relative_error(alone.scores[0], whole[index]) < 1e-9
     narrow = explainer.explain(plain.batch, 1, memory=1e-9, **METHOD).scores
     assert relative_error(narrow, whole) < 1e-9
@@ -101,7 +101,9 @@ def test_a_single_logit_has_no_probability():
 
 
 def test_degenerate_input_gives_zeros():
-    unmoving = Explainer(build_constant_model()).explain(images(32, 32), classes=[0, 1], **METHOD)
+    unmoving = Explainer(build_constant_model()).explain(
+        make_images(32, 32), classes=[0, 1], **METHOD
+    )
     assert torch.equal(unmoving.scores, torch.zeros(3, 2, 16))
     plain = build_image_model(IMAGES[0])
     empty = Explainer(plain.model).explain(plain.inputs * 0, **METHOD)
@@ -128,7 +130,7 @@ def test_a_text_of_one_token():
 )
 def test_wrong_options(options, message):
     with pytest.raises(WhenceError, match=message):
-        Explainer(build_constant_model()).explain(images(32, 32), **METHOD, **options)
+        Explainer(build_constant_model()).explain(make_images(32, 32), **METHOD, **options)
 
 
 def test_windows_are_for_images():

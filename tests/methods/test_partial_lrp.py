@@ -5,7 +5,7 @@ import torch
 
 from tests.methods.authors_results import is_close, read_authors_results
 from tests.test_golden import small_model, targets
-from tests.zoo import CASES, HandWrittenViT, built, images
+from tests.zoo import CASES, HandWrittenViT, build_model, make_images
 from whence import Explainer, WhenceError
 
 ENTRIES = {"reference": "partial_lrp_last_layer", "authors_lrp": "orig_lrp_last_layer"}
@@ -31,7 +31,7 @@ def test_the_last_attention_equals_the_authors_results(name, rules):
 
 def test_average_pooling():
     case = CASES["timm-vit-average-fused"]
-    model = built(case).double()
+    model = build_model(case).double()
     result = Explainer(model).explain(
         case.inputs().double(), method="partial_lrp", layer=1, keep_evidence=True
     )
@@ -42,13 +42,13 @@ def test_average_pooling():
 def test_layers_from_the_start_and_from_the_end():
     model = HandWrittenViT().double()
     kept = Explainer(model).explain(
-        images(32, 32).double(), method="partial_lrp", layer=2, keep_evidence=True
+        make_images(32, 32).double(), method="partial_lrp", layer=2, keep_evidence=True
     )
-    alone = Explainer(model).explain(images(32, 32).double(), method="partial_lrp", layer=-1)
+    alone = Explainer(model).explain(make_images(32, 32).double(), method="partial_lrp", layer=-1)
     assert torch.equal(kept.scores, alone.scores)
 
 
 @pytest.mark.parametrize("layer", [3, -4])
 def test_a_layer_that_does_not_exist(layer):
     with pytest.raises(WhenceError, match=r"layer=-?\d does not exist: the model has 3"):
-        Explainer(HandWrittenViT()).explain(images(32, 32), method="partial_lrp", layer=layer)
+        Explainer(HandWrittenViT()).explain(make_images(32, 32), method="partial_lrp", layer=layer)

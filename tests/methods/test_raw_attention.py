@@ -3,9 +3,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.real import photo, real_vit
+from tests.real import load_real_vit, read_photo
 from tests.test_golden import TAGS, golden, relative_error, small_model, targets
-from tests.zoo import CASES, HandWrittenViT, built, images, texts
+from tests.zoo import CASES, HandWrittenViT, build_model, make_images, make_texts
 from whence import Explainer, WhenceError
 
 
@@ -24,8 +24,8 @@ def test_the_authors_results(name):
 
 def test_the_authors_results_on_real_photos(data):
     authors = golden("real_vit")
-    pixels = torch.stack([photo(data, file) for file in authors["files"]])
-    result = Explainer(real_vit(data).double()).explain(pixels, method="raw_attention")
+    pixels = torch.stack([read_photo(data, file) for file in authors["files"]])
+    result = Explainer(load_real_vit(data).double()).explain(pixels, method="raw_attention")
     for i, scores in enumerate(result.scores):
         assert relative_error(scores, authors[f"{i}/rank0/raw_attention_last_layer"]) < 1e-6
 
@@ -34,7 +34,7 @@ def test_the_authors_results_on_real_photos(data):
 @pytest.mark.parametrize("name", ["ViTForImageClassification-sdpa", "timm-vit-average-fused"])
 def test_the_librarys_own_attention(name, layer, index):
     case = CASES[name]
-    model, inputs = built(case).double(), case.inputs()
+    model, inputs = build_model(case).double(), case.inputs()
     inputs = (
         inputs.double()
         if isinstance(inputs, torch.Tensor)
@@ -49,7 +49,7 @@ def test_the_librarys_own_attention(name, layer, index):
 
 def test_padded_text():
     case = CASES["Bert-sdpa"]
-    model, inputs = built(case).double(), texts()
+    model, inputs = build_model(case).double(), make_texts()
     result = Explainer(model).explain(inputs, classes=[0, 2], method="raw_attention")
     with torch.no_grad():
         rows = case.attention(model, inputs)[1][-1].mean(1)[:, 0]
@@ -75,7 +75,7 @@ def test_pooling_by_attention():
             return self.head(F.scaled_dot_product_attention(query, x[:, None], x[:, None])[:, 0, 0])
 
     explainer = Explainer(Pools().double())
-    pixels = images(32, 32).double()
+    pixels = make_images(32, 32).double()
     result = explainer.explain(pixels, method="raw_attention", keep_evidence=True)
     assert torch.equal(result.scores, result.evidence.attention[-1][:, 0, 0])
     with pytest.raises(WhenceError, match="is not from the tokens that the classifier reads"):
@@ -85,4 +85,6 @@ def test_pooling_by_attention():
 @pytest.mark.parametrize("layer", [3, -4])
 def test_a_layer_that_does_not_exist(layer):
     with pytest.raises(WhenceError, match=r"3 attention layers, 0 to 2, or -3 to -1"):
-        Explainer(HandWrittenViT()).explain(images(32, 32), method="raw_attention", layer=layer)
+        Explainer(HandWrittenViT()).explain(
+            make_images(32, 32), method="raw_attention", layer=layer
+        )

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.zoo import HandWrittenViT, images
+from tests.zoo import HandWrittenViT, make_images
 from whence import Explainer, WhenceError, methods
 from whence.methods import registry
 
@@ -33,8 +33,10 @@ def test_a_new_method_is_a_dataclass_that_says_what_it_needs():
             rows = evidence.attention[self.layer].mean(1)
             return (evidence.pooling[..., None, :] @ rows)[..., 0, :]
 
-    result = Explainer(HandWrittenViT()).explain(images(32, 32), method="raw", layer=0)
-    kept = Explainer(HandWrittenViT()).explain(images(32, 32), method="raw", keep_evidence=True)
+    result = Explainer(HandWrittenViT()).explain(make_images(32, 32), method="raw", layer=0)
+    kept = Explainer(HandWrittenViT()).explain(
+        make_images(32, 32), method="raw", keep_evidence=True
+    )
     assert result.settings == {"layer": 0}
     assert torch.equal(kept.scores, kept.evidence.attention[-1].mean(1)[:, 0, 1:])
 
@@ -57,7 +59,7 @@ def test_a_new_method_is_a_dataclass_that_says_what_it_needs():
 )
 def test_wrong_requests_say_what_there_is(options, message):
     with pytest.raises(WhenceError, match=message):
-        Explainer(HandWrittenViT()).explain(images(32, 32), **options)
+        Explainer(HandWrittenViT()).explain(make_images(32, 32), **options)
 
 
 @pytest.mark.usefixtures("_registry")
@@ -91,7 +93,7 @@ def test_what_a_user_typed_becomes_the_value_of_an_option():
 
 
 def test_numbers_of_numpy_are_numbers(tmp_path):
-    result = Explainer(HandWrittenViT()).explain(images(32, 32), start_layer=np.int64(1))
+    result = Explainer(HandWrittenViT()).explain(make_images(32, 32), start_layer=np.int64(1))
     assert result.settings["start_layer"] == 1
     result.save(tmp_path / "one")
     built = methods.build("smoothgrad", {"noise": np.float32(0.5), "samples": np.int32(3)})
@@ -99,10 +101,12 @@ def test_numbers_of_numpy_are_numbers(tmp_path):
 
 
 def test_an_alias_is_recorded_by_its_name():
-    result = Explainer(HandWrittenViT()).explain(images(32, 32), method="transformer_attribution")
+    result = Explainer(HandWrittenViT()).explain(
+        make_images(32, 32), method="transformer_attribution"
+    )
     assert result.method == "tiba"
 
 
 def test_scores_that_are_not_finite_are_an_error():
     with pytest.raises(WhenceError, match=r"'occlusion' computed NaN or infinite scores.*double"):
-        Explainer(HandWrittenViT()).explain(images(32, 32), method="occlusion", baseline=1e38)
+        Explainer(HandWrittenViT()).explain(make_images(32, 32), method="occlusion", baseline=1e38)

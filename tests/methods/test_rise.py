@@ -10,7 +10,7 @@ from tests.methods.plain_models import (
     relative_error,
     split_patches,
 )
-from tests.zoo import images, sample
+from tests.zoo import make_images, select_samples
 from whence import Explainer, WhenceError
 
 CLASSES = [0, 2]
@@ -96,7 +96,9 @@ def test_padding_the_batch_and_the_memory_change_nothing():
     longer = explainer.explain(add_padding(plain.batch), 1, **OPTIONS).scores
     assert relative_error(longer[:, :10], whole) < 1e-9
     for index in range(3):
-        alone = explainer.explain(sample(plain.batch, slice(index, index + 1)), 1, **OPTIONS)
+        alone = explainer.explain(
+            select_samples(plain.batch, slice(index, index + 1)), 1, **OPTIONS
+        )
         assert relative_error(alone.scores[0], whole[index]) < 1e-9
     narrow = explainer.explain(plain.batch, 1, memory=1e-9, **OPTIONS).scores
     assert relative_error(narrow, whole) < 1e-9
@@ -117,7 +119,7 @@ def test_cells_are_visible_as_often_as_asked():
     with torch.no_grad():
         model.head.bias.fill_(1)
     options = {**OPTIONS, "masks": 2000, "keep": 0.3, "output": "logit"}
-    scores = Explainer(model).explain(images(32, 32)[:1], 0, **options).scores
+    scores = Explainer(model).explain(make_images(32, 32)[:1], 0, **options).scores
     assert relative_error(scores, torch.ones(1, 16)) < 0.06
     assert relative_error(scores, torch.ones(1, 16)) > 0.001
 
@@ -154,4 +156,4 @@ def test_degenerate_input_is_finite():
 )
 def test_wrong_options(options, message):
     with pytest.raises(WhenceError, match=message):
-        Explainer(build_constant_model()).explain(images(32, 32), **{**OPTIONS, **options})
+        Explainer(build_constant_model()).explain(make_images(32, 32), **{**OPTIONS, **options})

@@ -3,9 +3,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tests.real import photo, real_vit
+from tests.real import load_real_vit, read_photo
 from tests.test_golden import TAGS, golden, relative_error, small_model, targets
-from tests.zoo import CASES, HandWrittenViT, built, images, texts
+from tests.zoo import CASES, HandWrittenViT, build_model, make_images, make_texts
 from whence import Explainer, WhenceError
 from whence.methods.rollout import _discard_lowest
 
@@ -37,8 +37,10 @@ def test_the_authors_results(name):
 
 def test_the_authors_results_on_real_photos(data):
     authors = golden("real_vit")
-    pixels = torch.stack([photo(data, file) for file in authors["files"]])
-    result = Explainer(real_vit(data).double()).explain(pixels, method="rollout", start_layer=1)
+    pixels = torch.stack([read_photo(data, file) for file in authors["files"]])
+    result = Explainer(load_real_vit(data).double()).explain(
+        pixels, method="rollout", start_layer=1
+    )
     for i, scores in enumerate(result.scores):
         assert relative_error(scores, authors[f"{i}/rank0/attention_rollout_start1"]) < 1e-6
 
@@ -48,7 +50,7 @@ def test_the_authors_results_on_real_photos(data):
 @pytest.mark.parametrize("heads", ["mean", "max", "min"])
 def test_image_with_class_token(start, normalize_rows, heads):
     result = Explainer(HandWrittenViT().double()).explain(
-        images(32, 32).double(),
+        make_images(32, 32).double(),
         method="rollout",
         start_layer=start,
         normalize_rows=normalize_rows,
@@ -63,7 +65,7 @@ def test_image_with_class_token(start, normalize_rows, heads):
 
 def test_average_pooling_reads_whole_rows():
     case = CASES["timm-vit-average-fused"]
-    result = Explainer(built(case).double()).explain(
+    result = Explainer(build_model(case).double()).explain(
         case.inputs().double(), method="rollout", keep_evidence=True
     )
     joint = compute_by_formula([layer.mean(1) for layer in result.evidence.attention])
@@ -74,8 +76,8 @@ def test_average_pooling_reads_whole_rows():
 @pytest.mark.parametrize("discard_ratio", [0.0, 0.7])
 def test_padded_text(discard_ratio):
     """Scores are those of each text alone; the class token gets the lowest of the others."""
-    explainer = Explainer(built(CASES["Bert-sdpa"]).double())
-    inputs = texts()
+    explainer = Explainer(build_model(CASES["Bert-sdpa"]).double())
+    inputs = make_texts()
     options = {"method": "rollout", "discard_ratio": discard_ratio}
     result = explainer.explain(inputs, classes=[0, 1], **options)
     for i, length in enumerate(inputs["attention_mask"].sum(1).tolist()):
@@ -103,7 +105,7 @@ def discard_lowest(fused: torch.Tensor, ratio: float) -> torch.Tensor:
 @pytest.mark.parametrize("ratio", [0.3, 0.9, 0.999])
 def test_discarding_the_lowest(ratio):
     result = Explainer(HandWrittenViT().double()).explain(
-        images(32, 32).double(),
+        make_images(32, 32).double(),
         method="rollout",
         heads="max",
         discard_ratio=ratio,
@@ -131,12 +133,14 @@ def test_the_class_tokens_own_attention_is_not_discarded(ratio):
 @pytest.mark.parametrize("ratio", [-0.1, 1.0, 2])
 def test_a_ratio_outside_of_its_range(ratio):
     with pytest.raises(WhenceError, match="give a number from 0 to below 1"):
-        Explainer(HandWrittenViT()).explain(images(32, 32), method="rollout", discard_ratio=ratio)
+        Explainer(HandWrittenViT()).explain(
+            make_images(32, 32), method="rollout", discard_ratio=ratio
+        )
 
 
 def test_a_start_layer_that_does_not_exist():
     with pytest.raises(WhenceError, match="start_layer=3 does not exist"):
-        Explainer(HandWrittenViT()).explain(images(32, 32), method="rollout", start_layer=3)
+        Explainer(HandWrittenViT()).explain(make_images(32, 32), method="rollout", start_layer=3)
 
 
 def test_uniform_attention_gives_equal_scores():

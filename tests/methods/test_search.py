@@ -13,7 +13,7 @@ from tests.methods.search_formula import (
     find_best,
     list_candidates,
 )
-from tests.zoo import CASES, HandWrittenViT, built, images, sample, texts
+from tests.zoo import CASES, HandWrittenViT, build_model, make_images, make_texts, select_samples
 from whence import Explainer, Explanation, WhenceError
 
 
@@ -28,7 +28,7 @@ def check_winner(found: dict, scores: Tensor, expected) -> None:
 @pytest.mark.parametrize("score", ["area", "ranked"])
 @pytest.mark.parametrize("average", [False, True])
 def test_exhaustive_search_on_images(average, score):
-    model, pixels = build_small_vit(average), images(32, 32).double()
+    model, pixels = build_small_vit(average), make_images(32, 32).double()
     classes = [0, 3]
     result = Explainer(model).explain(
         pixels, classes=classes, method="search", budget=1000, score=score, keep_evidence=True
@@ -61,7 +61,7 @@ def test_exhaustive_search_on_images(average, score):
 @pytest.mark.parametrize("score", ["area", "ranked"])
 def test_exhaustive_search_on_padded_texts(score):
     """Every text of a padded batch gets what it gets alone and without padding."""
-    model, inputs = build_small_bert(), texts()
+    model, inputs = build_small_bert(), make_texts()
     explainer = Explainer(model)
     result = explainer.explain(inputs, target=1, method="search", budget=1000, score=score)
     winners = set()
@@ -93,7 +93,7 @@ def test_exhaustive_search_on_padded_texts(score):
 
 @pytest.mark.parametrize("score", ["area", "ranked"])
 def test_no_candidate_is_more_faithful_than_the_winner(score):
-    explainer, inputs = Explainer(build_small_bert()), texts()
+    explainer, inputs = Explainer(build_small_bert()), make_texts()
     options = {"target": 2, "method": "search", "score": score}
     best = explainer.explain(inputs, budget=1000, **options)
     reached = [0, 0, 0]
@@ -124,7 +124,7 @@ class CountingViT(HandWrittenViT):
 @pytest.mark.parametrize("budget", [1, 5, 40])
 def test_the_budget_is_kept(budget):
     CountingViT.rows.clear()
-    pixels = images(32, 32)
+    pixels = make_images(32, 32)
     result = Explainer(CountingViT()).explain(
         pixels, method="search", budget=budget, fractions=(0.2, 0.5)
     )
@@ -136,7 +136,9 @@ def test_the_budget_is_kept(budget):
 
 def test_ranked_needs_one_pass_a_token_whatever_the_budget():
     CountingViT.rows.clear()
-    Explainer(CountingViT()).explain(images(32, 32), method="search", score="ranked", budget=1000)
+    Explainer(CountingViT()).explain(
+        make_images(32, 32), method="search", score="ranked", budget=1000
+    )
     assert sum(CountingViT.rows) == 3 + 3 * (1 + 16)
 
 
@@ -150,11 +152,11 @@ def test_it_does_not_depend_on_the_batch_or_on_memory(name):
         key: value.double() if value.is_floating_point() else value
         for key, value in case.inputs().items()
     }
-    explainer = Explainer(built(case).double())
+    explainer = Explainer(build_model(case).double())
     together = explainer.explain(inputs, target=1, method="search", budget=30)
     assert len({str(found["setting"]) for found in together.details}) > 1
     for n in range(3):
-        one = sample(inputs, slice(n, n + 1))
+        one = select_samples(inputs, slice(n, n + 1))
         alone = explainer.explain(one, target=1, method="search", budget=30, memory=1e-9)
         found, other = alone.details[0], together.details[n]
         assert found["setting"] == other["setting"]
@@ -163,7 +165,7 @@ def test_it_does_not_depend_on_the_batch_or_on_memory(name):
 
 
 def test_several_classes_are_as_each_alone(monkeypatch):
-    explainer, pixels = Explainer(build_small_vit()), images(32, 32).double()
+    explainer, pixels = Explainer(build_small_vit()), make_images(32, 32).double()
     monkeypatch.setattr("whence.engine.eager._MAPS_AT_ONCE", 6)
     several = explainer.explain(pixels, classes=[2, 0, 4], method="search")
     for n, target in enumerate((2, 0, 4)):
@@ -174,7 +176,7 @@ def test_several_classes_are_as_each_alone(monkeypatch):
 
 
 def test_it_is_deterministic_and_saved_with_its_winner(tmp_path):
-    explainer, pixels = Explainer(HandWrittenViT()), images(32, 32)
+    explainer, pixels = Explainer(HandWrittenViT()), make_images(32, 32)
     state = torch.random.get_rng_state()
     first, second = (explainer.explain(pixels, method="search") for _ in range(2))
     assert torch.equal(torch.random.get_rng_state(), state)
@@ -193,7 +195,7 @@ def test_of_equal_candidates_the_first_wins():
     for heads in (("1", "mean", "0"), ("mean", "0")):
         for score in ("area", "ranked"):
             result = explainer.explain(
-                images(32, 32).double(),
+                make_images(32, 32).double(),
                 method="search",
                 heads=heads,
                 layers=("each", "mean"),
@@ -204,7 +206,7 @@ def test_of_equal_candidates_the_first_wins():
             for found in result.details:
                 assert found["setting"] == {"heads": "mean", "layers": "mean", "rows": "max"}
     result = explainer.explain(
-        images(32, 32).double(), method="search", heads=("1", "0"), layers=("1", "0")
+        make_images(32, 32).double(), method="search", heads=("1", "0"), layers=("1", "0")
     )
     for found in result.details:
         assert found["setting"] == {"heads": "1", "layers": "1", "rows": "read"}
@@ -234,7 +236,7 @@ def test_of_equal_candidates_the_first_wins():
 )
 def test_wrong_options(options, message):
     with pytest.raises(WhenceError, match=message):
-        Explainer(HandWrittenViT()).explain(images(32, 32), method="search", **options)
+        Explainer(HandWrittenViT()).explain(make_images(32, 32), method="search", **options)
 
 
 @pytest.mark.parametrize("score", ["area", "ranked"])
@@ -242,7 +244,7 @@ def test_a_logit_that_nothing_moves(score):
     model = HandWrittenViT()
     with torch.no_grad():
         model.head.weight.zero_()
-    result = Explainer(model).explain(images(32, 32), classes=2, method="search", score=score)
+    result = Explainer(model).explain(make_images(32, 32), classes=2, method="search", score=score)
     assert result.scores.isfinite().all()
     for found in itertools.chain(*result.details):
         assert found["faithfulness"] == 0

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.methods.search_formula import build_small_bert, build_small_vit, rate_area
-from tests.zoo import CASES, built, images, texts
+from tests.zoo import CASES, build_model, make_images, make_texts
 from whence import Explainer, methods
 from whence.methods import registry
 
@@ -60,7 +60,7 @@ def rate_patches(model, pixels: Tensor, target: int, scores: Tensor) -> float:
 @pytest.mark.usefixtures("_more_methods")
 @pytest.mark.parametrize("how", [{}, {"rules": "reference"}, {"gradients": "balanced"}])
 def test_the_most_faithful_method_wins(how):
-    model, pixels = build_small_vit(), images(32, 32).double()
+    model, pixels = build_small_vit(), make_images(32, 32).double()
     explainer, names = Explainer(model), ["columns", "tiba", "occludes"]
     result = explainer.explain(
         pixels, classes=[1, 4], method="search", candidates="methods", methods=names, **how
@@ -86,7 +86,7 @@ def test_the_most_faithful_method_wins(how):
 @pytest.mark.parametrize("names", [("columns", "columns_too"), ("columns_too", "columns")])
 def test_of_equal_methods_the_first_wins(names):
     options = {"method": "search", "candidates": "methods", "methods": names}
-    explainer, pixels = Explainer(build_small_vit()), images(32, 32).double()
+    explainer, pixels = Explainer(build_small_vit()), make_images(32, 32).double()
     for found in explainer.explain(pixels, **options).details:
         assert found["setting"] == {"method": names[0]}
         assert (found["rated"], found["candidates"]) == (2, 2)
@@ -95,7 +95,7 @@ def test_of_equal_methods_the_first_wins(names):
 
 
 def test_arbitration_on_padded_texts():
-    model, inputs = build_small_bert(), texts()
+    model, inputs = build_small_bert(), make_texts()
     result = Explainer(model).explain(
         inputs, method="search", candidates="methods", methods=["tiba"], score="ranked"
     )
@@ -106,5 +106,5 @@ def test_arbitration_on_padded_texts():
 def test_the_rules_of_candidates_are_in_the_settings(names, rules):
     case = CASES["ViTForImageClassification-sdpa"]
     options = {"method": "search", "candidates": "methods", "methods": names}
-    result = Explainer(built(case)).explain(case.inputs(), rules="reference", **options)
+    result = Explainer(build_model(case)).explain(case.inputs(), rules="reference", **options)
     assert result.settings.get("rules") == rules

@@ -11,7 +11,7 @@ from tests.methods.plain_models import (
     relative_error,
     split_patches,
 )
-from tests.zoo import images, sample
+from tests.zoo import make_images, select_samples
 from whence import Explainer, WhenceError
 from whence.methods.smoothgrad import SmoothGrad
 
@@ -78,7 +78,9 @@ def test_padding_the_batch_and_the_memory_change_nothing():
     longer = explainer.explain(add_padding(plain.batch), 1, **OPTIONS).scores
     assert relative_error(longer[:, :10], whole) < 1e-9
     for index in range(3):
-        alone = explainer.explain(sample(plain.batch, slice(index, index + 1)), 1, **OPTIONS)
+        alone = explainer.explain(
+            select_samples(plain.batch, slice(index, index + 1)), 1, **OPTIONS
+        )
         assert relative_error(alone.scores[0], whole[index]) < 1e-9
     narrow = explainer.explain(plain.batch, 1, memory=1e-9, **OPTIONS).scores
     assert relative_error(narrow, whole) < 1e-9
@@ -114,7 +116,9 @@ def test_the_random_state_stays_and_gradients_may_be_off():
 
 
 def test_degenerate_input_is_finite():
-    unmoving = Explainer(build_constant_model()).explain(images(32, 32), classes=[0, 1], **OPTIONS)
+    unmoving = Explainer(build_constant_model()).explain(
+        make_images(32, 32), classes=[0, 1], **OPTIONS
+    )
     assert torch.equal(unmoving.scores, torch.zeros(3, 2, 16))
     plain = build_image_model(IMAGES[0])
     empty = plain.inputs * 0
@@ -134,7 +138,7 @@ def test_degenerate_input_is_finite():
 )
 def test_wrong_options(options, message):
     with pytest.raises(WhenceError, match=message):
-        Explainer(build_constant_model()).explain(images(32, 32), **{**OPTIONS, **options})
+        Explainer(build_constant_model()).explain(make_images(32, 32), **{**OPTIONS, **options})
 
 
 def test_many_classes_go_in_groups(monkeypatch):

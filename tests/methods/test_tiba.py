@@ -3,7 +3,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.zoo import CASES, HandWrittenViT, built, images, texts
+from tests.zoo import CASES, HandWrittenViT, build_model, make_images, make_texts
 from whence import Explainer, WhenceError
 
 
@@ -24,7 +24,7 @@ def compute_by_formula(result, start: int, normalize_rows: bool, rows: list[int]
 def test_image_with_class_token(start, normalize_rows):
     model = HandWrittenViT().double()
     result = Explainer(model).explain(
-        images(32, 32).double(),
+        make_images(32, 32).double(),
         method="tiba",
         start_layer=start,
         normalize_rows=normalize_rows,
@@ -36,7 +36,7 @@ def test_image_with_class_token(start, normalize_rows):
 
 def test_image_with_average_pooling():
     case = CASES["timm-vit-average-fused"]
-    result = Explainer(built(case).double()).explain(
+    result = Explainer(build_model(case).double()).explain(
         case.inputs().double(), method="tiba", keep_evidence=True
     )
     joint = compute_by_formula(result, 0, False, list(range(16)))
@@ -45,8 +45,8 @@ def test_image_with_average_pooling():
 
 def test_the_pooled_token_of_a_text_gets_the_lowest_score():
     case = CASES["Bert-sdpa"]
-    model = built(case).double()
-    inputs = texts()
+    model = build_model(case).double()
+    inputs = make_texts()
     result = Explainer(model).explain(inputs, method="tiba", keep_evidence=True)
     joint = compute_by_formula(result, 0, False, [0])
     real = inputs["attention_mask"].bool()
@@ -74,7 +74,7 @@ def test_pooling_by_attention():
             return self.head(pooled[:, 0, 0])
 
     result = Explainer(Pools().double()).explain(
-        images(32, 32).double(), method="tiba", keep_evidence=True
+        make_images(32, 32).double(), method="tiba", keep_evidence=True
     )
     assert result.grid == (4, 4)
     evidence = result.evidence
@@ -97,18 +97,18 @@ def test_maps_that_do_not_follow_on_each_other():
             return self.head(self.blocks[1](x[:, ::2] + x[:, 1::2])[:, 0])
 
     with pytest.raises(WhenceError, match=r"blocks.1.* is not within the one sequence of tokens"):
-        Explainer(Merges()).explain(images(32, 32), method="tiba")
+        Explainer(Merges()).explain(make_images(32, 32), method="tiba")
 
 
 @pytest.mark.parametrize("start", [-1, 3])
 def test_a_start_layer_that_does_not_exist(start):
     with pytest.raises(WhenceError, match=r"the model has 3 attention layers, 0 to 2"):
-        Explainer(HandWrittenViT()).explain(images(32, 32), method="tiba", start_layer=start)
+        Explainer(HandWrittenViT()).explain(make_images(32, 32), method="tiba", start_layer=start)
 
 
 def test_a_constant_logit_gives_zeros():
     model = HandWrittenViT()
     with torch.no_grad():
         model.head.weight.zero_()
-    result = Explainer(model).explain(images(32, 32), method="tiba", classes=[0, 1])
+    result = Explainer(model).explain(make_images(32, 32), method="tiba", classes=[0, 1])
     assert torch.equal(result.scores, torch.zeros(3, 2, 16))

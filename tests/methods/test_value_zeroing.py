@@ -3,7 +3,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.methods.plain_models import to_double
-from tests.zoo import CASES, HandWrittenViT, blocks, built, images, run
+from tests.zoo import CASES, HandWrittenViT, build_model, find_block_modules, make_images, run_model
 from whence import Explainer, WhenceError
 from whence.methods.value_zeroing import _compute_cosine_distance
 
@@ -13,11 +13,11 @@ def compute_mixing(model: nn.Module, inputs) -> list[Tensor]:
 
     Only one layer has a hook, so what enters it is what always enters it.
     """
-    clean = run(model, inputs, output_hidden_states=True).hidden_states
+    clean = run_model(model, inputs, output_hidden_states=True).hidden_states
     batch, tokens, _ = clean[0].shape
     real = inputs.get("attention_mask", torch.ones(batch, tokens))
     matrices = []
-    for layer, block in enumerate(blocks(model)):
+    for layer, block in enumerate(find_block_modules(model)):
         value = next(m for n, m in block.named_modules() if n.endswith(("value", "v_proj")))
         matrix = torch.zeros(batch, tokens, tokens, dtype=torch.float64)
         for j in range(tokens):
@@ -28,7 +28,7 @@ def compute_mixing(model: nn.Module, inputs) -> list[Tensor]:
                 return output
 
             hook = value.register_forward_hook(zero)
-            changed = run(model, inputs, output_hidden_states=True).hidden_states[layer + 1]
+            changed = run_model(model, inputs, output_hidden_states=True).hidden_states[layer + 1]
             hook.remove()
             cosine = torch.cosine_similarity(changed, clean[layer + 1], dim=-1)
             matrix[:, :, j] = (1 - cosine) * real[:, j, None]
@@ -44,7 +44,7 @@ def compute_mixing(model: nn.Module, inputs) -> list[Tensor]:
     ],
 )
 def example(request):
-    model = built(CASES[request.param]).double()
+    model = build_model(CASES[request.param]).double()
     inputs = to_double(CASES[request.param].inputs())
     with torch.no_grad():
         return model, inputs, compute_mixing(model, inputs)
@@ -68,7 +68,7 @@ def test_one_value_at_a_time(example, layer):
 def test_every_family(name):
     """Values weigh something, and rows are shares."""
     case = CASES[name]
-    explainer = Explainer(built(case))
+    explainer = Explainer(build_model(case))
     result = explainer.explain(case.inputs(), method="value_zeroing", layer=1)
     sums = result.scores.sum(1)
     assert (result.scores >= 0).all()
@@ -80,7 +80,7 @@ def test_every_family(name):
 
 @pytest.mark.parametrize("name", ["Bert-sdpa", "torchvision-vit"])
 def test_parts_batches_and_padding(name):
-    model, inputs = built(CASES[name]).double(), to_double(CASES[name].inputs())
+    model, inputs = build_model(CASES[name]).double(), to_double(CASES[name].inputs())
     explainer = Explainer(model)
     whole = explainer.explain(inputs, method="value_zeroing").scores
     in_parts = explainer.explain(inputs, method="value_zeroing", memory=1e-3).scores
@@ -142,7 +142,7 @@ class Layouts(HandWrittenViT):
     ],
 )
 def test_layouts(layout, batch):
-    model, pixels = Layouts().double(), images(32, 32).double()[:batch]
+    model, pixels = Layouts().double(), make_images(32, 32).double()[:batch]
     expected = Explainer(model).explain(pixels, method="value_zeroing").scores
     model.layout = layout
     ours = Explainer(model).explain(pixels, method="value_zeroing").scores
@@ -164,12 +164,12 @@ def test_values_of_zero_give_zeros():
     with torch.no_grad():
         for block in model.blocks:
             block.qkv[2].zero_()
-    result = Explainer(model).explain(images(32, 32), method="value_zeroing")
+    result = Explainer(model).explain(make_images(32, 32), method="value_zeroing")
     assert torch.equal(result.scores, torch.zeros(3, 16))
 
 
 def test_a_text_of_one_token():
-    model = built(CASES["Bert-sdpa"])
+    model = build_model(CASES["Bert-sdpa"])
     result = Explainer(model).explain({"input_ids": torch.tensor([[7]])}, method="value_zeroing")
     assert torch.allclose(result.scores, torch.ones(1, 1))
 
@@ -177,11 +177,13 @@ def test_a_text_of_one_token():
 @pytest.mark.parametrize("layer", [-4, 3])
 def test_a_layer_that_does_not_exist(layer):
     with pytest.raises(WhenceError, match=f"layer={layer} does not exist: the model has 3"):
-        Explainer(HandWrittenViT()).explain(images(32, 32), method="value_zeroing", layer=layer)
+        Explainer(HandWrittenViT()).explain(
+            make_images(32, 32), method="value_zeroing", layer=layer
+        )
 
 
 def test_the_model_is_left_alone():
-    model = built(CASES["Bert-eager"]).train()
+    model = build_model(CASES["Bert-eager"]).train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     inputs = CASES["Bert-eager"].inputs()
     Explainer(model).explain(inputs, method="value_zeroing", classes=[0, 1])

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import whence
-from tests.zoo import CASES, HandWrittenViT, built, images, sample, texts
+from tests.zoo import CASES, HandWrittenViT, build_model, make_images, make_texts, select_samples
 from whence import Explainer, WhenceError
 from whence.methods import vit_cx
 from whence.methods.shared.inputs import pixels_to_tokens
@@ -93,7 +93,7 @@ def record_attention_input(model, pixels: Tensor, layer: int) -> Tensor:
 )
 def test_it_follows_the_formula(name, layer, distance):
     case = CASES[name]
-    model, pixels = built(case).double(), case.inputs().double()[:2]
+    model, pixels = build_model(case).double(), case.inputs().double()[:2]
     features = record_attention_input(model, pixels, layer)[:, case.prefix :]
     result = Explainer(model).explain(
         pixels, classes=[4, 1], method="vit_cx", layer=layer, distance=distance, noise=0.3, seed=5
@@ -113,20 +113,20 @@ def test_it_follows_the_formula(name, layer, distance):
 def test_it_does_not_depend_on_the_batch_or_on_memory(name):
     case = CASES[name]
     explainer, inputs = (
-        Explainer(built(case).double()),
+        Explainer(build_model(case).double()),
         {"pixel_values": case.inputs()["pixel_values"].double()},
     )
     together = explainer.explain(inputs, target=1, method="vit_cx", distance=0.2)
     assert together.scores.max() > 0
     for n in range(3):
-        one = sample(inputs, slice(n, n + 1))
+        one = select_samples(inputs, slice(n, n + 1))
         # So little memory that rows go one by one.
         alone = explainer.explain(one, target=1, method="vit_cx", distance=0.2, memory=1e-9)
         assert torch.allclose(alone.scores[0], together.scores[n], rtol=1e-6, atol=1e-12)
 
 
 def test_random_numbers_come_from_the_seed_alone():
-    explainer, pixels = Explainer(HandWrittenViT()), images(32, 32)
+    explainer, pixels = Explainer(HandWrittenViT()), make_images(32, 32)
     state = torch.random.get_rng_state()
     first, second = (explainer.explain(pixels, method="vit_cx") for _ in range(2))
     other = explainer.explain(pixels, method="vit_cx", seed=1)
@@ -138,7 +138,7 @@ def test_random_numbers_come_from_the_seed_alone():
 
 
 def test_several_classes_are_as_each_alone():
-    explainer, pixels = Explainer(HandWrittenViT().double()), images(32, 32).double()
+    explainer, pixels = Explainer(HandWrittenViT().double()), make_images(32, 32).double()
     several = explainer.explain(pixels, classes=[3, 0], method="vit_cx")
     for n, target in enumerate((3, 0)):
         one = explainer.explain(pixels, target=target, method="vit_cx")
@@ -158,19 +158,19 @@ def test_several_classes_are_as_each_alone():
 )
 def test_wrong_options(options, message):
     with pytest.raises(WhenceError, match=message):
-        Explainer(HandWrittenViT()).explain(images(32, 32), method="vit_cx", **options)
+        Explainer(HandWrittenViT()).explain(make_images(32, 32), method="vit_cx", **options)
 
 
 def test_text_is_refused():
     with pytest.raises(WhenceError, match=r"'vit_cx' explains images only"):
-        Explainer(built(CASES["Bert-sdpa"])).explain(texts(), method="vit_cx")
+        Explainer(build_model(CASES["Bert-sdpa"])).explain(make_texts(), method="vit_cx")
 
 
 def test_a_logit_that_nothing_moves_and_features_that_are_all_alike_give_zeros():
     model = HandWrittenViT()
     with torch.no_grad():
         model.head.weight.zero_()
-    still = Explainer(model).explain(images(32, 32), classes=[0, 1], method="vit_cx")
+    still = Explainer(model).explain(make_images(32, 32), classes=[0, 1], method="vit_cx")
     assert torch.equal(still.scores, torch.zeros(3, 2, 16))
     model = HandWrittenViT()
     with torch.no_grad():
@@ -243,6 +243,8 @@ def test_there_is_no_map_of_pixels_for_each_class(monkeypatch):
         return pixels_to_tokens(evidence, scores)
 
     monkeypatch.setattr(vit_cx, "pixels_to_tokens", count_maps)
-    result = Explainer(built(case)).explain(case.inputs(), classes=5, method="vit_cx", distance=2)
+    result = Explainer(build_model(case)).explain(
+        case.inputs(), classes=5, method="vit_cx", distance=2
+    )
     assert result.scores.shape[:2] == (3, 5)
     assert counts == [1, 1, 1]  # of one mask each

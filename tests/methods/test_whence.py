@@ -4,7 +4,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tests.methods.plain_models import to_double
-from tests.zoo import CASES, HandWrittenViT, built, images, run
+from tests.zoo import CASES, HandWrittenViT, build_model, make_images, run_model
 from whence import Explainer, WhenceError, methods
 from whence._util.defaults import METHOD
 
@@ -32,7 +32,7 @@ def compute_by_formula(hidden, gradients, maps, content, image: bool, sharing: f
 @pytest.mark.parametrize("name", ["ViTForImageClassification", "Bert"])
 def test_the_formula(name, options, sharing):
     """With plain gradients, which transformers' own hidden states have too."""
-    model = built(CASES[f"{name}-eager"]).double()
+    model = build_model(CASES[f"{name}-eager"]).double()
     inputs = to_double(CASES[f"{name}-eager"].inputs())
     image = "pixel_values" in inputs
     result = Explainer(model).explain(
@@ -41,7 +41,7 @@ def test_the_formula(name, options, sharing):
     usual = 2.0 if image else 0.25
     for b in range(len(result.scores)):
         one = {key: value[b : b + 1] for key, value in inputs.items()}
-        output = run(model, one, output_hidden_states=True, output_attentions=True)
+        output = run_model(model, one, output_hidden_states=True, output_attentions=True)
         entering = output.hidden_states[: len(output.attentions)]
         tokens = entering[0].shape[1]
         content = one.get("attention_mask", torch.ones(1, tokens))[0].bool().tolist()
@@ -65,7 +65,7 @@ def test_the_formula(name, options, sharing):
 
 def test_without_sharing():
     case = CASES["ViTForImageClassification-sdpa"]
-    model, inputs = built(case).double(), to_double(case.inputs())
+    model, inputs = build_model(case).double(), to_double(case.inputs())
     explainer = Explainer(model)
     result = explainer.explain(inputs, method="whence", target=1, sharing=0, keep_evidence=True)
     found = result.evidence
@@ -85,7 +85,7 @@ def test_without_sharing():
 
 def test_uniform_attention_shares_with_all_tokens():
     case = CASES["ViTForImageClassification-eager"]
-    model, inputs = built(case).double(), to_double(case.inputs())
+    model, inputs = build_model(case).double(), to_double(case.inputs())
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "query" in name or "q_proj" in name:
@@ -115,7 +115,7 @@ def test_pooling_by_attention():
             return self.head(F.scaled_dot_product_attention(query, tokens, tokens)[:, 0, 0])
 
     torch.manual_seed(4)
-    model, inputs = Pools().double(), images(32, 32).double()
+    model, inputs = Pools().double(), make_images(32, 32).double()
     explainer = Explainer(model)
     own = explainer.explain(inputs, target=1, sharing=0, gradients="plain").scores
     gradients = torch.autograd.grad(model(inputs)[:, 1].sum(), model.entering)
@@ -135,7 +135,7 @@ def test_pooling_by_attention():
 def test_sharing_is_a_mean_over_tokens_without_padding():
     """However much is shared, scores stay between the lowest and the highest of the words."""
     case = CASES["Bert-sdpa"]
-    model, inputs = built(case).double(), case.inputs()
+    model, inputs = build_model(case).double(), case.inputs()
     own = Explainer(model).explain(inputs, method="whence", target=0, sharing=0).scores
     shared = Explainer(model).explain(inputs, method="whence", target=0, sharing=50.0).scores
     assert not torch.allclose(own, shared, rtol=0.1)
@@ -157,11 +157,11 @@ def test_a_wrong_weight(sharing):
 def test_a_layer_that_does_not_exist():
     case = CASES["ViTForImageClassification-sdpa"]
     with pytest.raises(WhenceError, match="start_layer=9 does not exist"):
-        Explainer(built(case)).explain(case.inputs(), method="whence", start_layer=9)
+        Explainer(build_model(case)).explain(case.inputs(), method="whence", start_layer=9)
 
 
 def test_it_is_the_default():
     case = CASES["ViTForImageClassification-sdpa"]
-    result = Explainer(built(case)).explain(case.inputs())
+    result = Explainer(build_model(case)).explain(case.inputs())
     assert result.method == METHOD == "whence"
     assert result.settings == {"sharing": None, "start_layer": 0, "gradients": "balanced"}

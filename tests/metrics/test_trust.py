@@ -7,7 +7,7 @@ from captum.metrics import sensitivity_max
 from scipy import stats
 from torch import Tensor, nn
 
-from tests.zoo import CASES, built
+from tests.zoo import CASES, build_model
 from whence import Explainer, WhenceError
 from whence.metrics import trust as t
 
@@ -231,7 +231,7 @@ def test_shared_weights_are_made_random_once():
 )
 def test_the_cascade_of_a_transformer_as_whence_explains_it(name):
     case = CASES[name]
-    model, inputs = built(case), case.inputs()
+    model, inputs = build_model(case), case.inputs()
     before = copy.deepcopy(model.state_dict())
     last: list[nn.Module] = []
 
@@ -257,6 +257,6 @@ def test_random_scores_stay_as_they_are():
     case = CASES["ViTForImageClassification-sdpa"]
     inputs = case.inputs()
     steps = t.randomization_cascade(
-        built(case), lambda model: Explainer(model).explain(inputs, method="random").scores
+        build_model(case), lambda model: Explainer(model).explain(inputs, method="random").scores
     )
     assert all(step.spearman.tolist() == [1.0] * 3 for step in steps)

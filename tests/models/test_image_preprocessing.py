@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.saved import photo, save_image_model
+from tests.saved import make_photo, save_image_model
 from whence.models import load
 from whence.models.image_preprocessing import (
     CenterCropPreprocessor,
@@ -17,7 +17,7 @@ from whence.models.image_preprocessing import (
 def test_pixels_are_those_of_the_processor(image_model):
     from transformers import AutoImageProcessor
 
-    images = [photo(), photo(20, 90, seed=1), photo(1, 1)]
+    images = [make_photo(), make_photo(20, 90, seed=1), make_photo(1, 1)]
     expected = AutoImageProcessor.from_pretrained(image_model, backend="pil")
     prepared = load(image_model).prepare(images)
     assert torch.equal(prepared.inputs, expected(images, return_tensors="pt")["pixel_values"])
@@ -30,12 +30,17 @@ def test_timm_pixels_are_those_of_its_own_transform(tmp_path):
     model = timm.create_model("vit_tiny_patch16_224", depth=1)
     config = timm.data.resolve_data_config(model=model)
     transform = timm.data.create_transform(**config)
-    for image in (photo(400, 300), photo(231, 500), photo(30, 40), photo(248, 248)):
+    for image in (
+        make_photo(400, 300),
+        make_photo(231, 500),
+        make_photo(30, 40),
+        make_photo(248, 248),
+    ):
         ours = CenterCropPreprocessor.from_timm(config)([image]).inputs[0]
         assert torch.allclose(ours, transform(image), atol=1e-6)
 
 
-@pytest.mark.parametrize("image", [photo(90, 60), photo(40, 100, seed=3)])
+@pytest.mark.parametrize("image", [make_photo(90, 60), make_photo(40, 100, seed=3)])
 def test_the_part_that_a_cropping_processor_saw(image, tmp_path):
     """What is shown, made as small as what the model sees, is what the model sees."""
     pytest.importorskip("transformers")
@@ -60,10 +65,10 @@ def test_the_part_that_a_cropping_processor_saw(image, tmp_path):
 
 def test_pixels_are_shown_where_the_crop_is_unknown(image_model):
     processor = load(image_model).preprocessor.processor
-    corner = photo(90, 90).crop((0, 0, 32, 32))
+    corner = make_photo(90, 90).crop((0, 0, 32, 32))
     pixels = processor([corner], return_tensors="pt")["pixel_values"][0]
     box, scale = find_processor_box((90, 90), processor), PixelScale.from_processor(processor)
-    assert np.array_equal(find_content(photo(90, 90), pixels, box, scale), corner)
+    assert np.array_equal(find_content(make_photo(90, 90), pixels, box, scale), corner)
 
 
 def test_a_strip_is_not_blown_up(tmp_path):
@@ -82,7 +87,7 @@ def test_a_strip_is_not_blown_up(tmp_path):
         sizes.extend(image.size for image in images)
         return process(images, **options)
 
-    strip = photo(96, 3).resize((4096, 3))
+    strip = make_photo(96, 3).resize((4096, 3))
     expected = process([strip], return_tensors="pt")["pixel_values"][0]
     for name in ("do_center_crop", "size", "crop_size", "image_mean", "image_std", "do_normalize"):
         setattr(watched, name, getattr(process, name))

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tests.saved import photo
+from tests.saved import make_photo
 from whence import WhenceError
 from whence.models import find_device, load
 from whence.models.transformers_models import find_kind
@@ -146,7 +146,7 @@ def test_a_timm_model_with_a_weights_file(tmp_path):
     save_file(model.state_dict(), tmp_path / "w.safetensors")
     loaded = load("timm:test_vit", weights=tmp_path / "w.safetensors")
     assert (loaded.kind, loaded.class_count, loaded.class_names) == ("image", 7, {})
-    prepared = loaded.prepare([photo(300, 200)])
+    prepared = loaded.prepare([make_photo(300, 200)])
     with torch.no_grad():
         assert torch.equal(loaded.model(prepared.inputs), model(prepared.inputs))
     refused(r"is not a safetensors file", "timm:test_vit", weights=__file__)
@@ -188,7 +188,7 @@ def test_a_torchvision_model_with_a_weights_file(tmp_path, monkeypatch):
         save_file(small("", num_classes=count).state_dict(), tmp_path / "w.safetensors")
         loaded = load("torchvision:vit_b_16", weights=tmp_path / "w.safetensors")
         assert loaded.class_count == count
-        assert loaded.prepare([photo()]).inputs.shape == (1, 3, 32, 32)
+        assert loaded.prepare([make_photo()]).inputs.shape == (1, 3, 32, 32)
     assert loaded.class_names[281] == "tabby"
 
 

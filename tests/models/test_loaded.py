@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from tests.saved import photo
+from tests.saved import make_photo
 from whence import WhenceError
 from whence.models import load
 
 
 def batch(loaded, seed=0):
-    return loaded.prepare([photo(seed=seed), photo(seed=seed + 1)])
+    return loaded.prepare([make_photo(seed=seed), make_photo(seed=seed + 1)])
 
 
 def test_what_is_compiled_is_used_for_all_batches(image_model, programs):

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from tests.saved import photo
+from tests.saved import make_photo
 from whence.models import load
 from whence.models.prepared import join_batches
 
@@ -34,7 +34,7 @@ def test_parts_of_a_joined_batch_stay_as_they_were(text_model):
 
 def test_joined_photos(image_model):
     loaded = load(image_model)
-    images = [photo(), photo(30, 50, seed=1)]
+    images = [make_photo(), make_photo(30, 50, seed=1)]
     joined = join_batches([loaded.prepare([image]) for image in images])
     together = loaded.prepare(images)
     assert torch.equal(joined.inputs, together.inputs)

@@ -1,6 +1,6 @@
 import pytest
 
-from tests.zoo import CASES, built
+from tests.zoo import CASES, build_model
 from whence import WhenceError
 from whence.models import load
 from whence.models.loaded import select_sample
@@ -57,4 +57,4 @@ def test_generative_models_get_padding(text_model):
     ("name", "limit"), [("Bert-sdpa", 64), ("Roberta-sdpa", 62), ("DistilBert-sdpa", 64)]
 )
 def test_how_many_tokens_a_model_takes(name, limit):
-    assert find_position_limit(built(CASES[name])) == limit
+    assert find_position_limit(build_model(CASES[name])) == limit

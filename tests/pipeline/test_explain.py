@@ -5,7 +5,7 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from tests.cli.commands import list_files, read_summary, run_explain
-from tests.saved import photo
+from tests.saved import make_photo
 from whence import Explainer, Explanation
 from whence.models.image_preprocessing import ProcessorPreprocessor
 
@@ -19,7 +19,7 @@ def test_photos_and_texts_together_each_with_its_model(two_photos):
 
 def test_batches_give_the_same_as_one_by_one(two_photos):
     for number in range(5):
-        photo(40 + number, 50, seed=number).save(f"p{number}.png")
+        make_photo(40 + number, 50, seed=number).save(f"p{number}.png")
     run_explain("p*.png", "--out", "together")
     run_explain("p*.png", "--out", "alone", "--batch", "1")
     for number in range(5):
@@ -29,7 +29,7 @@ def test_batches_give_the_same_as_one_by_one(two_photos):
 
 def test_full_batches_are_compiled(two_photos, programs):
     for number in range(7):
-        photo(40 + number, 50, seed=number).save(f"p{number}.png")
+        make_photo(40 + number, 50, seed=number).save(f"p{number}.png")
     asked = ("p*.png", "--batch", "2", "--method", "tiba")
     run_explain(*asked, "--out", "eager")
     assert programs == []

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.cli.commands import list_files, read_summary, run_explain
-from tests.saved import photo, save_image_model
+from tests.saved import make_photo, save_image_model
 
 
 def test_the_summary(two_photos):
@@ -75,7 +75,7 @@ def test_a_summary_of_someone_else_is_not_written_over(two_photos):
 def test_inputs_of_the_same_name(two_photos):
     for folder in ("a", "b"):
         (two_photos / folder).mkdir()
-        photo().save(two_photos / folder / "One.png")
+        make_photo().save(two_photos / folder / "One.png")
     (two_photos / "one.txt").write_text("good")
     entries = read_summary("one.png", "a", "b", "one.txt")
     assert [entry["name"] for entry in entries] == ["one", "One-2", "One-3", "one-4"]
@@ -112,7 +112,7 @@ def test_a_long_output_name_is_an_error(two_photos):
 def test_a_file_name_that_is_not_utf_8(two_photos):
     name = b"bad\xff.png"
     try:
-        photo().save(name.decode("utf-8", "surrogateescape"), format="PNG")
+        make_photo().save(name.decode("utf-8", "surrogateescape"), format="PNG")
     except OSError:
         pytest.skip("this file system takes only UTF-8 names")
     (entry,) = read_summary(name.decode("utf-8", "surrogateescape"))

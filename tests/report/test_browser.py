@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from tests.fixtures import HOSTILE
-from tests.saved import photo
+from tests.saved import make_photo
 from whence.explanation import ExplainedClass
 from whence.faithfulness import STEPS
 from whence.render.colors import measure_contrast
@@ -70,7 +70,7 @@ def wait_for_page(tab) -> None:
 @pytest.fixture
 def page(here, report):
     for seed in range(3, 8):
-        photo(seed=seed).save(here / "photos" / f"d{seed}.png")
+        make_photo(seed=seed).save(here / "photos" / f"d{seed}.png")
     report("photos", "--methods", "gae,random", code=1)
     return here / "report.html"
 
@@ -204,7 +204,7 @@ def test_a_thousand_photos_stay_usable(tmp_path, visit):
         scores = rng.random((14, 14))
         explained = ExplainedClass(0, "cat", number / 1000, scores.ravel())
         result = EntryResult("gae", explained, encode_map(scores), curves)
-        shown = encode_photo(photo(400, 300, seed=number))
+        shown = encode_photo(make_photo(400, 300, seed=number))
         entries.append(Entry(f"{number}.jpg", "image", "cat", (result,), shown, 4 / 3))
     content = render_page("many", entries, {})
     assert len(content) < 25e6

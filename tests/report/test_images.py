@@ -6,7 +6,7 @@ import io
 import numpy as np
 from PIL import Image
 
-from tests.saved import photo
+from tests.saved import make_photo
 from whence import render
 from whence.report.images import bound_aspect_ratio, encode_map, encode_photo
 
@@ -20,7 +20,7 @@ def decode_image(address: str) -> Image.Image:
 def test_maps_lie_over_photos_as_the_library_draws_them():
     """The small map, enlarged and blended as the page does it, is the library's own overlay."""
     scores = np.random.default_rng(0).random((7, 7))
-    image = photo(224, 224)
+    image = make_photo(224, 224)
     small = decode_image(encode_map(scores)).convert("RGBA")
     small = small.resize((224, 224), Image.Resampling.BICUBIC)
     small.putalpha(small.getchannel("A").point([round(0.6 * a) for a in range(256)]))
@@ -31,11 +31,11 @@ def test_maps_lie_over_photos_as_the_library_draws_them():
 
 
 def test_pictures_are_small():
-    large = photo(3000, 2000)
+    large = make_photo(3000, 2000)
     address = encode_photo(large)
     assert decode_image(address).size == (288, 192)
     assert large.size == (3000, 2000)
     assert len(encode_map(np.eye(14))) < 6000
     assert decode_image(encode_map(np.random.default_rng(0).normal(size=(14, 28)))).size == (56, 28)
-    assert bound_aspect_ratio(photo(600, 2)) == 3
-    assert bound_aspect_ratio(photo(60, 40)) == 1.5
+    assert bound_aspect_ratio(make_photo(600, 2)) == 3
+    assert bound_aspect_ratio(make_photo(60, 40)) == 1.5

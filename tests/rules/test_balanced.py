@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tests.tracing.helpers import record_inputs
-from tests.zoo import CASES, HandWrittenViT, built, images
+from tests.zoo import CASES, HandWrittenViT, build_model, make_images
 from whence import rules
 from whence.rules.balanced import BALANCED
 
@@ -280,7 +280,7 @@ def test_gradients_at_attention_maps_are_still_read(kind):
 
 
 def test_nothing_comes_through_the_softmax():
-    trace = record_inputs(HandWrittenViT().double(), images(32, 32).double())
+    trace = record_inputs(HandWrittenViT().double(), make_images(32, 32).double())
     softmax = next(entry for entry in trace.entries if entry.operation.name == "softmax")
     classes = torch.zeros(3, 1, dtype=torch.long)
     assert trace.read(classes, [softmax.inputs[0]], BALANCED)[0].abs().max() == 0
@@ -289,7 +289,7 @@ def test_nothing_comes_through_the_softmax():
 
 @pytest.mark.parametrize("name", ["timm-vit-fused", "Bert-sdpa", "Albert-sdpa", "torchvision-vit"])
 def test_balanced_gradients_of_several_classes(name):
-    model, inputs = built(CASES[name]), CASES[name].inputs()
+    model, inputs = build_model(CASES[name]), CASES[name].inputs()
     trace = record_inputs(model, inputs)
     classes = torch.tensor([[0, 2]]).expand(3, 2)
     both = trace.read(classes, trace.inputs, BALANCED)[0]

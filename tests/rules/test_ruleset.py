@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.rules.helpers import RELEVANCE_SETS, double, propagate
-from tests.zoo import CASES, built
+from tests.zoo import CASES, build_model
 from whence import Explainer, NoRuleError, WhenceError, rules
 from whence.rules import RuleSet, batched_over_classes, ruleset
 from whence.tracing.ops.base import Add, Function, Shift
@@ -110,7 +110,9 @@ def test_a_rule_of_a_user_is_given_one_class_at_a_time(name, kind):
     inputs = {"pixel_values": case.inputs()["pixel_values"].double()}
     theirs = rules.get(name).rules.get(kind, lambda _, relevance: relevance)
     mine = rules.get(name).extend("mine", **{kind: Unhashable(theirs)})
-    explain = partial(Explainer(built(case).double()).explain, inputs, method="tiba", rules=mine)
+    explain = partial(
+        Explainer(build_model(case).double()).explain, inputs, method="tiba", rules=mine
+    )
     several = explain(classes=[0, 1]).scores
     for number in range(2):
         alone = explain(target=number).scores

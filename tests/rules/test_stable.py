@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.real import photo, real_vit
+from tests.real import load_real_vit, read_photo
 from tests.rules.helpers import divide_guarded, double, propagate
 from tests.tracing.helpers import predicted_classes, read_maps, record_inputs
-from tests.zoo import CASES, built
+from tests.zoo import CASES, build_model
 from whence import rules
 from whence.rules import RuleSet
 from whence.tracing.ops.base import Add, Function, Operation, Shift
@@ -135,8 +135,10 @@ def check_every_operation(model: nn.Module, pixels: Tensor) -> None:
 
 
 def test_stable_conserves_in_every_operation():
-    check_every_operation(built(CASES["timm-vit-fused"]), CASES["timm-vit-fused"].inputs())
+    check_every_operation(build_model(CASES["timm-vit-fused"]), CASES["timm-vit-fused"].inputs())
 
 
 def test_stable_conserves_in_every_operation_of_the_real_vit(data):
-    check_every_operation(real_vit(data), photo(data, "ILSVRC2012_val_00000962.JPEG")[None].float())
+    check_every_operation(
+        load_real_vit(data), read_photo(data, "ILSVRC2012_val_00000962.JPEG")[None].float()
+    )

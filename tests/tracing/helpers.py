@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from tests.zoo import CASES, built
+from tests.zoo import CASES, build_model
 from whence.inputs.arguments import ModelArguments
 from whence.tracing import AttentionSite, Intervention, Trace, record
 from whence.tracing.ops.base import BackwardRules
@@ -27,7 +27,7 @@ def record_inputs(model: nn.Module, inputs: Any, intervention: Intervention | No
 def record_case(name: str, intervention: Intervention | None = None) -> Trace:
     """Record one of the small models in float64."""
     case = CASES[name]
-    return record_inputs(built(case).double(), to_double(case.inputs()), intervention)
+    return record_inputs(build_model(case).double(), to_double(case.inputs()), intervention)
 
 
 def predicted_classes(trace: Trace) -> Tensor:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.zoo import CASES, HandWrittenViT, built, images
+from tests.zoo import CASES, HandWrittenViT, build_model, make_images
 from whence import Explainer, WhenceError
 from whence.errors import TooLargeError
 from whence.tracing import find_logits, record, replicate, unwrap_model
@@ -20,7 +20,7 @@ def model() -> nn.Module:
 
 def explain(model: nn.Module, **options) -> Tensor:
     """Scores by a method that reads gradients and relevance."""
-    return Explainer(model).explain(images(32, 32), method="tiba", **options).scores
+    return Explainer(model).explain(make_images(32, 32), method="tiba", **options).scores
 
 
 # Surroundings ------------------------------------------------------------------------------------
@@ -75,7 +75,7 @@ def test_what_a_model_holds_constant_is_constant():
                 brightness = image.mean((1, 2, 3))
             return super().forward(image) * brightness[:, None]
 
-    model, x = Stops(), images(32, 32)
+    model, x = Stops(), make_images(32, 32)
     trace = record(model, (x,), {}, 0)
     plain = x.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(model(plain)[:, 0].sum(), plain)
@@ -100,20 +100,20 @@ def test_parametrized_weights(model):
 
 def test_float64(model):
     single = explain(model)
-    double = Explainer(model.double()).explain(images(32, 32).double(), method="tiba").scores
+    double = Explainer(model.double()).explain(make_images(32, 32).double(), method="tiba").scores
     assert double.dtype == torch.float64
     assert torch.allclose(single.double(), double, rtol=1e-3)
 
 
 def test_bfloat16_is_explained_with_a_warning(model):
     with pytest.warns(UserWarning, match="bfloat16 is too coarse"):
-        result = Explainer(model.bfloat16()).explain(images(32, 32).bfloat16(), method="tiba")
+        result = Explainer(model.bfloat16()).explain(make_images(32, 32).bfloat16(), method="tiba")
     assert result.scores.isfinite().all()
 
 
 def test_gradient_checkpointing_is_switched_off():
     case = CASES["timm-vit-fused"]
-    model = built(case)
+    model = build_model(case)
     expected = Explainer(model).explain(case.inputs(), method="tiba").scores
     model.set_grad_checkpointing(True)
     found = Explainer(model).explain(case.inputs(), method="tiba").scores
@@ -175,9 +175,9 @@ def test_a_forward_set_on_the_instance_runs_on_the_stand_in(model):
 def test_the_users_hooks_run(model):
     model.blocks[0].register_forward_hook(lambda _m, _a, output: output * 2)
     model.blocks[1].register_full_backward_hook(lambda *_: None)
-    result = Explainer(model).explain(images(32, 32))
+    result = Explainer(model).explain(make_images(32, 32))
     with torch.no_grad():
-        assert torch.allclose(result.logits, model(images(32, 32)), atol=1e-5)
+        assert torch.allclose(result.logits, model(make_images(32, 32)), atol=1e-5)
 
 
 def test_buffers_written_in_place_stay():
@@ -236,7 +236,7 @@ def test_what_output_computes_is_recorded_too(model):
 
     expected = explain(Whole())
     outside = Explainer(model, output=lambda logits: logits @ weight)
-    assert torch.equal(outside.explain(images(32, 32), method="tiba").scores, expected)
+    assert torch.equal(outside.explain(make_images(32, 32), method="tiba").scores, expected)
 
 
 def test_logits_are_found_in_what_a_model_returns():
@@ -249,7 +249,7 @@ def test_logits_are_found_in_what_a_model_returns():
 
 
 def test_a_forward_pass_that_keeps_too_much_is_given_up(model):
-    trace = record(model, (images(32, 32),), {}, 0)
-    record(model, (images(32, 32),), {}, 0, max_bytes=trace.kept_bytes)
+    trace = record(model, (make_images(32, 32),), {}, 0)
+    record(model, (make_images(32, 32),), {}, 0, max_bytes=trace.kept_bytes)
     with pytest.raises(TooLargeError):
-        record(model, (images(32, 32),), {}, 0, max_bytes=trace.kept_bytes - 1)
+        record(model, (make_images(32, 32),), {}, 0, max_bytes=trace.kept_bytes - 1)

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from tests.tracing.attention_model import BATCH, AttentionLayer, make_inputs
 from tests.tracing.helpers import read_maps
-from tests.zoo import HandWrittenViT, images
+from tests.zoo import HandWrittenViT, make_images
 from whence import Explainer, NoRuleError, rules
 from whence.tracing import Edit, Intervention, record
 from whence.tracing.ops.base import Guard
@@ -73,7 +73,7 @@ class WritesNothing(HandWrittenViT):
 def test_overwriting_changes_no_number():
     model, clean = Overwrites().eval(), WritesNothing().eval()
     clean.load_state_dict(model.state_dict())
-    x = images(32, 32)
+    x = make_images(32, 32)
     before = x.clone()
     classes = torch.ones(3, 1, dtype=torch.long)
     ours, expected = record(model, (x,), {}, 0), record(clean, (x,), {}, 0)
@@ -148,7 +148,7 @@ def test_calls_that_torchscript_hides_refuse_relevance():
             return scripted_matmul(self.inner(x), weight)
 
     with pytest.raises(NoRuleError, match="a part of the model that hides its calls"):
-        Explainer(Scripted()).explain(images(32, 32), method="tiba")
+        Explainer(Scripted()).explain(make_images(32, 32), method="tiba")
 
 
 # Interventions -----------------------------------------------------------------------------------

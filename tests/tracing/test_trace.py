@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.tracing.helpers import record_case
-from tests.zoo import CASES, HandWrittenViT, built, images
+from tests.zoo import CASES, HandWrittenViT, build_model, make_images
 from whence import Explainer, NoRuleError, WhenceError, rules
 from whence.tracing import record
 from whence.tracing.recording import RecordedNode, edge_of
@@ -22,18 +22,18 @@ def model() -> nn.Module:
 
 def explain(model: nn.Module, **options) -> Tensor:
     """Scores by a method that reads gradients and relevance."""
-    return Explainer(model).explain(images(32, 32), method="tiba", **options).scores
+    return Explainer(model).explain(make_images(32, 32), method="tiba", **options).scores
 
 
 def test_one_forward_serves_all_readings(model):
     calls = []
     model.register_forward_pre_hook(lambda *_: calls.append(1))
-    Explainer(model).explain(images(32, 32), classes=5, keep_evidence=True)
+    Explainer(model).explain(make_images(32, 32), classes=5, keep_evidence=True)
     assert len(calls) == 1
 
 
 def test_no_gradient_of_a_weight_is_ever_computed(model):
-    trace = record(model, (images(32, 32),), {}, 0)
+    trace = record(model, (make_images(32, 32),), {}, 0)
     nodes, waiting = set(), [trace.logits.grad_fn]
     while waiting:
         node = waiting.pop()
@@ -46,7 +46,7 @@ def test_no_gradient_of_a_weight_is_ever_computed(model):
 
 
 def test_existing_gradients_stay(model):
-    model(images(32, 32)).sum().backward()
+    model(make_images(32, 32)).sum().backward()
     before = {name: p.grad.clone() for name, p in model.named_parameters()}
     explain(model)
     assert all(torch.equal(p.grad, before[name]) for name, p in model.named_parameters())
@@ -61,7 +61,7 @@ def test_frozen_models_are_explained_alike(model):
 @pytest.mark.parametrize("fails", [False, True])
 def test_the_graph_is_freed_at_once(name, fails, monkeypatch):
     """No cycle holds the activations back: they go without the garbage collector."""
-    explainer, inputs = Explainer(built(CASES[name])), CASES[name].inputs()
+    explainer, inputs = Explainer(build_model(CASES[name])), CASES[name].inputs()
     operations: list[weakref.ref] = []
     forward = RecordedNode.forward
 
@@ -89,7 +89,7 @@ def test_the_graph_is_freed_at_once(name, fails, monkeypatch):
 
 
 def test_threads_do_not_meet(model):
-    inputs = [images(32, 32) + i for i in range(4)]
+    inputs = [make_images(32, 32) + i for i in range(4)]
     rule_sets = ("stable", "reference") * 2
     explainer = Explainer(model)
     expected = [
@@ -117,7 +117,7 @@ def test_threads_do_not_meet(model):
 
 
 def test_the_logits_of_a_sample_are_read_alone(model):
-    x = images(32, 32).double()
+    x = make_images(32, 32).double()
     trace = record(model.double(), (x,), {}, 0)
     plain = x.clone().requires_grad_()
     for sample in range(3):
@@ -153,7 +153,7 @@ def test_attention_maps_are_those_of_the_sites():
 
 
 def test_a_place_may_be_a_tensor_or_an_edge(model):
-    trace = record(model, (images(32, 32),), {}, 0)
+    trace = record(model, (make_images(32, 32),), {}, 0)
     classes, weights = torch.zeros(3, 1, dtype=torch.long), trace.sites[0].weights
     a, b = trace.read(classes, [weights, edge_of(weights)])
     assert torch.equal(a, b)

@@ -3,7 +3,7 @@
 import torch
 from transformers import BertForSequenceClassification
 
-from tests.saved import photo
+from tests.saved import make_photo
 from whence.web.attention_heads import compute_head_attention, pick_distinct_colors
 
 
@@ -23,7 +23,7 @@ def test_attention_of_a_text_is_the_models_own(service, text_model):
 
 def test_attention_of_patches_leaves_out_the_class_token(service):
     loaded = service.models["photos"]
-    attention = compute_head_attention(loaded, loaded.prepare([photo()]), 0)
+    attention = compute_head_attention(loaded, loaded.prepare([make_photo()]), 0)
     assert attention.names[:3] == ["class token", "row 1, column 1", "row 1, column 2"]
     assert [weights.shape for weights in attention.weights] == [(4, 16), (4, 16)]
 

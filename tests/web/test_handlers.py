@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from transformers import ViTForImageClassification
 
-from tests.saved import photo
+from tests.saved import make_photo
 from tests.web.client import RefusedError, make_png
 from whence import WhenceError, explain
 from whence._util.defaults import METHOD
@@ -34,7 +34,7 @@ def read_attributes(name, html):
 
 
 def test_overlays_hold_the_scores_of_the_library(client, service):
-    image, names = photo(), ["tiba", "gae", "random"]
+    image, names = make_photo(), ["tiba", "gae", "random"]
     chances, classes, result = client.call(
         "explain_image", "photos", client.upload(encode_png(image)), ["cat", 1], names
     )
@@ -75,7 +75,7 @@ def test_words_hold_the_scores_of_the_library(client, service):
 
 
 def test_curves_and_masks_are_those_of_the_library(client, service):
-    image = photo()
+    image = make_photo()
     (result,) = client.call(
         "faithful_image", "photos", client.upload(encode_png(image)), [2], ["tiba", "gae"]
     )
@@ -97,7 +97,7 @@ def test_curves_and_masks_are_those_of_the_library(client, service):
 
 def test_a_method_has_one_colour_whatever_its_rank(client):
     names = ["tiba", "gae", "random", "rollout"]
-    given = client.upload(encode_png(photo()))
+    given = client.upload(encode_png(make_photo()))
     (result,) = client.call("faithful_image", "photos", given, [0, 1, 2], names)
     classes = [json.loads(curves) for curves in read_attributes("data-curves", result)]
     assert len({tuple(one["method"] for one in curves) for curves in classes}) > 1
@@ -113,7 +113,7 @@ def test_curves_of_a_text(client):
 
 
 def test_heads_hold_the_models_own_attention(client, image_model):
-    image = photo()
+    image = make_photo()
     update, result = client.call("heads_image", "photos", client.upload(encode_png(image)), 3)
     assert update["value"] == 3
     assert len(update["choices"]) == 17
@@ -140,7 +140,7 @@ def test_heads_of_a_text(client):
 
 
 def test_a_bundle_reopens(client):
-    given = client.upload(encode_png(photo()))
+    given = client.upload(encode_png(make_photo()))
     request = ("photos", given, [1, 0], ["tiba", "gae"])
     _, _, result = client.call("explain_image", *request)
     (saved,) = client.call("save_image", *request)
@@ -152,7 +152,7 @@ def test_a_bundle_reopens(client):
     what, model, classes, methods, _, opened, *_ = client.call(
         "open_image", client.upload(content, "whence.zip", "application/zip")
     )
-    assert client.http.get(what["url"]).content == encode_png(photo())
+    assert client.http.get(what["url"]).content == encode_png(make_photo())
     assert (model, classes["value"], methods) == ("photos", [1, 0], ["tiba", "gae"])
     assert read_attributes("data-scores", opened) == read_attributes("data-scores", result)
 

@@ -189,8 +189,8 @@ class GradientAscent:
         result = parametrized().detach()
         if not (torch.isfinite(history).all() and torch.isfinite(result).all()):
             raise WhenceError(
-                "The maximised value became NaN or infinite. A smaller learning_rate may help, or a "
-                "float32 copy of the model."
+                "The maximised value became NaN or infinite. A smaller learning_rate may help, or "
+                "a float32 copy of the model."
             )
         return result, history
 
@@ -215,6 +215,6 @@ def _check_dependence(value: Tensor, picture: Tensor) -> None:
         (gradient,) = torch.autograd.grad(value, picture, retain_graph=True, allow_unused=True)
     if gradient is None or not gradient.any():
         raise WhenceError(
-            "The maximised value does not depend on the picture: its gradient is zero. Prefix tokens "
-            "such as [CLS] have read nothing of the picture before the first layer."
+            "The maximised value does not depend on the picture: its gradient is zero. Prefix "
+            "tokens such as [CLS] have read nothing of the picture before the first layer."
         )

@@ -1,14 +1,14 @@
 import pytest
 
 from tests.benchmark.helpers import choose_one, judge, read_samples
-from tests.saved import photo
+from tests.saved import make_photo
 from whence import datasets
 from whence.benchmark import build_protocol
 from whence.benchmark.photos import prepare_photo
 
 
 def test_boxes_are_masks_too(cropping_vit):
-    whole = datasets.Sample("x", photo(40, 36), boxes=((0, 0, 40, 36),))
+    whole = datasets.Sample("x", make_photo(40, 36), boxes=((0, 0, 40, 36),))
     assert (prepare_photo(cropping_vit, whole).boxes == 1).all()
     (row,) = judge(build_protocol("segmentation", {}), cropping_vit, [whole], choose_one("tiba"))
     assert row["pointing_game"] == 1

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from whence.engine.compiled.cache import Found, Replays
 
-from tests.zoo import CASES, built
+from tests.zoo import CASES, build_model
 from whence import Explainer, Layout, WhenceError
 from whence.engine.compiled import cache as replay
 from whence.engine.compiled import program as compiling
-from whence.engine.compiled.cache import Found, Replays
 from whence.engine.request import is_plain
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
@@ -107,7 +107,7 @@ def test_what_cannot_be_recorded_is_tried_once(made):
 
 def test_what_is_not_sound_is_not_used(monkeypatch):
     case = CASES["ViTForImageClassification-sdpa"]
-    model, inputs = built(case), case.inputs()
+    model, inputs = build_model(case), case.inputs()
     runs = []
 
     def unsound(compute, inputs, answers, expected):
@@ -170,7 +170,7 @@ def test_copies_begin_anew(made):
 def explained(made):
     """Explains over and over, and says how often something was made ready for that."""
     case = CASES["ViTForImageClassification-sdpa"]
-    model, given = built(case), case.inputs()
+    model, given = build_model(case), case.inputs()
     fast, plain = Explainer(model, compile=True), Explainer(model)
 
     def explain(**request):
@@ -225,7 +225,7 @@ def uncompiled(monkeypatch):
 
 def check(name, method, requests, device="cpu", within=1e-11):
     """Compare what runs again with what is computed plainly, with other inputs of one shape."""
-    model, given = built(CASES[name]).double().to(device), CASES[name].inputs()
+    model, given = build_model(CASES[name]).double().to(device), CASES[name].inputs()
 
     def of_turn(turn):
         def one(x):
@@ -298,7 +298,7 @@ def test_what_a_model_decides_by_values_is_seen(uncompiled):
     class Looking(nn.Module):
         def __init__(self):
             super().__init__()
-            self.inner = built(CASES["ViTForImageClassification-sdpa"])
+            self.inner = build_model(CASES["ViTForImageClassification-sdpa"])
 
         def forward(self, pixel_values):
             return self.inner(pixel_values + 1 if pixel_values.sum() > 0 else pixel_values)
@@ -325,7 +325,7 @@ def _texts(fast, plain, given, **request):
 )
 def test_methods_that_look_at_values_are_not_recorded(method, options, uncompiled):
     case = CASES["Bert-sdpa"]
-    model = built(case)
+    model = build_model(case)
     fast, plain = Explainer(model, compile=True), Explainer(model)
     fast.explain(case.inputs(), method="tiba")  # so that the number of classes is known
     with pytest.warns(UserWarning, match="looked at by"):
@@ -347,7 +347,7 @@ def test_models_that_look_at_values_unseen_are_not_recorded(factor, uncompiled):
     class Looking(nn.Module):
         def __init__(self):
             super().__init__()
-            self.inner = built(CASES["ViTForImageClassification-sdpa"])
+            self.inner = build_model(CASES["ViTForImageClassification-sdpa"])
 
         def forward(self, pixel_values):
             return self.inner(pixel_values * factor(pixel_values.detach()))
@@ -369,7 +369,7 @@ def test_models_that_look_at_values_unseen_are_not_recorded(factor, uncompiled):
 
 def test_of_equal_logits_the_same_is_explained(uncompiled):
     case = CASES["ViTForImageClassification-sdpa"]
-    model = built(case)
+    model = build_model(case)
     model.classifier = nn.Linear(32, 40)
     nn.init.zeros_(model.classifier.weight)
     nn.init.zeros_(model.classifier.bias)
@@ -381,7 +381,7 @@ def test_of_equal_logits_the_same_is_explained(uncompiled):
 
 def test_more_classes_than_there_are_is_said_each_time(made):
     case = CASES["ViTForImageClassification-sdpa"]
-    fast = Explainer(built(case), fast=True)
+    fast = Explainer(build_model(case), fast=True)
     for _ in range(3):
         with pytest.raises(WhenceError, match="the model has 5 classes"):
             fast.explain(case.inputs(), classes=6)
@@ -398,7 +398,7 @@ def test_weights_laid_out_otherwise_at_the_same_place_are_another_graph(made):
 
 def test_an_example_in_doubt_does_not_keep_others_from_being_recorded(uncompiled):
     case = CASES["ViTForImageClassification-sdpa"]
-    model, inputs = built(case).double(), case.inputs()["pixel_values"].double()
+    model, inputs = build_model(case).double(), case.inputs()["pixel_values"].double()
     with torch.no_grad():
         model.vit.layers[0].mlp.fc2.bias[0] = -1000  # far larger than its positive products
     plain, fast = Explainer(model), Explainer(model, compile=True)
@@ -414,7 +414,7 @@ def test_an_example_in_doubt_does_not_keep_others_from_being_recorded(uncompiled
 
 def test_another_head_is_another_number_of_classes(made):
     case = CASES["ViTForImageClassification-sdpa"]
-    model, inputs = built(case), case.inputs()
+    model, inputs = build_model(case), case.inputs()
     fast = Explainer(model, compile=True)
     for _ in range(3):
         fast.explain(inputs, target=0, method="tiba")
@@ -455,7 +455,7 @@ def test_graphs_say_the_same(name):
 @gpu
 def test_weights_that_changed_are_seen():
     case = CASES["ViTForImageClassification-sdpa"]
-    model, inputs = built(case).cuda(), {"pixel_values": case.inputs()["pixel_values"].cuda()}
+    model, inputs = build_model(case).cuda(), {"pixel_values": case.inputs()["pixel_values"].cuda()}
     fast = Explainer(model, compile=True)
     before = [fast.explain(inputs, target=0, method="tiba").scores for _ in range(3)][-1]
     with torch.no_grad():

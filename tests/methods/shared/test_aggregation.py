@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from tests.methods.search_formula import build_small_bert, build_small_vit
-from tests.zoo import HandWrittenViT, images, texts
+from tests.zoo import HandWrittenViT, make_images, make_texts
 from whence import Explainer, WhenceError
 from whence.methods.search import Search
 from whence.methods.shared.aggregation import HEADS, LAYERS, ROWS, list_aggregations
@@ -33,7 +33,7 @@ def test_the_authors_settings_of_bert_base():
 @pytest.mark.parametrize("rows", ["read", "to", "mean", "max"])
 @pytest.mark.parametrize("heads", ["mean", "gradient"])
 def test_no_row_counts_padding(heads, rows):
-    explainer, inputs = Explainer(build_small_bert()), texts()
+    explainer, inputs = Explainer(build_small_bert()), make_texts()
     options = {"method": "search", "target": 0, "heads": [heads], "rows": [rows]}
     for layers in ("mean", "product", "rollout"):
         padded = explainer.explain(inputs, layers=[layers], **options)
@@ -46,7 +46,7 @@ def test_no_row_counts_padding(heads, rows):
 
 
 def test_a_range_of_layers_is_that_of_a_model_without_the_others():
-    model, pixels = build_small_vit(), images(32, 32).double()
+    model, pixels = build_small_vit(), make_images(32, 32).double()
     explainer = Explainer(model)
     options = {"method": "search", "rows": ("max",)}
     last = explainer.explain(pixels, layers=("1",), **options)
@@ -67,4 +67,4 @@ def test_maps_of_different_sizes():
             return self.head(self.blocks[1](x[:, ::2] + x[:, 1::2])[:, 0])
 
     with pytest.raises(WhenceError, match="is not within the one sequence of tokens"):
-        Explainer(Merges()).explain(images(32, 32), method="search")
+        Explainer(Merges()).explain(make_images(32, 32), method="search")

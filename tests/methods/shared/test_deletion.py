@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.zoo import HandWrittenViT, images
+from tests.zoo import HandWrittenViT, make_images
 from whence import Explainer
 
 
@@ -17,9 +17,9 @@ def test_equal_rows_run_once(score):
 
     options = {"heads": ("mean",), "layers": ("mean",), "method": "search", "score": score}
     explainer = Explainer(CountingViT())
-    explainer.explain(images(32, 32), rows=("read",), **options)
+    explainer.explain(make_images(32, 32), rows=("read",), **options)
     once = sum(rows)
     rows.clear()
-    explainer.explain(images(32, 32), rows=("read",), classes=3, **options)
+    explainer.explain(make_images(32, 32), rows=("read",), classes=3, **options)
     # The scores are those of any class, so what is deleted is the same.
     assert sum(rows) == once

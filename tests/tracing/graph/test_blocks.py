@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from tests.tracing.helpers import predicted_classes, record_inputs, to_double
-from tests.zoo import BATCH, CASES, DEPTH, HandWrittenViT, built, images, run
+from tests.zoo import BATCH, CASES, DEPTH, HandWrittenViT, build_model, make_images, run_model
 from whence import WhenceError, rules
 from whence.evidence import Evidence
 from whence.layout import Layout, find_layout
@@ -24,9 +24,9 @@ def make_evidence(trace: Trace, *kinds: str) -> Evidence:
 
 @pytest.mark.parametrize("name", TRANSFORMERS)
 def test_hidden_states_are_those_of_transformers(name):
-    model, inputs = built(CASES[name]).double(), to_double(CASES[name].inputs())
+    model, inputs = build_model(CASES[name]).double(), to_double(CASES[name].inputs())
     hidden = make_evidence(record_inputs(model, inputs), "hidden").hidden
-    theirs = run(model, inputs, output_hidden_states=True).hidden_states
+    theirs = run_model(model, inputs, output_hidden_states=True).hidden_states
     assert len(hidden) == len(theirs) == DEPTH + 1
     for ours, expected in zip(hidden, theirs, strict=True):
         assert torch.allclose(ours, expected, rtol=1e-10, atol=1e-12)
@@ -34,9 +34,9 @@ def test_hidden_states_are_those_of_transformers(name):
 
 @pytest.mark.parametrize("name", TRANSFORMERS)
 def test_gradients_at_hidden_states(name):
-    model, inputs = built(CASES[name]).double(), to_double(CASES[name].inputs())
+    model, inputs = build_model(CASES[name]).double(), to_double(CASES[name].inputs())
     found = make_evidence(record_inputs(model, inputs), "hidden_gradient")
-    output = run(model, inputs, output_hidden_states=True)
+    output = run_model(model, inputs, output_hidden_states=True)
     logit = output.logits.gather(1, found.classes).sum()
     # The last hidden state that is reported may be a copy which nothing reads.
     expected = torch.autograd.grad(logit, output.hidden_states[:-1])
@@ -46,7 +46,7 @@ def test_gradients_at_hidden_states(name):
 
 @pytest.mark.parametrize("name", CASES)
 def test_what_leaves_a_block_enters_the_next(name):
-    model, inputs = built(CASES[name]).double(), to_double(CASES[name].inputs())
+    model, inputs = build_model(CASES[name]).double(), to_double(CASES[name].inputs())
     blocks = find_blocks(record_inputs(model, inputs))
     assert len(blocks) == DEPTH
     for block, following in pairwise(blocks):
@@ -97,7 +97,9 @@ def test_hidden_states_of_sequences_before_samples(folded, batch):
 
 def test_values_are_computed_from_their_input():
     model = HandWrittenViT().double()
-    found = make_evidence(record_inputs(model, images(32, 32).double()), "hidden", "value_input")
+    found = make_evidence(
+        record_inputs(model, make_images(32, 32).double()), "hidden", "value_input"
+    )
     assert len(found.value_input) == DEPTH
     for hidden, entering, block in zip(found.hidden, found.value_input, model.blocks, strict=False):
         assert torch.allclose(entering, block.norm1(hidden), rtol=1e-10)
@@ -105,14 +107,14 @@ def test_values_are_computed_from_their_input():
 
 def test_operations_of_a_block():
     model = HandWrittenViT().double()
-    for block in find_blocks(record_inputs(model, images(32, 32).double())):
+    for block in find_blocks(record_inputs(model, make_images(32, 32).double())):
         assert [operation.kind for operation in block.projection] == ["linear"]
         assert block.post_norm is None
         assert block.output.kind == "add"
         assert torch.equal(
             block.skip_addition.a + block.skip_addition.b, block.skip_addition.output
         )
-    bert = built(CASES["Bert-sdpa"])
+    bert = build_model(CASES["Bert-sdpa"])
     for block in find_blocks(record_inputs(bert, CASES["Bert-sdpa"].inputs())):
         assert block.post_norm.name == block.output.name == "layer_norm"
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tests.tracing.helpers import record_inputs
-from tests.zoo import CASES, built
+from tests.zoo import CASES, build_model
 from whence.tracing import Intervention
 from whence.tracing.graph.sequences import (
     SiteSequences,
@@ -19,7 +19,7 @@ from whence.tracing.graph.sequences import (
 @pytest.mark.parametrize("name", CASES)
 def test_self_attention_is_one_sequence(name):
     case = CASES[name]
-    trace = record_inputs(built(case), case.inputs())
+    trace = record_inputs(build_model(case), case.inputs())
     sequences = find_sequences(trace)
     assert sequences == [SiteSequences(0, 0)] * len(trace.sites)
     assert not is_attention_pooling(trace, sequences)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tests.tracing.helpers import read_maps, to_double
-from tests.zoo import CASES, built
+from tests.zoo import CASES, build_model
 from whence import Explainer, rules
 from whence.tracing import record
 from whence.tracing.ops.attention import ChunkedAttention, masked_softmax
@@ -169,7 +169,7 @@ def share_of_a_map(monkeypatch, share: float) -> None:
 )
 def test_attention_without_kept_maps_is_explained_alike(name, method, monkeypatch):
     case = CASES[name]
-    explainer, inputs = Explainer(built(case).double()), to_double(case.inputs())
+    explainer, inputs = Explainer(build_model(case).double()), to_double(case.inputs())
     recorded = []
     forward = ChunkedAttention.forward
     monkeypatch.setattr(
@@ -189,7 +189,7 @@ def test_attention_without_kept_maps_is_explained_alike(name, method, monkeypatc
 
 def test_rules_that_look_at_all_heads_get_their_maps(monkeypatch):
     case = CASES["timm-vit-fused"]
-    explainer = Explainer(built(case))
+    explainer = Explainer(build_model(case))
     request = {"method": "tiba", "rules": "paper"}
     expected = explainer.explain(case.inputs(), **request).scores
     share_of_a_map(monkeypatch, 1e-9)

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from tests.zoo import CASES, built
+from tests.zoo import CASES, build_model
 from whence import Explainer, methods
 from whence.errors import WhenceError
 from whence.tracing.ops.products import is_reduced_precision, matmul, use_precision
@@ -47,7 +47,7 @@ def test_precision_is_put_back_after_an_error():
 
 def test_another_precision_is_refused():
     with pytest.raises(WhenceError, match="precision is 'tf32' or 'bfloat16', or None"):
-        Explainer(built(CASES["Bert-sdpa"]), precision="int8")
+        Explainer(build_model(CASES["Bert-sdpa"]), precision="int8")
 
 
 @pytest.mark.parametrize("method", ["whence", "tiba", "gae", "rollout", "attnlrp", "lrp"])
@@ -56,7 +56,7 @@ def test_another_precision_is_refused():
 )
 def test_scores_in_bfloat16_are_close(name, method):
     case = CASES[name]
-    model, inputs = built(case), case.inputs()
+    model, inputs = build_model(case), case.inputs()
     exact = Explainer(model).explain(inputs, method=method, target=1)
     coarse = Explainer(model, precision="bfloat16").explain(inputs, method=method, target=1)
     assert coarse.scores.dtype == exact.scores.dtype
