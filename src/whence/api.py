@@ -10,36 +10,39 @@ from whence._util.defaults import METHOD
 from whence.errors import WhenceError
 from whence.explanation import Explanation
 from whence.inputs import read_input
+from whence.inputs.sources import Kind
 from whence.models import LoadedModel, load
+from whence.rules import RuleSet
+from whence.targets import Classes, ClassTarget
 
 
 def explain(
-    what: Any,
+    what: object,
     model: str | Path | LoadedModel | None = None,
-    target: Any = None,
-    classes: Any = None,
+    target: ClassTarget | None = None,
+    classes: Classes | None = None,
     method: str = METHOD,
-    rules: Any = "stable",
+    rules: str | RuleSet = "stable",
     *,
     weights: str | Path | None = None,
     device: str | None = None,
     **options: Any,
 ) -> Explanation:
-    """Load a model, prepare a photo or a text for it, and say where its decision came from.
+    """Load a model, prepare a photo or a text for it, and explain the model's decision.
 
     Args:
         what: A path, a PIL image, an array (height, width, 3) of uint8 or floats from 0 to 1, a
             text, or a list of these, which are explained as one batch. A string that names a file,
-            or looks as though it should, is a path.
+            or looks like a path, is a path.
         model: A folder, a name on the hub, ``timm:NAME``, ``torchvision:NAME``, what
             `whence.models.load` returned, or None for the embedded model that suits the input.
         target: The class to explain, by index or name; the predicted one if left out.
         classes: Instead of target, several classes, or a number k for the top k.
         method: Any of ``methods.available()``.
-        rules: How relevance passes operations.
+        rules: The relevance rules: any of ``rules.available()``, or a set of your own.
         weights: A safetensors file, for models of timm and torchvision.
         device: Where to run; the best there is if left out.
-        **options: What `Explainer.explain` takes besides: ``keep_evidence``, options of the method.
+        **options: Other arguments of `Explainer.explain`: ``keep_evidence``, options of the method.
 
     Returns:
         The explanation, of a batch of one unless a list was given.
@@ -57,9 +60,9 @@ def explain(
     inputs = [read_input(one) for one in several]
     if len({isinstance(one, str) for one in inputs}) > 1:
         raise WhenceError("Photos and texts need different models; explain them apart.")
-    kind = "text" if isinstance(inputs[0], str) else "image"
+    kind: Kind = "text" if isinstance(inputs[0], str) else "image"
     if not isinstance(model, LoadedModel):
-        model = load(model, kind, weights, device)  # type: ignore[arg-type]
+        model = load(model, kind, weights, device)
     elif model.kind != kind:
         raise WhenceError(f"The model '{model.name}' explains {model.kind}s, not {kind}s.")
     prepared = model.prepare(inputs)

@@ -155,4 +155,4 @@ def test_interrupted_in_the_command_line(monkeypatch, tmp_path):
     asked = ["benchmark", "perturbation", "--data", str(tmp_path), "--methods", "tiba"]
     result = CliRunner().invoke(app, asked)
     assert result.exit_code == 130
-    assert result.output == "Stopped. What was done is kept; the same command goes on.\n"
+    assert result.output == "Stopped. Finished samples are kept; the same command continues.\n"

@@ -60,12 +60,12 @@ class ViewName(StrEnum):
 
 
 def benchmark(
-    protocol: Annotated[ProtocolName, typer.Argument(help="What to measure.", metavar="PROTOCOL")],
+    protocol: Annotated[ProtocolName, typer.Argument(help="The protocol.", metavar="PROTOCOL")],
     data: Annotated[Path, typer.Option(help="The folder, or file, of the dataset.")],
     methods: Annotated[
         str,
         typer.Option(
-            help="Methods, separated by commas, with options if wanted: "
+            help="Methods, separated by commas, and options: "
             "tiba,rollout:start_layer=1,tiba:rules=reference. See `whence methods`."
         ),
     ] = METHOD,
@@ -81,13 +81,13 @@ def benchmark(
         typer.Option(help="A safetensors file, for timm:NAME and torchvision:NAME."),
     ] = None,
     data_format: Annotated[
-        str | None, typer.Option("--format", help="Of the dataset, if its files do not tell.")
+        str | None, typer.Option("--format", help="Of the dataset; found by its files if left out.")
     ] = None,
     split: Annotated[str | None, typer.Option(help="Of the dataset, such as test.")] = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Use so many samples, drawn at random by the seed.")
+        int | None, typer.Option(min=1, help="The number of samples, drawn at random by the seed.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of all that is drawn.")] = 0,
+    seed: Annotated[int, typer.Option(help="The seed of random numbers.")] = 0,
     batch: Annotated[int, typer.Option(min=1, help="How many samples go together.")] = 16,
     out: Annotated[
         Path | None,
@@ -103,9 +103,7 @@ def benchmark(
     precision: options.PrecisionName = None,
     classes: Annotated[
         str | None,
-        typer.Option(
-            help="What labels mean to the model, if it calls them otherwise: NEG=0,POS=1."
-        ),
+        typer.Option(help="The model's classes for labels, where names differ: NEG=0,POS=1."),
     ] = None,
     unit: Annotated[
         DeletedUnit | None,
@@ -173,7 +171,7 @@ def benchmark(
             **protocol_options,
         )
     except KeyboardInterrupt:
-        typer.echo("Stopped. What was done is kept; the same command goes on.", err=True)
+        typer.echo("Stopped. Finished samples are kept; the same command continues.", err=True)
         raise typer.Exit(130) from None
     for damaged in outcome.set_aside:
         typer.echo(f"'{damaged}' was damaged; it was set aside and computed again.", err=True)

@@ -31,7 +31,7 @@ def report(
     methods: Annotated[
         str | None,
         typer.Option(
-            help="Methods, separated by commas, with options if wanted: "
+            help="Methods, separated by commas, and options: "
             "gae,rollout:start_layer=1. See `whence methods`. If left out, that of `whence "
             "explain`."
         ),

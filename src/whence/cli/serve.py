@@ -1,4 +1,4 @@
-"""The command `whence serve`: starts the page and stops it when asked to."""
+"""The command `whence serve`: serve the page until Ctrl+C or SIGTERM."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def serve(
 ) -> None:
     """Serve a page that explains photos and texts, compares methods and measures faithfulness.
 
-    It listens on this machine only, unless told otherwise, and sends nothing anywhere.
+    It listens on this machine only, unless --host says otherwise, and sends nothing anywhere.
     """
     login = _parse_login(host, auth, no_auth)
     needed("gradio", "gradio", "web")
@@ -108,7 +108,7 @@ def _end_on_signal() -> Iterator[None]:
     """End the block, without an error, when SIGTERM or Ctrl+C asks the process to stop.
 
     The whole block is covered: a signal may arrive while models are loaded, or between the line
-    that tells the address and the wait for a signal.
+    that prints the address and the wait for a signal.
     """
 
     def stop(_number: int, _frame: object) -> None:

@@ -60,7 +60,7 @@ class Method:
 
     @property
     def propagates(self) -> bool:
-        """Whether it propagates relevance, by the rules that were asked for."""
+        """Whether it propagates relevance, by a set of rules."""
         return any("relevance" in kind for kind in self.needs)
 
     def __call__(self, evidence: Evidence) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +20,7 @@ def choose_chunk_size(loaded: LoadedModel) -> int:
 
 
 @torch.no_grad()
-def compute_logits(loaded: LoadedModel, inputs: Tensor | Mapping[str, Any]) -> Tensor:
+def compute_logits(loaded: LoadedModel, inputs: Tensor | Mapping[str, Tensor]) -> Tensor:
     """Compute the logits of a batch, (rows, classes)."""
     if isinstance(inputs, Tensor):
         return find_logits(loaded.model(inputs)).detach()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -40,11 +40,11 @@ class PixelScale:
     factor: float = 1.0
 
     @classmethod
-    def from_processor(cls, processor: Any) -> PixelScale:
+    def from_processor(cls, processor: object) -> PixelScale:
         """Read the scale from an image processor of transformers."""
         mean, std = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
         if getattr(processor, "do_normalize", False):
-            mean, std = tuple(processor.image_mean), tuple(processor.image_std)
+            mean, std = (tuple(getattr(processor, f"image_{name}")) for name in ("mean", "std"))
         rescaled = getattr(processor, "do_rescale", True)
         factor = 255 * getattr(processor, "rescale_factor", 1 / 255) if rescaled else 255.0
         return cls(mean, std, factor)
@@ -131,10 +131,19 @@ class CenterCropPreprocessor:
         return self.scale.to_model(torch.from_numpy(np.array(image)).permute(2, 0, 1).float() / 255)
 
 
+class ImageProcessor(Protocol):
+    """The call of an image processor of transformers; its settings differ between processors."""
+
+    def __call__(
+        self, images: list[Image.Image], *, return_tensors: Literal["pt"]
+    ) -> Mapping[str, Tensor]:
+        """Prepare images."""
+
+
 class ProcessorPreprocessor:
     """Prepare photos with an image processor of transformers."""
 
-    def __init__(self, processor: Any) -> None:
+    def __init__(self, processor: ImageProcessor) -> None:
         self.processor = processor
 
     def __call__(self, images: Sequence[Image.Image]) -> PreparedBatch:
@@ -218,7 +227,7 @@ def find_crop_box(
     return left, top, left + kept[0] * scale[0], top + kept[1] * scale[1]
 
 
-def find_processor_box(size: tuple[int, int], processor: Any) -> Box:
+def find_processor_box(size: tuple[int, int], processor: object) -> Box:
     """Find the part of a photo that a processor of transformers should keep."""
     resize, crop = (_read_lengths(getattr(processor, name, None)) for name in ("size", "crop_size"))
     if resize is None or crop is None or not getattr(processor, "do_center_crop", False):
@@ -269,13 +278,13 @@ def find_content(
     return Image.fromarray(seen.round().astype(np.uint8))
 
 
-def _read_lengths(size: Any) -> int | tuple[int, int] | None:
+def _read_lengths(size: object) -> int | tuple[int, int] | None:
     """Read a processor's size: the shorter side, or height and width; None for anything else."""
     if isinstance(size, int):
         return size
     names = ("shortest_edge", "height", "width")
-    get = size.get if hasattr(size, "get") else lambda name: getattr(size, name, None)
-    short, height, width = (int(get(name) or 0) for name in names)
+    values = size if isinstance(size, Mapping) else {n: getattr(size, n, None) for n in names}
+    short, height, width = (int(values.get(name) or 0) for name in names)
     if short:
         return short
     return (height, width) if height and width else None

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -16,7 +16,10 @@ from whence.explanation import Explanation
 from whence.inputs.sources import Kind
 from whence.layout import Tokens
 from whence.models.prepared import PreparedBatch
-from whence.targets import resolve_classes
+from whence.targets import Classes, ClassTarget, resolve_classes
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding
 
 
 @dataclass
@@ -69,10 +72,12 @@ class LoadedModel:
             WhenceError: An input holds nothing that the model could read, or sizes differ.
         """
         prepared = self.preprocessor(inputs)
-        prepared.inputs = prepared.inputs.to(self.device)  # type: ignore[union-attr]
+        prepared.inputs = prepared.inputs.to(self.device)
         return prepared
 
-    def check_classes(self, target: Any = None, classes: Any = None) -> None:
+    def check_classes(
+        self, target: ClassTarget | None = None, classes: Classes | None = None
+    ) -> None:
         """Refuse classes that the model does not have.
 
         Raises:
@@ -90,14 +95,14 @@ class LoadedModel:
         return explanation
 
 
-def _cut_words(encoding: Any, text: str) -> list[str]:
+def _cut_words(encoding: Encoding, text: str) -> list[str]:
     """Cut a text into its words as they are written, not as the tokenizer spells them."""
     spans = find_word_spans(encoding)
     count = max(spans, default=-1) + 1
     return [text[slice(*spans.get(n, (0, 0)))].strip() for n in range(count)]
 
 
-def find_word_spans(encoding: Any) -> dict[int, tuple[int, int]]:
+def find_word_spans(encoding: Encoding) -> dict[int, tuple[int, int]]:
     """Find where each word of a fast tokenizer's encoding stands in the text: [start, end)."""
     spans: dict[int, tuple[int, int]] = {}
     for word, (start, end) in zip(encoding.word_ids, encoding.offsets, strict=True):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding
+    from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 
 @dataclass
@@ -15,44 +19,49 @@ class PreparedBatch:
     """A batch as the model takes it.
 
     Attributes:
-        inputs: The model's input: pixels, or a tokenizer's `BatchEncoding`.
+        inputs: The model's input: pixels, or tokenised texts.
         contents: For each input, the part of the photo that was not cropped, or the text.
         notes: For each input, the changes that its owner should know of.
     """
 
-    inputs: Tensor | Mapping[str, Any]
+    inputs: Tensor | BatchEncoding
     contents: list[Any]
     notes: list[list[str]]
 
 
-def join_batches(batches: Sequence[PreparedBatch], tokenizer: Any = None) -> PreparedBatch:
+def join_batches(
+    batches: Sequence[PreparedBatch], tokenizer: PreTrainedTokenizerBase | None = None
+) -> PreparedBatch:
     """Join batches; texts, one a batch, are padded to the longest, and not tokenised again."""
     if len(batches) == 1:
         return batches[0]
     contents = [content for batch in batches for content in batch.contents]
     notes = [note for batch in batches for note in batch.notes]
     pixels = [batch.inputs for batch in batches if isinstance(batch.inputs, Tensor)]
-    if pixels:
+    if pixels or tokenizer is None:
         return PreparedBatch(torch.cat(pixels), contents, notes)
-    return PreparedBatch(_pad([batch.inputs for batch in batches], tokenizer), contents, notes)
+    texts = [batch.inputs for batch in batches if not isinstance(batch.inputs, Tensor)]
+    return PreparedBatch(_pad(texts, tokenizer), contents, notes)
 
 
-def _pad(texts: Sequence[Any], tokenizer: Any) -> Mapping[str, Any]:
-    """Pad tokenised texts, `BatchEncoding`s of one text each, to the longest."""
+def _pad(texts: Sequence[BatchEncoding], tokenizer: PreTrainedTokenizerBase) -> BatchEncoding:
+    """Pad tokenised texts to the longest."""
     device = texts[0]["input_ids"].device
     rows = {name: [text[name][0].tolist() for text in texts] for name in texts[0]}
-    padded: Mapping[str, Any] = tokenizer.pad(rows, padding=True, return_tensors="pt").to(device)
-    if any(not text.encodings for text in texts):  # by a tokenizer in Python, which has none
+    padded = tokenizer.pad(rows, padding=True, return_tensors="pt").to(device)
+    encodings = [encoding for text in texts for encoding in text.encodings or ()]
+    if not encodings:  # a tokenizer in Python has none
         return padded
-    encodings = [_copy_padded(text.encodings[0], tokenizer, padded) for text in texts]
-    return type(texts[0])(dict(padded), encodings)  # type: ignore[no-any-return]
+    length = padded["input_ids"].shape[1]
+    copies = [_copy_padded(encoding, tokenizer, length) for encoding in encodings]
+    return type(padded)(dict(padded), copies)
 
 
-def _copy_padded(encoding: Any, tokenizer: Any, padded: Mapping[str, Tensor]) -> Any:
+def _copy_padded(encoding: Encoding, tokenizer: PreTrainedTokenizerBase, length: int) -> Encoding:
     """Copy a fast tokenizer's encoding with padding, as the tokenizer itself would pad it."""
     copy = type(encoding).merge([encoding], growing_offsets=False)
     copy.pad(
-        padded["input_ids"].shape[1],
+        length,
         direction=tokenizer.padding_side,
         pad_id=tokenizer.pad_token_id,
         pad_type_id=tokenizer.pad_token_type_id,

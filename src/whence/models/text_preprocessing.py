@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from torch import nn
 
 from whence.errors import WhenceError
 from whence.models.prepared import PreparedBatch, join_batches
+
+if TYPE_CHECKING:
+    from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 # For models and tokenizers that set no limit.
 _DEFAULT_LENGTH = 512
@@ -22,13 +25,13 @@ class TextPreprocessor:
         model: The model, whose positions limit the length; its config gets the padding token.
     """
 
-    def __init__(self, tokenizer: Any, model: nn.Module) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> None:
         self.tokenizer = tokenizer
         if tokenizer.pad_token is None:
             # Generative models have no padding; the token does not matter where the mask is 0.
             tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
-        config: Any = model.config
-        if getattr(config, "pad_token_id", None) is None:
+        config = getattr(model, "config", None)
+        if config is not None and getattr(config, "pad_token_id", None) is None:
             config.pad_token_id = tokenizer.pad_token_id
         known = (find_position_limit(model), tokenizer.model_max_length)
         limits = [n for n in known if n and n < 1_000_000]
@@ -67,7 +70,7 @@ class TextPreprocessor:
         return PreparedBatch(batch.convert_to_tensors("pt"), [text], [notes])
 
 
-def _pop_cut_count(batch: Any) -> int:
+def _pop_cut_count(batch: BatchEncoding) -> int:
     """Count the tokens that were cut off one text, and drop what the model does not take."""
     batch.pop("overflowing_tokens", None)
     if not batch.encodings:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from whence._util.files import is_file, is_folder
 from whence._util.text import first_line
@@ -18,6 +18,9 @@ from whence.models.image_preprocessing import ProcessorPreprocessor
 from whence.models.loaded import LoadedModel
 from whence.models.text_preprocessing import TextPreprocessor
 from whence.targets import find_class_names
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
@@ -111,7 +114,7 @@ def _from_pretrained(place: str, name: str, local_files_only: bool) -> LoadedMod
         raise _to_error(name, error) from error
     _check_complete(name, info)
     if kind == "text":
-        _check_tokenizer(name, processor, config)
+        _check_tokenizer(name, processor, getattr(config, "vocab_size", 0))
     return _build(name, kind, model.float(), processor)
 
 
@@ -130,7 +133,7 @@ def _build(name: str, kind: Kind, model: Any, processor: Any) -> LoadedModel:
     )
 
 
-def find_kind(config: Any) -> Kind:
+def find_kind(config: object) -> Kind:
     """Find the kind of a model's inputs in its configuration."""
     for architecture in getattr(config, "architectures", None) or ():
         if "ForImageClassification" in architecture:
@@ -141,7 +144,7 @@ def find_kind(config: Any) -> Kind:
     return "image" if sees else "text"
 
 
-def _check_complete(name: str, info: Any) -> None:
+def _check_complete(name: str, info: Mapping[str, Iterable[str]]) -> None:
     """Refuse weights without a classifier: transformers would make one up at random."""
     missing = sorted(info.get("missing_keys", ()))
     if missing:
@@ -151,13 +154,13 @@ def _check_complete(name: str, info: Any) -> None:
         )
 
 
-def _check_tokenizer(name: str, tokenizer: Any, config: Any) -> None:
+def _check_tokenizer(name: str, tokenizer: PreTrainedTokenizerBase, vocabulary: int) -> None:
     """Refuse a tokenizer that transformers made up because the model came without one."""
     ordinary = len(tokenizer) - len(tokenizer.all_special_ids)
-    if ordinary < 0.1 * getattr(config, "vocab_size", 0):
+    if ordinary < 0.1 * vocabulary:
         raise WhenceError(
             f"'{name}' came without its tokenizer: {ordinary} tokens are known, the model has "
-            f"{config.vocab_size}. Save it beside the model with tokenizer.save_pretrained(folder)."
+            f"{vocabulary}. Save it beside the model with tokenizer.save_pretrained(folder)."
         )
 
 

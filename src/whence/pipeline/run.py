@@ -93,12 +93,12 @@ def choose_names(sources: Sequence[Source]) -> list[str]:
     names: list[str] = []
     taken: set[str] = set()
     for source in sources:
-        wanted = _name_after(source)
-        name, number = wanted, 1
+        stem = _name_after(source)
+        name, number = stem, 1
         # Some file systems do not distinguish upper case from lower.
         while name.casefold() in taken:
             number += 1
-            name = f"{wanted}-{number}"
+            name = f"{stem}-{number}"
         taken.add(name.casefold())
         names.append(name)
     return names
