@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from whence.datasets import Sample
 
 View = Literal["model", "whole"]
+Result = TypeVar("Result")
 IGNORED = 255
 # Masks are preprocessed as these grey values, so that padding (0) is recognised.
 _GREY_VALUES = {0: 1, 1: 2, IGNORED: 3}
@@ -87,12 +88,25 @@ def prepare_photo(loaded: LoadedModel, sample: Sample, view: View = "model") -> 
     return PreparedPhoto(sample, pixels[0], mask, boxes)
 
 
-def group_by_shape(photos: Sequence[PreparedPhoto]) -> list[list[int]]:
-    """Group the indices of photos of equal shape: some models keep proportions."""
+def compute_by_shape(
+    photos: Sequence[PreparedPhoto], compute: Callable[[list[PreparedPhoto]], list[Result]]
+) -> list[Result]:
+    """Compute results of photos, those of equal shape together: some models keep proportions.
+
+    Args:
+        photos: The photos.
+        compute: Computes a result for each of several photos of one shape.
+
+    Returns:
+        The results, in the order of the photos.
+    """
     groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for at, one in enumerate(photos):
         groups[tuple(one.pixels.shape)].append(at)
-    return list(groups.values())
+    results: dict[int, Result] = {}
+    for group in groups.values():
+        results.update(zip(group, compute([photos[at] for at in group]), strict=True))
+    return [results[at] for at in range(len(photos))]
 
 
 def _prepare_mask(

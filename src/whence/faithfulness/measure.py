@@ -20,7 +20,7 @@ import torch
 from whence.errors import WhenceError
 from whence.explanation import Explanation
 from whence.faithfulness.photos import PhotoUnits
-from whence.faithfulness.result import STEPS, Faithfulness, InputUnits, MethodCurves
+from whence.faithfulness.result import Faithfulness, MethodCurves
 from whence.faithfulness.texts import TextUnits
 from whence.inputs import read_input
 from whence.metrics.curves import compute_curves
@@ -95,7 +95,7 @@ def measure(
         WhenceError: There is nothing to delete, or no probability to watch.
     """
     _check(loaded, prepared, explanations, draws)
-    units: InputUnits = (PhotoUnits if loaded.kind == "image" else TextUnits)(loaded, prepared)
+    units = (PhotoUnits if loaded.kind == "image" else TextUnits)(loaded, prepared)
     first = next(iter(explanations.values()))
     scores = torch.cat([units.score(one) for one in explanations.values()])
     drawn = units.draw_scores(draws, seed, first).to(scores)
@@ -153,6 +153,3 @@ def _check(
             f"The model '{loaded.name}' answers with a single number, not with probabilities of "
             f"classes that could be watched."
         )
-
-
-__all__ = ["DRAWS", "STEPS", "compare", "measure"]

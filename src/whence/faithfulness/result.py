@@ -4,43 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, get_args
+from typing import Literal, get_args
 
 import torch
 from PIL import Image
 from torch import Tensor
 
 from whence.errors import WhenceError
-from whence.explanation import Explanation
+from whence.faithfulness.photos import PhotoUnits
+from whence.faithfulness.texts import TextUnits
 from whence.metrics.curves import area_under_curve
-from whence.metrics.deletion import FRACTIONS, Run, count_units
+from whence.metrics.deletion import FRACTIONS, count_units
 
 CurveOrder = Literal["most", "least", "random"]
 
 STEPS = (0.0, *FRACTIONS)
 """Fraction of the units that is deleted at each step; nothing at the first."""
-
-
-class InputUnits(Protocol):
-    """The units of one input, pixels or words, which can be deleted."""
-
-    words: tuple[str, ...] | None
-
-    @property
-    def run(self) -> Run:
-        """Runs the model without deleted units."""
-
-    def score(self, explanation: Explanation) -> Tensor:
-        """Score the units, (classes, units)."""
-
-    def draw_scores(self, draws: int, seed: int, explanation: Explanation) -> Tensor:
-        """Draw random scores, (draws, units)."""
-
-    def arrange(self, deleted: Tensor) -> Tensor:
-        """Arrange deleted units (units,) in the shape of the input."""
-
-    def render(self, deleted: Tensor) -> Image.Image | str:
-        """Render the input without the deleted units (units,), for people to see."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +45,7 @@ class MethodCurves:
     least: tuple[float, ...]
     random: tuple[float, ...] | None
     _ranks: Mapping[str, Tensor] = field(repr=False, compare=False)
-    _units: InputUnits = field(repr=False, compare=False)
+    _units: PhotoUnits | TextUnits = field(repr=False, compare=False)
 
     @property
     def steps(self) -> tuple[float, ...]:

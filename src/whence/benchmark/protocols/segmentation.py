@@ -12,7 +12,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from whence.benchmark.columns import Columns
-from whence.benchmark.photos import IGNORED, PreparedPhoto, View, group_by_shape, prepare_photo
+from whence.benchmark.photos import IGNORED, PreparedPhoto, View, compute_by_shape, prepare_photo
 from whence.benchmark.protocols.base import (
     BenchmarkProtocol,
     Metric,
@@ -77,11 +77,7 @@ class SegmentationProtocol(BenchmarkProtocol[PreparedPhoto]):
     def compute_rows(
         self, loaded: LoadedModel, samples: Sequence[PreparedPhoto], method: MethodSpecification
     ) -> list[Row]:
-        rows: dict[int, Row] = {}
-        for group in group_by_shape(samples):
-            found = self._compute_rows(loaded, [samples[at] for at in group], method)
-            rows.update(zip(group, found, strict=True))
-        return [rows[at] for at in range(len(samples))]
+        return compute_by_shape(samples, lambda photos: self._compute_rows(loaded, photos, method))
 
     def _compute_rows(
         self, loaded: LoadedModel, photos: Sequence[PreparedPhoto], method: MethodSpecification

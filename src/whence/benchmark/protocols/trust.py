@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from whence import methods
 from whence.benchmark.columns import Columns
-from whence.benchmark.photos import PreparedPhoto, group_by_shape, prepare_photo
+from whence.benchmark.photos import PreparedPhoto, compute_by_shape, prepare_photo
 from whence.benchmark.protocols.base import (
     BenchmarkProtocol,
     Curve,
@@ -94,12 +94,12 @@ class TrustProtocol(BenchmarkProtocol["PreparedPhoto | Sample"]):
             plain = loaded.to_eager()
             texts = [sample for sample in samples if not isinstance(sample, PreparedPhoto)]
             return [self._compute_text_row(plain, sample, method) for sample in texts]
-        rows: dict[int, Row] = {}
-        for group in group_by_shape(photos):
-            pixels = stack_on_device([photos[at].pixels for at in group], loaded.device)
-            names = [photos[at].name for at in group]
-            rows.update(zip(group, self._compute_rows(loaded, names, pixels, method), strict=True))
-        return [rows[at] for at in range(len(photos))]
+
+        def compute(group: list[PreparedPhoto]) -> list[Row]:
+            pixels = stack_on_device([one.pixels for one in group], loaded.device)
+            return self._compute_rows(loaded, [one.name for one in group], pixels, method)
+
+        return compute_by_shape(photos, compute)
 
     def _compute_text_row(
         self, loaded: LoadedModel, sample: Sample, method: MethodSpecification
