@@ -105,7 +105,7 @@ def test_limits_are_drawn_by_the_seed(vit, photos, tmp_path):
 
 
 def test_kinds_must_fit(vit, bert, photos, reviews, tmp_path):
-    with pytest.raises(WhenceError, match="removing words of a text is measured by"):
+    with pytest.raises(WhenceError, match="deleting words of a text is measured by"):
         benchmark.run("perturbation", bert, reviews, out=tmp_path)
     with pytest.raises(WhenceError, match="explains images, and the dataset holds texts"):
         benchmark.run("rationale", vit, reviews, out=tmp_path)

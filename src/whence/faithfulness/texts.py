@@ -33,7 +33,7 @@ class TextUnits:
         spans = find_word_spans(encodings[0])
         self.order, self.spans = list(spans), list(spans.values())
         if len(spans) < 2:
-            raise WhenceError("A text of a single word leaves nothing when it is removed.")
+            raise WhenceError("A text of a single word leaves nothing when it is deleted.")
         self.text: str = prepared.contents[0][: max(end for _, end in self.spans)]
         self.words: tuple[str, ...] | None = tuple(self.text[a:b].strip() for a, b in self.spans)
 

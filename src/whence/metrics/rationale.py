@@ -120,7 +120,7 @@ def comprehensiveness(full: Tensor, without: Tensor) -> Tensor:
 
     Args:
         full: (n,), the probability of the explained class.
-        without: (n, shares), the same with each share of `SHARES` removed.
+        without: (n, shares), the same with each share of `SHARES` deleted.
 
     Returns:
         (n,) in float64.

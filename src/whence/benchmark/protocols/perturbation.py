@@ -52,10 +52,10 @@ class PerturbationProtocol(BenchmarkProtocol[PreparedPhoto]):
     that is explained is the predicted one, and the true one (the target).
 
     Attributes:
-        unit: What is removed: pixels of the upsampled map, or whole patches.
+        unit: What is deleted: pixels of the upsampled map, or whole patches.
         fill: What is put there: black, the photo's mean colour, or a blurred copy.
         insertion: Whether to measure deletion and insertion too (Petsiuk 2018): areas under the
-            probability of the explained class, from nothing to everything removed, or shown.
+            probability of the explained class, from nothing to everything deleted, or inserted.
     """
 
     name: ClassVar[str] = "perturbation"
@@ -71,7 +71,7 @@ class PerturbationProtocol(BenchmarkProtocol[PreparedPhoto]):
     @override
     def describe_wrong_kind(self, kind: str) -> str:
         return (
-            f"The perturbation benchmark removes pixels of photos; removing words of a {kind} is "
+            f"The perturbation benchmark deletes pixels of photos; deleting words of a {kind} is "
             f"measured by `whence benchmark rationale` (comprehensiveness and sufficiency)."
         )
 
@@ -234,7 +234,7 @@ class PerturbationProtocol(BenchmarkProtocol[PreparedPhoto]):
                 f"{order}, {which} class: {column}",
                 f"{order}_{which}_{column}",
                 _STEPS,
-                f"share of {self.unit} removed",
+                f"share of {self.unit} deleted",
                 column != "logit",
             )
             for column in ("accuracy", "probability", "logit")
@@ -262,7 +262,7 @@ class PerturbationProtocol(BenchmarkProtocol[PreparedPhoto]):
         filling = {"zero": "black", "mean": "the photo's mean colour", "blur": "a blurred copy"}
         notes.append(
             f"Areas under the top-1 accuracy when 0, 10, … 90 % of the {self.unit} become "
-            f"{filling[self.fill]}, times 100; positive removes the highest first, negative the "
+            f"{filling[self.fill]}, times 100; positive deletes the highest first, negative the "
             f"lowest; the difference is negative less positive."
         )
         return notes
