@@ -2,7 +2,7 @@
 
     python benchmarks/before_after.py ../old-checkout --size tiny --batch 1 8
 
-Both run their own `benchmarks/engine.py` in turns, with the options given; the fastest of all rounds
+Both run their own `benchmarks/engine.py` in turns, with the options given; the fastest round
 counts. The last column is the time of this checkout divided by that of the other.
 """
 

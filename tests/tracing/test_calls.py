@@ -38,7 +38,7 @@ def test_names_by_which_calls_are_recognised(function, name):
 
 @pytest.fixture
 def _registry(monkeypatch):
-    monkeypatch.setattr(calls, "_registered", dict(calls._registered))
+    monkeypatch.setattr(calls, "registered_kinds", dict(calls.registered_kinds))
 
 
 class OwnNorm(nn.Module):

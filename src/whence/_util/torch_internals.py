@@ -10,7 +10,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, Protocol, TypeGuard, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, fx, nn
@@ -187,9 +187,8 @@ without_torch_function = torch._C.DisableTorchFunction
 attribute_name: Callable[[types.MethodWrapperType], str] = attrgetter("__self__.__name__")
 
 
-def is_attribute_getter(function: object) -> TypeGuard[types.MethodWrapperType]:
-    """Tell whether a call reads an attribute of a tensor, such as ``shape`` or ``T``."""
-    return isinstance(function, types.MethodWrapperType)
+# The type of calls that read an attribute of a tensor, such as ``shape`` or ``T``.
+AttributeGetter = types.MethodWrapperType
 
 
 def skip_override_check(function: types.FunctionType) -> types.FunctionType:

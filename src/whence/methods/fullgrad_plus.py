@@ -18,7 +18,7 @@ from whence.methods.registry import Method, register
 from whence.rules.balanced import Gradients
 from whence.tracing.ops.base import Function, Operation, is_norm
 from whence.tracing.ops.products import Convolution, Linear
-from whence.tracing.recording import Entry
+from whence.tracing.recording import TraceEntry
 from whence.tracing.trace import Trace
 
 
@@ -86,7 +86,7 @@ class FullGradPlus(Method):
         return scores
 
 
-def _find_downstream(trace: Trace, edge: GradientEdge) -> Iterator[Entry]:
+def _find_downstream(trace: Trace, edge: GradientEdge) -> Iterator[TraceEntry]:
     """Find the operations downstream of an edge of the graph."""
     reached = {edge.node}
 
@@ -123,7 +123,9 @@ def _sum_over_width(operation: Operation, bias: Tensor, gradient: Tensor) -> Ten
     return (gradient * bias).sum(-1)
 
 
-def _assign_to_tokens(shares: Tensor, entry: Entry, trace: Trace, evidence: Evidence) -> Tensor:
+def _assign_to_tokens(
+    shares: Tensor, entry: TraceEntry, trace: Trace, evidence: Evidence
+) -> Tensor:
     """Assign shares, in the layout of the operation's output without width, to tokens."""
     batch, tokens, prefix = evidence.batch, evidence.tokens, evidence.layout.prefix or 0
     rows = tuple(shares.shape[1:])

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from whence._util.torch_internals import (
+    AttributeGetter,
     attribute_name,
     flatten_tree,
-    is_attribute_getter,
     skip_override_check,
     unflatten_tree,
     without_torch_function,
@@ -77,7 +77,8 @@ DROPOUT = frozenset(
 _PASSING_SUFFIXES = ("RMSNorm", "LayerNorm", "GELU", "GELUActivation", "Mish", "Swish", "SiLU")
 _PASSING_PACKAGES = ("transformers.activations", "timm.layers.activations")
 
-_registered: dict[type[nn.Module] | str, str] = {}
+# What users registered: module classes and names of torch functions, with their kinds.
+registered_kinds: dict[type[nn.Module] | str, str] = {}
 
 
 def register_operation(operation: type[nn.Module] | Callable[..., Any] | str, kind: str) -> None:
@@ -95,19 +96,14 @@ def register_operation(operation: type[nn.Module] | Callable[..., Any] | str, ki
             f"{operation.__name__} is neither a module class nor a function: whence cannot see its "
             f"calls. Register a subclass of torch.nn.Module or a function that torch dispatches."
         )
-    _registered[operation if isinstance(operation, type) else name_of(operation)] = kind
-
-
-def registered_kind(name: str) -> str | None:
-    """The kind that a user registered for a torch function."""
-    return _registered.get(name)
+    registered_kinds[operation if isinstance(operation, type) else name_of(operation)] = kind
 
 
 def find_module_kind(module: nn.Module) -> str | None:
     """The kind of operation that a module is as a whole, or None if its calls are recorded."""
     for base in type(module).__mro__:
-        if base in _registered:
-            return _registered[base]
+        if base in registered_kinds:
+            return registered_kinds[base]
     if type(module).__module__.startswith("torch."):
         return None
     name, package = type(module).__name__, type(module).__module__
@@ -131,7 +127,7 @@ def name_of(function: Callable[..., Any] | str) -> str:
     """The name by which a torch function is recognised."""
     if isinstance(function, str):
         return function
-    if is_attribute_getter(function):
+    if isinstance(function, AttributeGetter):
         return attribute_name(function)
     name: str = getattr(function, "__name__", str(function))
     return name.split(".")[0]

@@ -193,17 +193,17 @@ def _record(
     """Record a forward pass; None if the logits do not depend on the input."""
     with torch.inference_mode(False), torch.enable_grad():
         stand_in = replicate(model)
-        names = {id(module): name for name, module in stand_in.named_modules()}
+        modules = {module: name for name, module in stand_in.named_modules()}
+        names = {id(module): name for module, name in modules.items()}
         given: list[Any] = [_leave_inference_mode(value) for value in args]
         named = {name: _leave_inference_mode(value) for name, value in kwargs.items()}
         holder: Any = given if isinstance(main, int) else named
         batch, pixels = holder[main].shape[0], holder[main].is_floating_point()
         trace = Trace(batch, guard, intervention or Intervention(), names, *bounds)
         recorder = Recorder(trace, None if pixels else holder[main], ignore_no_grad)
-        for module in stand_in.modules():
-            kind = find_module_kind(module)
-            if kind is not None:
-                module.__dict__["forward"] = record_module(trace, kind, module, names[id(module)])
+        whole = [(m, kind) for m in modules if (kind := find_module_kind(m)) is not None]
+        for module, kind in whole:
+            module.__dict__["forward"] = record_module(trace, kind, module, modules[module])
         if pixels:
             holder[main] = trace.follow(holder[main])
         try:
@@ -231,8 +231,8 @@ def _record(
             return trace
         finally:
             trace.stop_recording()
-            for module in stand_in.modules():
-                module.__dict__.pop("forward", None)
+            for module, _ in whole:
+                del module.__dict__["forward"]
 
 
 _NO_ATTENTION = (

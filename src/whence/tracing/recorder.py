@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from whence._util.torch_internals import (
     SET_GRAD_ENABLED,
-    is_attribute_getter,
+    AttributeGetter,
     without_torch_function,
 )
 from whence.tracing import calls
@@ -83,7 +83,7 @@ class Recorder(TorchFunctionMode):
                 return recording.follow(result)
             begins = constants and name == "linear" and result.dim() > 2
             return recording.mark_routing(start_tracing(result), ()) if begins else result
-        if is_attribute_getter(func) and name not in calls.ROUTING:
+        if isinstance(func, AttributeGetter) and name not in calls.ROUTING:
             return func(*args, **kwargs)  # an attribute, such as shape
         call = TorchCall(name, func, args, kwargs)
         if in_place:
@@ -151,9 +151,8 @@ def _detach(value: Any) -> Any:
 
 def record_call(recording: Recording, call: TorchCall) -> Any:
     """Record a call as the operation that it computes."""
-    kind = calls.registered_kind(call.name)
-    if kind is not None:
-        return _record_function(recording, call, kind)
+    if call.name in calls.registered_kinds:
+        return _record_function(recording, call, calls.registered_kinds[call.name])
     if call.name in calls.ROUTING:
         return _record_routing(recording, call)
     if call.name in calls.PASSING:

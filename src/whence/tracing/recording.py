@@ -35,7 +35,7 @@ from whence.tracing.ops.products import MatMul
 _COMMON_KINDS = frozenset(("linear", "matmul", "add", "sum", "pass"))
 
 
-class Entry(NamedTuple):
+class TraceEntry(NamedTuple):
     """A recorded operation, and where its inputs and its output are in the graph."""
 
     operation: Operation
@@ -148,7 +148,7 @@ class Recording:
         self.sites: list[AttentionSite] = []
         self.grids: list[tuple[int, ...]] = []
         self.inputs: list[Tensor] = []
-        self.entries: list[Entry] = []
+        self.entries: list[TraceEntry] = []
         self.overwrites: set[Node] = set()
         self.kept_bytes = 0
         self._module_names = module_names
@@ -211,7 +211,7 @@ class Recording:
             self.kept_bytes += output.nbytes
             if self.kept_bytes > self._max_bytes:
                 raise TooLargeError
-            self.entries.append(Entry(operation, tuple(map(edge_of, inputs)), edge_of(output)))
+            self.entries.append(TraceEntry(operation, tuple(map(edge_of, inputs)), edge_of(output)))
         return output if edit is None or edit.output is None else start_tracing(edit.output(output))
 
     def note_attention(self, product: MatMul, a: Tensor, b: Tensor) -> None:
