@@ -18,21 +18,21 @@ TAGS = ("top", "low")
 
 
 @cache
-def golden(name: str) -> dict[str, np.ndarray]:
+def read_golden(name: str) -> dict[str, np.ndarray]:
     with np.load(GOLDEN / f"{name}.npz", allow_pickle=False) as file:
         return dict(file)
 
 
-def relative_error(ours: Tensor, theirs: np.ndarray) -> float:
+def compute_error(ours: Tensor, theirs: np.ndarray) -> float:
     """Largest difference, in terms of the largest value."""
     expected = torch.from_numpy(theirs)
     assert ours.shape == expected.shape
     return float((ours - expected).abs().max() / expected.abs().max())
 
 
-def small_model(name: str) -> tuple[nn.Module, object]:
+def load_small_model(name: str) -> tuple[nn.Module, object]:
     """One of the small models in its library's own class, and its inputs."""
-    data = golden(name)
+    data = read_golden(name)
     meta = json.loads(str(data["meta"]))
     weights = {
         key.removeprefix("weights/"): torch.from_numpy(value)
@@ -54,8 +54,8 @@ def small_model(name: str) -> tuple[nn.Module, object]:
     return model, inputs
 
 
-def targets(name: str) -> Tensor:
-    data = golden(name)
+def list_targets(name: str) -> Tensor:
+    data = read_golden(name)
     count = len(data["logits"])
     return torch.tensor([[int(data[f"{i}/{tag}/target"]) for tag in TAGS] for i in range(count)])
 
@@ -67,92 +67,91 @@ def name(request) -> str:
 
 @pytest.fixture(scope="module")
 def result(name) -> Explanation:
-    model, inputs = small_model(name)
+    model, inputs = load_small_model(name)
     return Explainer(model).explain(
-        inputs, classes=targets(name), rules="reference", keep_evidence=True
+        inputs, classes=list_targets(name), rules="reference", keep_evidence=True
     )
 
 
 def test_logits(name, result):
-    assert relative_error(result.logits, golden(name)["logits"]) < 1e-12
+    assert compute_error(result.logits, read_golden(name)["logits"]) < 1e-12
 
 
 @pytest.mark.parametrize(
     ("kind", "tolerance"), [("attention", 1e-12), ("gradient", 1e-9), ("relevance", 1e-5)]
 )
 def test_evidence_of_every_block(name, result, kind, tolerance):
-    data = golden(name)
-    layers = getattr(result.evidence, kind)
+    data = read_golden(name)
+    values = getattr(result.evidence, kind)
     compared = 0
     for i in range(len(result.scores)):
         for column, tag in enumerate(TAGS):
-            for block, layer in enumerate(layers):
-                ours = layer[i] if kind == "attention" else layer[i, column]
-                assert relative_error(ours, data[f"{i}/{tag}/block{block}/{kind}"]) < tolerance
+            for block, value in enumerate(values):
+                ours = value[i] if kind == "attention" else value[i, column]
+                assert compute_error(ours, data[f"{i}/{tag}/block{block}/{kind}"]) < tolerance
                 compared += 1
-    wanted = [key for key in data if "/block" in key and key.endswith(kind)]
-    assert compared == len(wanted) > 0
+    expected = [key for key in data if "/block" in key and key.endswith(kind)]
+    assert compared == len(expected) > 0
 
 
-def starts(name: str) -> list[int]:
+def list_starts(name: str) -> list[int]:
     prefix = "0/top/transformer_attribution_start"
-    return [int(key.removeprefix(prefix)) for key in golden(name) if key.startswith(prefix)]
+    return [int(key.removeprefix(prefix)) for key in read_golden(name) if key.startswith(prefix)]
 
 
-@pytest.mark.filterwarnings("error:.*fast=True")
-@pytest.mark.parametrize("fast", [False, True])
-def test_attribution_from_every_start(name, fast, programs):
-    model, inputs = small_model(name)
+@pytest.mark.filterwarnings("error:.*cannot be compiled")
+@pytest.mark.parametrize("compile", [False, True])
+def test_attribution_from_every_start(name, compile, programs):
+    model, inputs = load_small_model(name)
     is_text = name.startswith("bert")
     compared = 0
-    chosen = starts(name)[:1] if fast else starts(name)
+    chosen = list_starts(name)[:1] if compile else list_starts(name)
     for start in chosen:
-        explainer = Explainer(model, compile=fast)
-        for _ in range(4 if fast else 1):  # the first runs are plain
-            result = explainer.explain(
-                inputs,
-                classes=targets(name),
-                method="tiba",
-                rules="reference",
-                start_layer=start,
-                normalize_rows=is_text,
-            )
+        explainer = Explainer(model, compile=compile)
+        result = explainer.explain(
+            inputs,
+            classes=list_targets(name),
+            method="tiba",
+            rules="reference",
+            start_layer=start,
+            normalize_rows=is_text,
+        )
         for i in range(len(result.scores)):
             for column, tag in enumerate(TAGS):
-                theirs = golden(name)[f"{i}/{tag}/transformer_attribution_start{start}"].copy()
+                theirs = read_golden(name)[f"{i}/{tag}/transformer_attribution_start{start}"].copy()
                 if is_text:
                     # The authors give the class token the row's minimum. They count padding, and
                     # so get 0 where there is any; whence lets padding change nothing.
-                    real = inputs["attention_mask"][i].bool().numpy()
-                    theirs[0] = theirs[1:][real[1:]].min()
-                assert relative_error(result.scores[i, column], theirs) < 1e-5
+                    mask = inputs["attention_mask"][i].bool().numpy()
+                    theirs[0] = theirs[1:][mask[1:]].min()
+                assert compute_error(result.scores[i, column], theirs) < 1e-5
                 compared += 1
-    attributions = sum("transformer_attribution" in key for key in golden(name))
-    assert compared == attributions // len(starts(name)) * len(chosen)
-    assert len(programs) == (1 if fast else 0)
+    attributions = sum("transformer_attribution" in key for key in read_golden(name))
+    assert compared == attributions // len(list_starts(name)) * len(chosen)
+    assert len(programs) == (1 if compile else 0)
 
 
 def test_class_tokens_score_is_the_authors_where_nothing_is_padded():
-    data = golden("bert_a")
-    model, inputs = small_model("bert_a")
+    data = read_golden("bert_a")
+    model, inputs = load_small_model("bert_a")
     unpadded = [i for i, mask in enumerate(data["attention_mask"]) if mask.all()]
     assert unpadded
     result = Explainer(model).explain(
         inputs,
-        classes=targets("bert_a"),
+        classes=list_targets("bert_a"),
         method="tiba",
         rules="reference",
         normalize_rows=True,
     )
     for i in unpadded:
         theirs = data[f"{i}/top/transformer_attribution_start0"]
-        assert relative_error(result.scores[i, 0], theirs) < 1e-5
+        assert compute_error(result.scores[i, 0], theirs) < 1e-5
 
 
 @pytest.mark.parametrize("start", [0, 1])
 def test_real_vit_on_real_photos(data, start):
     pytest.importorskip("timm")
-    authors = golden("real_vit")
+    authors = read_golden("real_vit")
     pixels = torch.stack([read_photo(data, file) for file in authors["files"]])
     ranks = ("rank0", "rank1")
     classes = torch.tensor(
@@ -161,23 +160,22 @@ def test_real_vit_on_real_photos(data, start):
     result = Explainer(load_real_vit(data).double()).explain(
         pixels, classes=classes, method="tiba", rules="reference", start_layer=start
     )
-    assert relative_error(result.logits, authors["logits"]) < 1e-6
+    assert compute_error(result.logits, authors["logits"]) < 1e-6
     for i in range(len(pixels)):
         for column, rank in enumerate(ranks):
             theirs = authors[f"{i}/{rank}/transformer_attribution_start{start}"]
-            assert relative_error(result.scores[i, column], theirs) < 1e-6
+            assert compute_error(result.scores[i, column], theirs) < 1e-6
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("error:.*fast=True")
+@pytest.mark.filterwarnings("error:.*cannot be compiled")
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no compiler here")
 def test_real_vit_compiled(data):
-    authors = golden("real_vit")
+    authors = read_golden("real_vit")
     pixels = torch.stack([read_photo(data, file) for file in authors["files"]])
     classes = [int(authors[f"{i}/rank0/target"]) for i in range(len(pixels))]
-    explainer = Explainer(load_real_vit(data).double(), fast=True)
-    for _ in range(4):
-        result = explainer.explain(pixels, target=classes, method="tiba", rules="reference")
+    explainer = Explainer(load_real_vit(data).double(), compile=True)
+    result = explainer.explain(pixels, target=classes, method="tiba", rules="reference")
     for i in range(len(pixels)):
         theirs = authors[f"{i}/rank0/transformer_attribution_start0"]
-        assert relative_error(result.scores[i], theirs) < 1e-6
+        assert compute_error(result.scores[i], theirs) < 1e-6

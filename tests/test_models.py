@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.tracing.helpers import predicted_classes, record_inputs, to_double
 from tests.zoo import CASES, DEPTH, Case, build_model, find_block_modules, run_model, select_samples
 from whence import Explainer, rules
 from whence._util.defaults import METHOD
-from whence.tracing import record
 
 
 @pytest.fixture(params=CASES, scope="module")
@@ -35,7 +35,7 @@ def result(model: nn.Module, inputs: Any):
     return Explainer(model).explain(inputs, keep_evidence=True)
 
 
-def close(a: Tensor, b: Tensor, tolerance: float = 1e-4) -> bool:
+def is_close(a: Tensor, b: Tensor, tolerance: float = 1e-4) -> bool:
     """Equal within a fraction of the largest value."""
     return bool((a - b).abs().max() <= tolerance * b.abs().max())
 
@@ -43,14 +43,14 @@ def close(a: Tensor, b: Tensor, tolerance: float = 1e-4) -> bool:
 def test_logits_are_those_of_a_plain_forward(model, inputs, result):
     with torch.no_grad():
         plain = run_model(model, inputs)
-    assert close(result.logits, plain if isinstance(plain, Tensor) else plain.logits, 1e-5)
+    assert is_close(result.logits, plain if isinstance(plain, Tensor) else plain.logits, 1e-5)
 
 
 def test_attention_is_the_librarys_own(case, model, inputs, result):
     _, own = case.attention(model, inputs)
     assert len(result.evidence.attention) == len(own) == DEPTH
     for ours, theirs in zip(result.evidence.attention, own, strict=True):
-        assert close(ours, theirs, 1e-5)
+        assert is_close(ours, theirs, 1e-5)
 
 
 def test_gradient_is_that_of_plain_autograd(case, model, inputs, result):
@@ -60,7 +60,7 @@ def test_gradient_is_that_of_plain_autograd(case, model, inputs, result):
     if plain[0] is None:
         pytest.skip("the library does not give the maps that it used")
     for ours, theirs in zip(result.evidence.gradient, plain, strict=True):
-        assert close(ours, theirs)
+        assert is_close(ours, theirs)
 
 
 def test_scores_are_laid_out_on_the_input(case, inputs, result):
@@ -83,12 +83,12 @@ def test_pooled_tokens_are_found(case, result):
 @pytest.mark.parametrize("rule_set", rules.available())
 def test_a_batch_is_as_good_as_single_runs(model, inputs, rule_set):
     explainer = Explainer(copy.deepcopy(model).double())
-    inputs = _double(inputs)
-    asked = {"target": 1, "method": "tiba", "rules": rule_set}
-    together = explainer.explain(inputs, **asked).scores
+    inputs = to_double(inputs)
+    request = {"target": 1, "method": "tiba", "rules": rule_set}
+    together = explainer.explain(inputs, **request).scores
     for i in range(len(together)):
-        alone = explainer.explain(select_samples(inputs, slice(i, i + 1)), **asked)
-        assert close(alone.scores[0], together[i], 1e-6)
+        alone = explainer.explain(select_samples(inputs, slice(i, i + 1)), **request)
+        assert is_close(alone.scores[0], together[i], 1e-6)
 
 
 @pytest.mark.parametrize("method", [METHOD, "tiba"])
@@ -101,7 +101,7 @@ def test_padding_changes_nothing(case, model, inputs, method):
         length = int(mask.sum())
         short = {name: value[i : i + 1, :length] for name, value in inputs.items()}
         alone = explainer.explain(short, method=method).scores[0]
-        assert close(together[i, :length], alone)
+        assert is_close(together[i, :length], alone)
         assert (together[i, length:] == 0).all()
 
 
@@ -112,23 +112,20 @@ def test_many_classes_are_as_good_as_one_at_a_time(model, inputs, method):
     assert together.target.tolist() == [[0, 2]] * 3
     for column, target in enumerate((0, 2)):
         alone = explainer.explain(inputs, target=target, method=method).scores
-        assert close(together.scores[:, column], alone)
+        assert is_close(together.scores[:, column], alone)
 
 
 def test_stable_rules_conserve_relevance_at_every_block(model, inputs):
-    streams: list[Tensor] = []
+    hidden: list[Tensor] = []
     watched = copy.deepcopy(model)
     for block in find_block_modules(watched):
         block.register_forward_pre_hook(
-            lambda _m, args, kwargs: streams.append(args[0] if args else kwargs["hidden_states"]),
+            lambda _m, args, kwargs: hidden.append(args[0] if args else kwargs["hidden_states"]),
             with_kwargs=True,
         )
-    named = {} if isinstance(inputs, Tensor) else inputs
-    main = next(iter(named), 0)
-    traced = record(watched, () if named else (inputs,), named, main)
-    classes = traced.logits.detach().argmax(1, keepdim=True)
-    assert len(streams) == DEPTH
-    for relevance in traced.read(classes, streams, rules.get("stable")):
+    trace = record_inputs(watched, inputs)
+    assert len(hidden) == DEPTH
+    for relevance in trace.read(predicted_classes(trace), hidden, rules.get("stable")):
         totals = relevance[0].flatten(1).sum(1)
         assert torch.allclose(totals, torch.ones_like(totals), atol=1e-4)
         assert (relevance >= 0).all()
@@ -137,7 +134,7 @@ def test_stable_rules_conserve_relevance_at_every_block(model, inputs):
 def test_model_is_left_as_it_was(model, inputs):
     for training in (False, True):
         model.train(training)
-        with unchanged(model):
+        with assert_unchanged(model):
             Explainer(model).explain(inputs, classes=2)
     model.eval()
 
@@ -148,25 +145,25 @@ def test_model_is_left_as_it_was_after_an_exception(model, inputs):
 
     model.train()
     list(find_block_modules(model))[-1].register_forward_hook(fail)
-    with unchanged(model), pytest.raises(RuntimeError, match="in the middle"):
+    with assert_unchanged(model), pytest.raises(RuntimeError, match="in the middle"):
         Explainer(model).explain(inputs)
     list(find_block_modules(model))[-1]._forward_hooks.clear()
     model.eval()
 
 
 @contextmanager
-def unchanged(model: nn.Module) -> Iterator[None]:
+def assert_unchanged(model: nn.Module) -> Iterator[None]:
     """Assert that nothing about a model changes, bit for bit."""
-    before, tensors = _description(model), copy.deepcopy(model.state_dict())
+    before, tensors = _describe(model), copy.deepcopy(model.state_dict())
     yield
-    assert _description(model) == before
+    assert _describe(model) == before
     assert model.state_dict().keys() == tensors.keys()
     for name, value in model.state_dict().items():
         assert torch.equal(value, tensors[name]), name
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def _description(model: nn.Module) -> list[Any]:
+def _describe(model: nn.Module) -> list[Any]:
     config = model.config.to_dict() if hasattr(model, "config") else None
     description: list[Any] = [config]
     for name, module in model.named_modules():
@@ -175,9 +172,3 @@ def _description(model: nn.Module) -> list[Any]:
         description.append((name, id(module), type(module), module.training, hooks, attributes))
     description += [(n, id(p), p.requires_grad) for n, p in model.named_parameters()]
     return description
-
-
-def _double(inputs: Any) -> Any:
-    if isinstance(inputs, Tensor):
-        return inputs.double()
-    return {k: v.double() if v.is_floating_point() else v for k, v in inputs.items()}
