@@ -15,10 +15,7 @@ from whence.targets import to_probabilities
 class ClassCurves(TypedDict):
     """Curves of one class, each (n, steps) in float64.
 
-    Attributes:
-        accuracy: 1 where the label has the highest logit (the first of several equal), else 0.
-        probability: Of the class.
-        logit: Of the class.
+    `accuracy` is 1 where the label has the highest logit (the first of several equal), else 0.
     """
 
     accuracy: Tensor
@@ -33,9 +30,8 @@ def compute_curves(
 
     Args:
         logits: (n, steps, classes).
-        classes: (n,), the class of each sample that is watched.
-        labels: (n,), the class that accuracy is measured against, if it is another: the true class
-            for accuracy as it is published.
+        classes: (n,), the watched class of each sample.
+        labels: (n,), the class that accuracy is measured against; `classes` if left out.
         multi_label: Whether several classes can hold at once.
     """
     labels = classes if labels is None else labels
@@ -56,17 +52,10 @@ def compute_curves(
 
 
 def area_under_curve(values: Tensor, fractions: Sequence[float]) -> Tensor:
-    """Compute the area under curves by the trapezoid rule over the fraction, times 100.
+    """Compute the area (...) under curves (..., steps) by the trapezoid rule, times 100.
 
     It is not divided by the range of fractions: as published, a curve that stays at 1 from 0 to 0.9
-    has 90.
-
-    Args:
-        values: (..., steps), the clean value first.
-        fractions: One for each step, in rising order, 0 first for the clean value.
-
-    Returns:
-        (...) in float64.
+    has 90. Fractions are in rising order, 0 first for the clean value.
     """
     steps = torch.tensor(fractions, dtype=torch.float64, device=values.device)
     if values.shape[-1] != len(steps) or len(steps) < 2 or (steps.diff() <= 0).any():
@@ -78,14 +67,9 @@ def area_under_curve(values: Tensor, fractions: Sequence[float]) -> Tensor:
 
 
 def area_between_curves(highest: Tensor, lowest: Tensor, fractions: Sequence[float]) -> Tensor:
-    """Compute the area between the curves of the two orders, times 100: the larger, the better.
+    """Compute the area between curves (..., steps), times 100: the larger, the better.
 
     It is the area when the lowest scores are deleted first (negative perturbation), less the area
     when the highest are (positive perturbation).
-
-    Args:
-        highest: (..., steps), deleting the highest first.
-        lowest: (..., steps), deleting the lowest first.
-        fractions: As for `area_under_curve`.
     """
     return area_under_curve(lowest, fractions) - area_under_curve(highest, fractions)

@@ -32,18 +32,10 @@ FRACTIONS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
 def rank_units(scores: Tensor, order: Order, allowed: Tensor | None = None) -> Tensor:
-    """Rank units by when they are deleted, from 0. Units of equal scores go by position.
+    """Rank units (maps, units) by when they are deleted, from 0. Equal scores go by position.
 
-    The units that are deleted at a step are those with ``ranks < count``.
-
-    Args:
-        scores: (maps, units).
-        order: Whether the highest or the lowest scores are deleted first.
-        allowed: (maps, units), false for units that are never deleted; their rank is the number of
-            units.
-
-    Returns:
-        (maps, units), integers.
+    The units that are deleted at a step are those with ``ranks < count``. Units that are not
+    `allowed` (maps, units) are never deleted; their rank is the number of units.
     """
     if order not in get_args(Order):
         raise WhenceError(f"The order has to be one of {get_args(Order)}, not {order!r}.")
@@ -63,16 +55,13 @@ def rank_units(scores: Tensor, order: Order, allowed: Tensor | None = None) -> T
 def count_units(
     units: int | Tensor, fractions: Sequence[float], rounding: Rounding = "down"
 ) -> Tensor:
-    """Count the units that fractions of them are.
+    """Count the units that fractions of them are: (fractions,) or (maps, fractions), integers.
 
     Args:
         units: How many units there are: one number, or (maps,).
         fractions: From 0 to 1.
         rounding: ``"down"``, ``"up"``, or ``"nearest"`` but at least one unit. What is lost in
             writing 0.1 as a float does not count.
-
-    Returns:
-        (fractions,) or (maps, fractions), integers.
     """
     for fraction in fractions:
         if not 0 <= fraction <= 1:
@@ -94,7 +83,7 @@ def delete_in_order(
     chunk_size: int | None = None,
     progress: Progress | None = None,
 ) -> Tensor:
-    """Run the model with the first units of each order deleted, step by step.
+    """Run the model with the first units of each order deleted: logits (orders, steps, classes).
 
     Args:
         ranks: (orders, units): when each unit is deleted, as `rank_units` returns it.
@@ -103,17 +92,13 @@ def delete_in_order(
         inputs: (orders,), the index of the input that each order belongs to; 0 if left out.
         chunk_size: How many rows `run` gets at once; all if left out.
         progress: Called after each chunk.
-
-    Returns:
-        Logits, (orders, steps, classes).
     """
     counts = counts.to(ranks.device).expand(len(ranks), -1)
     deleted = ranks[:, None] < counts[..., None]
     if inputs is not None:
         inputs = inputs.repeat_interleave(counts.shape[1])
-    logits = run_without(
-        deleted.flatten(0, 1), run, inputs, chunk_size=chunk_size, progress=progress
-    )
+    rows = deleted.flatten(0, 1)
+    logits = run_without(rows, run, inputs, chunk_size=chunk_size, progress=progress)
     return logits.reshape(*counts.shape, -1)
 
 
@@ -125,17 +110,14 @@ def run_without(
     chunk_size: int | None = None,
     progress: Progress | None = None,
 ) -> Tensor:
-    """Run the model on inputs without some of their units, equal rows once.
+    """Run the model on inputs without some of their units, equal rows once: logits (rows, classes).
 
     Args:
         deleted: (rows, units), true where deleted.
         run: Deletes units and runs the model.
         inputs: (rows,), the index of each row's input; 0 if left out.
-        chunk_size: How many rows `run` gets at once; all if left out.
-        progress: Called after each chunk.
-
-    Returns:
-        Logits, (rows, classes).
+        chunk_size: As for `delete_in_order`.
+        progress: As for `delete_in_order`.
     """
     if inputs is None:
         inputs = torch.zeros(len(deleted), dtype=torch.long, device=deleted.device)

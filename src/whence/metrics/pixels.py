@@ -17,15 +17,7 @@ BLUR = 10 / 224
 
 
 def upsample_maps(maps: Tensor, size: tuple[int, int]) -> Tensor:
-    """Upsample maps bilinearly, as `Explanation.heatmap` does.
-
-    Args:
-        maps: (n, rows, columns).
-        size: Height and width.
-
-    Returns:
-        (n, height, width).
-    """
+    """Upsample maps (n, rows, columns) bilinearly to (n, height, width), as heatmaps are."""
     if maps.dim() != 3:
         raise WhenceError(f"Maps have to be (n, rows, columns), not {tuple(maps.shape)}.")
     up = F.interpolate(maps[:, None], size=tuple(size), mode="bilinear", align_corners=False)
@@ -33,15 +25,12 @@ def upsample_maps(maps: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def spread_patches(patches: Tensor, grid: tuple[int, int], size: tuple[int, int]) -> Tensor:
-    """Give each pixel the value of the patch in which its centre lies.
+    """Give each pixel (n, height, width) the value of the patch in which its centre lies.
 
     Args:
         patches: (n, rows * columns) in reading order, of any type.
         grid: Rows and columns, which need not divide the size.
         size: Height and width.
-
-    Returns:
-        (n, height, width).
     """
     if patches.dim() != 2 or patches.shape[1] != grid[0] * grid[1]:
         raise WhenceError(f"{tuple(patches.shape)} is not (n, units) of a grid of {grid}.")
@@ -58,11 +47,7 @@ def fill_pixels(pixels: Tensor, hidden: Tensor, fill: Fill) -> Tensor:
     Args:
         pixels: (n, 3, height, width) between 0 and 1.
         hidden: (n, height, width), true where hidden.
-        fill: What is put there: "zero" is black, "mean" each image's mean colour, "blur" the image
-            as `blur_images` returns it.
-
-    Returns:
-        New images of the shape of `pixels`.
+        fill: "zero" is black, "mean" each image's mean colour, "blur" the image blurred.
     """
     if pixels.dim() != 4 or hidden.shape != (len(pixels), *pixels.shape[2:]):
         raise WhenceError(
@@ -81,14 +66,10 @@ def fill_pixels(pixels: Tensor, hidden: Tensor, fill: Fill) -> Tensor:
 
 
 def blur_images(pixels: Tensor) -> Tensor:
-    """Blur images with a Gaussian.
+    """Blur images (n, channels, height, width) with a Gaussian.
 
     Its standard deviation is 10/224 of the shorter side, which is 10 pixels of the usual 224 (Fong,
-    Vedaldi, ICCV 2017); it is cut at 4 standard deviations, and the image is mirrored at its
-    edges.
-
-    Args:
-        pixels: (n, channels, height, width).
+    Vedaldi, ICCV 2017); it is cut at 4 standard deviations, and images are mirrored at their edges.
     """
     channels = pixels.shape[1]
     sigma = BLUR * min(pixels.shape[2:])

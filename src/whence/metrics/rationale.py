@@ -66,35 +66,29 @@ def compare_with_evidence(
     order = np.argsort(-scores, kind="stable")[: read.sum()]
     below = np.nextafter(scores[read].min(initial=0), -np.inf)
     auprc, average = _precision_recall_areas(np.where(read, scores, below), truth)
-    found = TokenScores(
-        precision=[],
-        recall=[],
-        f1=[],
-        iou_precision=[],
-        iou_recall=[],
-        iou_f1=[],
-        auprc=auprc,
-        average_precision=average,
-        evidence_words=int(truth.sum()),
-    )
+    of_words, of_spans = [], []
     for k in ks:
         if k < 1:
             raise WhenceError(f"The number of words taken has to be 1 or more, not {k}.")
         taken = np.zeros(len(scores), dtype=bool)
         taken[order[:k]] = True
-        precision, recall = _precision_and_recall(
-            int((taken & truth).sum()), taken.sum(), truth.sum()
-        )
-        found["precision"].append(precision)
-        found["recall"].append(recall)
-        found["f1"].append(f1_score(precision, recall))
+        of_words.append(_compute_f1(int((taken & truth).sum()), int(taken.sum()), int(truth.sum())))
         runs = join_words(taken.tolist())
         matched = sum(any(_iou(run, span) >= 0.5 for span in spans) for run in runs)
-        precision, recall = _precision_and_recall(matched, len(runs), len(spans))
-        found["iou_precision"].append(precision)
-        found["iou_recall"].append(recall)
-        found["iou_f1"].append(f1_score(precision, recall))
-    return found
+        of_spans.append(_compute_f1(matched, len(runs), len(spans)))
+    precision, recall, f1 = np.reshape(of_words, (-1, 3)).T.tolist()
+    iou_precision, iou_recall, iou_f1 = np.reshape(of_spans, (-1, 3)).T.tolist()
+    return TokenScores(
+        precision=precision,
+        recall=recall,
+        f1=f1,
+        iou_precision=iou_precision,
+        iou_recall=iou_recall,
+        iou_f1=iou_f1,
+        auprc=auprc,
+        average_precision=average,
+        evidence_words=int(truth.sum()),
+    )
 
 
 def join_words(taken: Sequence[bool]) -> list[Span]:
@@ -104,26 +98,14 @@ def join_words(taken: Sequence[bool]) -> list[Span]:
     return list(zip(starts.tolist(), ends.tolist(), strict=True))
 
 
-def f1_score(precision: float, recall: float) -> float:
-    """F1: the harmonic mean of precision and recall, 0 if both are 0.
-
-    ERASER's token-F1 of a set is the mean of the texts' F1; its IOU-F1 is this of the texts' mean
-    precision and mean recall.
-    """
-    return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
-
-
 def comprehensiveness(full: Tensor, without: Tensor) -> Tensor:
     """Probability that the class loses without the highest words: the larger, the better.
 
-    The mean over shares of p(full text) - p(text without that share).
+    The mean (n,) over shares of p(full text) - p(text without that share), in float64.
 
     Args:
         full: (n,), the probability of the explained class.
         without: (n, shares), the same with each share of `SHARES` deleted.
-
-    Returns:
-        (n,) in float64.
     """
     return _mean_loss(full, without)
 
@@ -131,14 +113,11 @@ def comprehensiveness(full: Tensor, without: Tensor) -> Tensor:
 def sufficiency(full: Tensor, only: Tensor) -> Tensor:
     """Probability that the class loses with the highest words alone: the smaller, the better.
 
-    The mean over shares of p(full text) - p(that share alone).
+    The mean (n,) over shares of p(full text) - p(that share alone), in float64.
 
     Args:
         full: (n,), the probability of the explained class.
         only: (n, shares), the same with nothing but each share of `SHARES`.
-
-    Returns:
-        (n,) in float64.
     """
     return _mean_loss(full, only)
 
@@ -171,8 +150,10 @@ def _precision_recall_areas(scores: np.ndarray, truth: np.ndarray) -> tuple[floa
     return float(metrics.auc(recall, precision)), float(average)
 
 
-def _precision_and_recall(right: int, taken: int, marked: int) -> tuple[float, float]:
-    return float(right / taken) if taken else 0.0, float(right / marked) if marked else 0.0
+def _compute_f1(right: int, taken: int, marked: int) -> tuple[float, float, float]:
+    """Precision, recall and their harmonic mean; 0 where there is nothing to divide by."""
+    precision, recall = right / taken if taken else 0.0, right / marked if marked else 0.0
+    return precision, recall, 2 * precision * recall / (precision + recall) if right else 0.0
 
 
 def _iou(one: Span, other: Span) -> float:

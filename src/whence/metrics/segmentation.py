@@ -87,17 +87,12 @@ def _compare_with_masks(maps: Tensor, masks: Tensor, threshold: Threshold) -> di
 
 
 def pool_figures(rows: Mapping[str, Tensor]) -> dict[str, float]:
-    """Compute the figures of a whole set, between 0 and 1.
+    """Compute pixel_accuracy, mIoU, mAP and F1 of a whole set from rows of `compare_with_masks`.
 
     Pixel accuracy and the intersection over union are of all pixels of the set; mIoU is the mean of
     that of the object and that of the background, 0 for a class that occurs in no mask and no
-    prediction. mAP and F1 are means over samples with anything labelled.
-
-    Args:
-        rows: What `compare_with_masks` returned, or several of these concatenated.
-
-    Returns:
-        pixel_accuracy, mIoU, mAP, F1; all 0 if there is nothing labelled.
+    prediction. mAP and F1 are means over samples with anything labelled. All are between 0 and 1,
+    and 0 if nothing is labelled.
     """
     total = {name: float(row.double().sum()) for name, row in rows.items()}
     samples = float((rows["labelled"] > 0).sum())
@@ -118,7 +113,7 @@ def pool_figures(rows: Mapping[str, Tensor]) -> dict[str, float]:
 
 
 def average_precision(scores: Tensor, truth: Tensor, counted: Tensor | None = None) -> Tensor:
-    """Average precision of each row, as scikit-learn defines it.
+    """Average precision (n,) of each row, as scikit-learn defines it; 0 without positives.
 
     The sum over distinct scores, from the highest, of the precision among what scores at least as
     high, times the recall gained: AP = sum_k (R_k - R_(k-1)) P_k.
@@ -127,9 +122,6 @@ def average_precision(scores: Tensor, truth: Tensor, counted: Tensor | None = No
         scores: (n, m).
         truth: (n, m), true for positives.
         counted: (n, m), false for what is left out.
-
-    Returns:
-        (n,) in float64; 0 for a row without positives.
     """
     scores, order = scores.sort(dim=1, descending=True)
     taken = torch.ones_like(truth) if counted is None else counted.gather(1, order)
@@ -143,19 +135,16 @@ def average_precision(scores: Tensor, truth: Tensor, counted: Tensor | None = No
 
 
 def pointing_game(maps: Tensor, truth: Truth, tolerance: int = 0) -> Tensor:
-    """Whether the highest point of a map hits the object (Zhang et al., ECCV 2016).
+    """Whether the highest point of a map hits the object (Zhang et al., ECCV 2016): (n,).
 
     Where several points are as high, the share of them that hit. Points on ignored pixels are left
-    out.
+    out. It is 0 for samples without an object: see `has_object`.
 
     Args:
         maps: (n, height, width).
         truth: Masks (n, height, width) as for `compare_with_masks`, or for each sample its boxes
             (left, top, right, bottom) in pixels of the map.
         tolerance: How far from the object, in pixels, still counts as a hit. The original has 15.
-
-    Returns:
-        (n,) in float64, between 0 and 1; 0 for samples without an object: see `has_object`.
     """
     masks = _to_masks(maps, truth)
     labelled = masks != IGNORED
@@ -168,15 +157,9 @@ def pointing_game(maps: Tensor, truth: Truth, tolerance: int = 0) -> Tensor:
 def energy_inside(maps: Tensor, truth: Truth) -> Tensor:
     """The share of a map that lies inside the object (Wang et al., Score-CAM, CVPR workshops 2020).
 
-    The sum of the map inside, divided by the sum inside and outside. Only what is above 0 counts.
-
-    Args:
-        maps: (n, height, width).
-        truth: As for `pointing_game`.
-
-    Returns:
-        (n,) in float64, between 0 and 1; 0 for maps with nothing above 0, and for samples
-        without an object: see `has_object`.
+    The sum of the map inside, divided by the sum inside and outside: (n,). Only what is above 0
+    counts. It is 0 for maps with nothing above 0, and for samples without an object: see
+    `has_object`. Arguments are those of `pointing_game`.
     """
     masks = _to_masks(maps, truth)
     energy = maps.double().clamp(min=0) * (masks != IGNORED)
@@ -190,13 +173,9 @@ def has_object(masks: Tensor) -> Tensor:
 
 
 def draw_boxes(boxes: Sequence[Sequence[Box]], size: tuple[int, int]) -> Tensor:
-    """Draw all boxes of each sample as masks, (n, height, width) uint8.
+    """Draw all boxes (left, top, right, bottom) of each sample as masks, (n, height, width) uint8.
 
     A pixel is inside if its centre is: left <= x + 0.5 < right, and so for rows.
-
-    Args:
-        boxes: For each sample its boxes (left, top, right, bottom) in pixels.
-        size: Height and width.
     """
     masks = torch.zeros(len(boxes), *size, dtype=torch.uint8)
     down, along = (torch.arange(side) + 0.5 for side in size)

@@ -6,8 +6,7 @@ Each call has its own seeded generator, so the same numbers always give the same
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +24,7 @@ EXACT = 12
 _AT_ONCE = 1 << 22  # how many drawn numbers are held at once
 
 
-@dataclass(frozen=True)
-class ConfidenceInterval:
+class ConfidenceInterval(NamedTuple):
     """A figure with its confidence interval."""
 
     estimate: float
@@ -34,8 +32,7 @@ class ConfidenceInterval:
     high: float
 
 
-@dataclass(frozen=True)
-class PairedTest:
+class PairedTest(NamedTuple):
     """The mean of one less the other, and how likely one as large is by chance alone."""
 
     difference: float
@@ -45,16 +42,10 @@ class PairedTest:
 def bootstrap_mean(
     values: Numbers, level: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
 ) -> ConfidenceInterval:
-    """Bootstrap percentile interval of a mean (Efron, 1979).
+    """Bootstrap percentile interval of the mean of values (n,) (Efron, 1979).
 
     Samples are drawn with replacement, as many as there are; the interval lies between quantiles of
-    the means of such draws.
-
-    Args:
-        values: (n,), one for each sample.
-        level: How often the interval should hold the true mean.
-        resamples: How many draws.
-        seed: Of the generator.
+    the means of such draws. It should hold the true mean as often as `level` says.
     """
     columns = _to_array(values, 1)[:, None]
     return _bootstrap(columns, lambda sums: sums[:, 0] / len(columns), level, resamples, seed)
@@ -70,15 +61,9 @@ def bootstrap_ratio(
     """Bootstrap percentile interval of a figure that is pooled over the set.
 
     The figure is the sum of numerators over the sum of denominators: pixel accuracy from correct
-    and labelled. With several columns it is the mean of their ratios: mIoU from the intersections
-    and unions of the two classes. Whole samples are drawn. A ratio without denominator is 0.
-
-    Args:
-        numerators: (n,) or (n, ratios).
-        denominators: As numerators, none below 0.
-        level: As for `bootstrap_mean`.
-        resamples: As for `bootstrap_mean`.
-        seed: As for `bootstrap_mean`.
+    and labelled. With several columns, (n, ratios), it is the mean of their ratios: mIoU from the
+    intersections and unions of the two classes. Whole samples are drawn. A ratio without
+    denominator is 0.
     """
     above, below = (
         _to_array(numbers, None).reshape(len(numbers), -1) for numbers in (numerators, denominators)
@@ -125,16 +110,10 @@ def paired_test(one: Numbers, other: Numbers, resamples: int = 10_000, seed: int
 
 
 def adjust_p_values(p_values: Numbers) -> _Floats:
-    """Adjust p-values for several tests, so that one false alarm among all is as rare (Holm, 1979).
+    """Adjust p-values (m,), so that one false alarm among all tests is as rare (Holm, 1979).
 
     The i-th smallest of m is multiplied by m - i + 1; none is smaller than one before it, or above
     1.
-
-    Args:
-        p_values: (m,).
-
-    Returns:
-        (m,), in the order given.
     """
     p = np.asarray(p_values, dtype=np.float64)
     if p.ndim != 1 or not ((p >= 0) & (p <= 1)).all():

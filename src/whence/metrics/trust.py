@@ -24,11 +24,8 @@ _DEVIATION = 1.5
 class RandomizedLayer:
     """Similarity of maps to the model's own, once a layer and all above it are random.
 
-    Attributes:
-        layer: The name of the layer.
-        spearman: (n,), the correlation of ranks of absolute scores with those of the model itself.
-        ssim: (n,), the structural similarity of absolute maps, if these are (n, height, width) of
-            11 or more pixels a side.
+    `spearman` (n,) is of absolute scores; `ssim` (n,) of absolute maps, if these are
+    (n, height, width) of 11 or more pixels a side.
     """
 
     layer: str
@@ -43,7 +40,7 @@ def sensitivity(
     samples: int = 10,
     seed: int = 0,
 ) -> Tensor:
-    """Max-sensitivity: how far a map moves under small noise (Yeh et al., NeurIPS 2019).
+    """Max-sensitivity (n,): how far a map moves under small noise (Yeh et al., NeurIPS 2019).
 
     The largest |E(x + d) - E(x)| / |E(x)| over draws of d, uniform between -radius and radius, with
     the Euclidean norm of each sample's map. A map that is all 0 is divided by 1.
@@ -54,9 +51,6 @@ def sensitivity(
         radius: Of the noise, in the units of the inputs.
         samples: How many draws.
         seed: Of the generator.
-
-    Returns:
-        (n,) in float64.
     """
     if not inputs.is_floating_point():
         raise WhenceError("Noise can be added to numbers such as pixels or embeddings only.")
@@ -85,7 +79,7 @@ def completeness_error(
         baseline_output: (n,), the same for the baseline; zeros if the method has none.
 
     Returns:
-        Each (n,) in float64: "absolute" is |sum - (output - baseline)|, "relative" that divided by
+        Each (n,): "absolute" is |sum - (output - baseline)|, "relative" that divided by
         |output - baseline|, or by 1 where this is 0.
     """
     whole = output.double() - baseline_output.double()
@@ -94,15 +88,11 @@ def completeness_error(
 
 
 def agreement(one: Tensor, other: Tensor) -> dict[str, Tensor]:
-    """Agreement of scores with a reference, such as float32 with float64.
-
-    Args:
-        one: (n, ...).
-        other: The reference, of the same shape.
+    """Agreement of scores (n, ...) with a reference `other`, such as float32 with float64.
 
     Returns:
-        Each (n,) in float64: "difference" is the largest |one - other| divided by the largest
-        |other| (by 1 where that is 0), "spearman" as `spearman` has it.
+        Each (n,): "difference" is the largest |one - other| divided by the largest |other| (by 1
+        where that is 0), "spearman" as `spearman` has it.
     """
     _check(one, other)
     first, second = one.double().flatten(1), other.double().flatten(1)
@@ -112,15 +102,10 @@ def agreement(one: Tensor, other: Tensor) -> dict[str, Tensor]:
 
 
 def spearman(one: Tensor, other: Tensor) -> Tensor:
-    """Spearman's correlation of ranks for each sample; scores that tie share their mean rank.
+    """Spearman's correlation of ranks of each sample's scores (n, ...): (n,) in float64.
 
-    Args:
-        one: (n, ...).
-        other: The same shape.
-
-    Returns:
-        (n,) in float64, between -1 and 1. Where either is the same everywhere, it is 1 if both are
-        and 0 if one is.
+    Scores that tie share their mean rank. Where either is the same everywhere, it is 1 if both are
+    and 0 if one is.
     """
     _check(one, other)
     first, second = (_rank_scores(scores.flatten(1)) for scores in (one, other))
@@ -131,17 +116,10 @@ def spearman(one: Tensor, other: Tensor) -> Tensor:
 
 
 def ssim(one: Tensor, other: Tensor) -> Tensor:
-    """Structural similarity of maps (Wang et al., 2004), each scaled to 0..1 by its own extremes.
+    """Structural similarity (n,) of maps (n, height, width), each scaled by its own extremes.
 
     The mean over all 11 x 11 windows that fit, weighted by a Gaussian of 1.5 pixels, with
-    C1 = 0.01^2 and C2 = 0.03^2.
-
-    Args:
-        one: (n, height, width), 11 or more pixels a side.
-        other: The same shape.
-
-    Returns:
-        (n,) in float64.
+    C1 = 0.01^2 and C2 = 0.03^2 (Wang et al., 2004).
     """
     _check(one, other)
     if one.dim() != 3 or min(one.shape[1:]) < _WINDOW:
@@ -173,17 +151,14 @@ def randomization_cascade(
     Layers are modules with parameters of their own; those of one block are one layer. A block is a
     module with modules inside that stands in a `ModuleList` or beside others of its class; of
     blocks in blocks the inner counts. Layers come in reverse order of definition, which is that of
-    execution in models as they are commonly written. A layer is made
-    random as its class does when it is built (`reset_parameters`), or else with normal numbers of
-    the same mean and standard deviation.
+    execution in models as they are commonly written. A layer is made random as its class does when
+    it is built (`reset_parameters`), or else with normal numbers of the same mean and standard
+    deviation.
 
     Args:
         model: The model.
         explain: Maps (n, ...) of the same samples and classes for the model it is given.
         seed: Of the random weights.
-
-    Yields:
-        One for each layer.
     """
     changed = copy.deepcopy(model)
     original = explain(changed).detach().abs()
@@ -192,9 +167,8 @@ def randomization_cascade(
     for number, (name, modules) in enumerate(reversed(_group_layers(changed).items())):
         _randomize(modules, seed + number, done)
         maps = explain(changed).detach().abs()
-        yield RandomizedLayer(
-            name, spearman(maps, original), ssim(maps, original) if square else None
-        )
+        structure = ssim(maps, original) if square else None
+        yield RandomizedLayer(name, spearman(maps, original), structure)
 
 
 def _group_layers(model: nn.Module) -> dict[str, list[nn.Module]]:
@@ -242,8 +216,7 @@ def _redraw(parameter: Tensor) -> None:
         parameter.copy_(parameter.flatten()[order].reshape(parameter.shape))
         return
     values = parameter.double()
-    mean = values.mean()
-    spread = values.std(correction=0)
+    mean, spread = values.mean(), values.std(correction=0)
     if spread == 0:  # all the same, so there is nothing to learn a spread from
         spread = mean.abs() if mean != 0 else torch.full_like(mean, 0.02)
     parameter.copy_(mean + spread * torch.randn_like(values))
