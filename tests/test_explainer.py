@@ -1,5 +1,7 @@
-"""Wrong input gets a sentence; numbers are stable; real photos."""
+"""The explainer: what it refuses, which models it takes, and numbers that are stable."""
 
+import copy
+import pickle
 import warnings
 
 import pytest
@@ -13,64 +15,68 @@ from whence import Explainer, WhenceError
 PHOTOS = ("ILSVRC2012_val_00000962.JPEG", "ILSVRC2012_val_00002070.JPEG")
 
 
-def refused(message: str, inputs, model: nn.Module | None = None, **options) -> None:
+def assert_refused(message: str, inputs, model: nn.Module | None = None, **options) -> None:
     with pytest.raises(WhenceError, match=message):
         Explainer(model or HandWrittenViT()).explain(inputs, **options)
 
 
 def test_a_model_without_attention():
     model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 5))
-    refused("No attention was seen in Sequential.*attn_implementation", make_images(32, 32), model)
+    assert_refused(
+        "No attention was seen in Sequential.*attn_implementation", make_images(32, 32), model
+    )
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_inputs_that_are_not_finite(bad):
     pixels = make_images(32, 32)
     pixels[1, 2, 3, 4] = bad
-    refused("The inputs hold NaN or infinite values", pixels)
+    assert_refused("The inputs hold NaN or infinite values", pixels)
 
 
 def test_a_model_that_gives_nan():
     model = HandWrittenViT()
     with torch.no_grad():
         model.head.bias.fill_(float("nan"))
-    refused("gives NaN or infinite logits", make_images(32, 32), model)
+    assert_refused("gives NaN or infinite logits", make_images(32, 32), model)
 
 
 @pytest.mark.parametrize("memory", [0, -1, float("nan"), float("inf"), "2", True])
 @pytest.mark.parametrize("method", ["tiba", "occlusion"])
-def test_memory_that_is_none(memory, method):
-    refused("memory is a number of gibibytes", make_images(32, 32), memory=memory, method=method)
+def test_what_is_no_amount_of_memory(memory, method):
+    assert_refused(
+        "memory is a number of gibibytes", make_images(32, 32), memory=memory, method=method
+    )
 
 
 def test_inputs_on_another_device():
-    refused(
+    assert_refused(
         r"inputs are on meta but the model is on cpu.*to\('cpu'\)", make_images(32, 32).to("meta")
     )
 
 
 def test_an_empty_batch():
-    refused(r"The batch is empty: its shape is \(0, 3, 32, 32\)", torch.zeros(0, 3, 32, 32))
+    assert_refused(r"The batch is empty: its shape is \(0, 3, 32, 32\)", torch.zeros(0, 3, 32, 32))
     ids = torch.zeros(2, 0, dtype=torch.long)
-    refused("The batch is empty", {"input_ids": ids}, build_model(CASES["Bert-sdpa"]))
+    assert_refused("The batch is empty", {"input_ids": ids}, build_model(CASES["Bert-sdpa"]))
 
 
 def test_one_image_without_a_batch():
-    refused(r"shape \(3, 32, 32\).*inputs\[None\]", make_images(32, 32)[0])
-    refused(r"A batch is needed, but the input has shape \(7,\)", torch.zeros(7))
+    assert_refused(r"shape \(3, 32, 32\).*inputs\[None\]", make_images(32, 32)[0])
+    assert_refused(r"A batch is needed, but the input has shape \(7,\)", torch.zeros(7))
 
 
 @pytest.mark.parametrize("inputs", ["a photo.jpg", None, [[1, 2]], 3])
 def test_inputs_that_are_no_tensors(inputs):
-    refused(r"Inputs are a tensor, or a mapping of tensors", inputs)
+    assert_refused(r"Inputs are a tensor, or a mapping of tensors", inputs)
 
 
 def test_a_mapping_without_tensors():
-    refused('hold no tensor.*return_tensors="pt"', {"input_ids": [[1, 2, 3]]})
+    assert_refused('hold no tensor.*return_tensors="pt"', {"input_ids": [[1, 2, 3]]})
 
 
 def test_classes_that_do_not_exist():
-    refused("Class 5 does not exist: the model has 5 classes", make_images(32, 32), target=5)
+    assert_refused("Class 5 does not exist: the model has 5 classes", make_images(32, 32), target=5)
     model = HandWrittenViT()
     with pytest.raises(WhenceError, match=r"no class 'kat'. Nearest: 'cat'"):
         Explainer(model, class_names=["cat", "dog"]).explain(make_images(32, 32), target="kat")
@@ -88,7 +94,7 @@ def test_logits_of_another_shape():
         def forward(self, image):
             return super().forward(image)[:, None]
 
-    refused(r"gave \(3, 1, 5\) for 3 input\(s\).*output=", make_images(32, 32), Tokens())
+    assert_refused(r"gave \(3, 1, 5\) for 3 input\(s\).*output=", make_images(32, 32), Tokens())
     picked = Explainer(Tokens(), output=lambda returned: returned[:, 0])
     assert picked.explain(make_images(32, 32)).scores.shape == (3, 16)
 
@@ -98,7 +104,7 @@ def test_returned_values_without_logits():
         def forward(self, image):
             return {"answer": super().forward(image)}
 
-    refused("returned dict, in which whence finds no logits", make_images(32, 32), Sets())
+    assert_refused("returned dict, in which whence finds no logits", make_images(32, 32), Sets())
     with pytest.raises(WhenceError, match=r"must return the logits, not str"):
         Explainer(Sets(), output=lambda _: "logits").explain(make_images(32, 32))
 
@@ -113,7 +119,7 @@ def test_logits_are_found_in_what_a_model_returns(wrap):
     assert Explainer(Wraps()).explain(make_images(32, 32)).logits.shape == (3, 5)
 
 
-def test_the_models_own_errors_come_through():
+def test_errors_of_the_model_itself_come_through():
     with pytest.raises(TypeError, match=r"unexpected keyword"):
         Explainer(HandWrittenViT()).explain({"image": make_images(32, 32), "size": torch.ones(1)})
 
@@ -136,16 +142,6 @@ def test_embeddings_instead_of_ids():
     embeddings = model.get_input_embeddings()(inputs.pop("input_ids")).detach()
     by_embeddings = Explainer(model).explain({"inputs_embeds": embeddings, **inputs})
     assert torch.allclose(by_ids.scores, by_embeddings.scores)
-
-
-def test_many_classes_in_groups_are_as_good_as_all_at_once(monkeypatch):
-    model, pixels = HandWrittenViT(), make_images(32, 32)
-    together = Explainer(model).explain(pixels, classes=5, keep_evidence=True)
-    monkeypatch.setattr("whence.engine.eager._MAPS_AT_ONCE", 6)
-    grouped = Explainer(model).explain(pixels, classes=5, keep_evidence=True)
-    assert torch.allclose(grouped.scores, together.scores)
-    assert grouped.evidence.relevance[0].shape == (3, 5, 4, 17, 17)
-    assert torch.allclose(grouped.evidence.relevance[0], together.evidence.relevance[0])
 
 
 def test_stable_is_the_same_in_float32_and_float64_on_real_photos(data):
@@ -215,7 +211,7 @@ def test_decoders_that_classify_are_read_from_their_last_token(family, attention
         assert (result.scores[i, end + 1 :] == 0).all()
 
 
-def test_rules_that_change_nothing_are_told_of():
+def test_rules_that_change_nothing_warn():
     case = CASES["ViTForImageClassification-sdpa"]
     explainer = Explainer(build_model(case))
     with pytest.warns(UserWarning, match=r"'whence' propagates no relevance.*do: lrp, .*tiba"):
@@ -247,8 +243,30 @@ def test_padding_that_is_the_same_for_all_samples():
     explainer, ids = Explainer(MaskedOnce()), torch.arange(12).reshape(3, 4) % 9
     mask = torch.tensor([[1, 1, 1, 0]])
     for memory in (None, 1e-9):
-        asked = {"method": "input_x_gradient", "memory": memory}
-        once = explainer.explain({"input_ids": ids, "attention_mask": mask}, **asked)
+        request = {"method": "input_x_gradient", "memory": memory}
+        once = explainer.explain({"input_ids": ids, "attention_mask": mask}, **request)
         each = {"input_ids": ids, "attention_mask": mask.expand(3, -1)}
-        assert torch.allclose(once.scores, explainer.explain(each, **asked).scores, atol=1e-6)
+        assert torch.allclose(once.scores, explainer.explain(each, **request).scores, atol=1e-6)
         assert not once.scores[:, -1].any()
+
+
+def test_attention_maps_of_a_forward_pass():
+    case = CASES["ViTForImageClassification-sdpa"]
+    found = Explainer(build_model(case)).attention(case.inputs())
+    kept = Explainer(build_model(case)).explain(case.inputs(), keep_evidence=True).evidence
+    assert (found.grid, found.prefix, found.tokens) == ((4, 4), 1, None)
+    for ours, expected in zip(found.maps, kept.attention, strict=True):
+        assert torch.equal(ours, expected)
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_an_explainer_can_be_copied_and_sent_to_another_process(duplicate, programs):
+    case = CASES["ViTForImageClassification-sdpa"]
+    explainer = Explainer(build_model(case), compile=True)
+    expected = explainer.explain(case.inputs(), method="gae").scores
+    other = duplicate(explainer)
+    assert other.compiles
+    assert other.model is not explainer.model
+    found = other.explain(case.inputs(), method="gae").scores
+    assert torch.allclose(found, expected, rtol=1e-4, atol=1e-7)
+    assert len(programs) == 2

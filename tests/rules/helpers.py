@@ -10,10 +10,6 @@ from whence.tracing.ops.base import Operation
 RELEVANCE_SETS = ("stable", "reference", "paper")
 
 
-def double(*shape: int) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64)
-
-
 def propagate(
     rule_set: str | RuleSet, operation: Operation, *inputs: Tensor
 ) -> tuple[Tensor, list[Tensor]]:

@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from tests.rules.helpers import double, propagate
+from tests.rules.helpers import propagate
 from tests.tracing.helpers import record_inputs
+from tests.tracing.ops.helpers import double
 from whence import rules
 from whence.rules.attnlrp import ATTNLRP
 from whence.tracing.ops.base import Function

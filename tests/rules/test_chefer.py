@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.rules.helpers import divide_guarded, double, propagate
+from tests.rules.helpers import divide_guarded, propagate
+from tests.tracing.ops.helpers import double
 from whence import NoRuleError, rules
 from whence.tracing.ops.base import Add, Function, Shift
 from whence.tracing.ops.products import Convolution, Linear, MatMul

@@ -5,7 +5,8 @@ from functools import partial
 import pytest
 import torch
 
-from tests.rules.helpers import RELEVANCE_SETS, double, propagate
+from tests.rules.helpers import RELEVANCE_SETS, propagate
+from tests.tracing.ops.helpers import double
 from tests.zoo import CASES, build_model
 from whence import Explainer, NoRuleError, WhenceError, rules
 from whence.rules import RuleSet, batched_over_classes, ruleset

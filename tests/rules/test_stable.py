@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from tests.real import load_real_vit, read_photo
-from tests.rules.helpers import divide_guarded, double, propagate
+from tests.rules.helpers import divide_guarded, propagate
 from tests.tracing.helpers import predicted_classes, read_maps, record_inputs
+from tests.tracing.ops.helpers import double
 from tests.zoo import CASES, build_model
 from whence import rules
 from whence.rules import RuleSet

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.rules.helpers import RELEVANCE_SETS, divide_guarded, double, propagate
+from tests.rules.helpers import RELEVANCE_SETS, divide_guarded, propagate
 from tests.tracing.helpers import predicted_classes, read_maps, record_case
+from tests.tracing.ops.helpers import double
 from whence import rules
 from whence.tracing.ops.base import Guard
 from whence.tracing.ops.products import ConstantMatMul, Convolution, Linear, use_precision

@@ -6,7 +6,7 @@ from torch import nn
 
 from tests.engine.compiled.blocks import Block
 from whence.engine.compiled import program as compiling
-from whence.engine.compiled.program import Program
+from whence.engine.compiled.program import CudaGraph, Program
 
 
 @pytest.fixture(autouse=True)
@@ -54,3 +54,22 @@ def test_progress_is_told_of_each_region():
     program = Program(nn.Sequential(*(Block() for _ in range(4))), [x])
     program.compile(x, advance=told.append)
     assert told == [1] * program.region_count == [1] * 4
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+def test_a_cuda_graph_runs_on_other_values_and_reads_weights():
+    layer, x = nn.Linear(4, 3).cuda(), torch.randn(2, 4, device="cuda")
+
+    def compute(x):
+        with torch.no_grad():
+            return layer(x), x * 2
+
+    graph = CudaGraph(compute, [x])
+    first = graph(x)
+    for ours, expected in zip(graph(-x), compute(-x), strict=True):
+        assert torch.allclose(ours, expected)
+    with torch.no_grad():
+        layer.weight.mul_(-2)
+    for ours, expected in zip(graph(x), compute(x), strict=True):
+        assert torch.allclose(ours, expected)
+    assert torch.equal(first[1], x * 2)  # results are the caller's own

@@ -8,16 +8,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tests.tracing.helpers import read_maps, to_double
+from tests.tracing.ops.helpers import double
 from tests.zoo import CASES, build_model
 from whence import Explainer, rules
 from whence.tracing import record
 from whence.tracing.ops.attention import ChunkedAttention, masked_softmax
 
 BATCH, HEADS, TOKENS, WIDTH = 3, 2, 6, 8
-
-
-def double(*shape: int) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64)
 
 
 def test_rows_without_keys_are_zero_and_have_no_gradient():

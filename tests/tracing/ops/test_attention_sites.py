@@ -7,15 +7,12 @@ from torch.nn import functional as F
 
 from tests.tracing.attention_model import AttentionLayer, make_inputs
 from tests.tracing.helpers import read_maps
+from tests.tracing.ops.helpers import double
 from tests.zoo import HandWrittenBlock
 from whence import Explainer, WhenceError, rules
 from whence.tracing import record
 
 BATCH, HEADS, TOKENS, WIDTH = 3, 2, 6, 8
-
-
-def double(*shape: int) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64)
 
 
 class Folded(nn.Module):

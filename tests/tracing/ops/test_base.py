@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.tracing.ops.helpers import check_gradients, double
 from whence.tracing.ops.base import (
     Add,
     Function,
@@ -14,12 +15,7 @@ from whence.tracing.ops.base import (
     is_traced,
     shares_memory,
 )
-from whence.tracing.ops.products import ConstantMatMul, Convolution, Linear, MatMul
-
-
-def double(*shape: int) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64)
-
+from whence.tracing.ops.products import ConstantMatMul, Linear, MatMul
 
 OPERATIONS = {
     "add": (Add, lambda a, b: a + b, [(2, 3, 4), (2, 3, 4)]),
@@ -33,27 +29,13 @@ OPERATIONS = {
     ),
     "function": (lambda: Function("pass", torch.tanh, 0), torch.tanh, [(2, 3, 4)]),
     "function of two": (lambda: Function("product", torch.mul), torch.mul, [(2, 3), (2, 3)]),
-    "matmul": (MatMul, torch.matmul, [(2, 3, 4), (2, 4, 5)]),
-    "matmul with broadcasting": (MatMul, torch.matmul, [(2, 3, 4, 5), (2, 1, 5, 6)]),
 }
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_gradients_are_autograds(name):
     make, function, shapes = OPERATIONS[name]
-    inputs = [double(*shape).requires_grad_() for shape in shapes]
-    operation = make()
-    output = operation.forward(*(x.detach() for x in inputs))
-    expected = function(*inputs)
-    assert torch.allclose(output, expected)
-    seed = torch.randn_like(output)
-    gradients = torch.autograd.grad(expected, inputs, seed)
-    for found, wanted in zip(operation.gradient(seed), gradients, strict=True):
-        assert torch.allclose(found, wanted)
-    if operation.supports_classes:
-        seeds = torch.stack([seed, -2 * seed])
-        for found, wanted in zip(operation.gradient(seeds), gradients, strict=True):
-            assert torch.allclose(found, torch.stack([wanted, -2 * wanted]))
+    check_gradients(make(), function, *shapes)
 
 
 @pytest.mark.parametrize("dims", [1, 2])
@@ -70,15 +52,6 @@ def test_a_function_knows_how_many_dimensions_it_mixes(dims):
     unknown.forward(x)
     assert unknown.narrow_rows(-2, 1, 2) is None
     assert not unknown.supports_classes
-
-
-def test_inputs_that_are_not_wanted_are_left_out():
-    product = MatMul()
-    product.forward(double(2, 3, 4), double(2, 4, 5))
-    for wanted in ((True, False), (False, True)):
-        product.wanted = wanted
-        found = product.gradient(double(2, 3, 5))
-        assert tuple(value is not None for value in found) == wanted
 
 
 def test_a_released_operation_holds_no_tensors():
@@ -110,18 +83,6 @@ def test_what_is_kept_survives_overwriting():
             for value in vars(operation).values()
             if isinstance(value, Tensor)
         )
-
-
-def test_a_convolution_is_torchs():
-    x, weight, bias = double(2, 3, 6, 6), double(4, 3, 2, 2), double(4)
-    options = {"stride": [2, 2], "padding": [1, 1], "dilation": [1, 1], "groups": 1}
-    convolution = Convolution(weight, bias, **options)
-    leaf = x.clone().requires_grad_()
-    expected = torch.nn.functional.conv2d(leaf, weight, bias, **options)
-    assert torch.allclose(convolution.forward(x), expected)
-    seed = torch.randn_like(expected)
-    (gradient,) = torch.autograd.grad(expected, leaf, seed)
-    assert torch.allclose(convolution.gradient(seed)[0], gradient)
 
 
 def test_only_what_depends_on_the_input_is_traced():

@@ -1,14 +1,71 @@
-"""The precision of matrix products."""
+"""Matrix products and linear maps against torch, and the precision they are computed in."""
 
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from torch.nn import functional as F
 
+from tests.tracing.ops.helpers import check_gradients, double
 from tests.zoo import CASES, build_model
 from whence import Explainer, methods
 from whence.errors import WhenceError
-from whence.tracing.ops.products import is_reduced_precision, matmul, use_precision
+from whence.tracing.ops.products import (
+    ConstantMatMul,
+    Convolution,
+    Linear,
+    MatMul,
+    is_reduced_precision,
+    matmul,
+    use_precision,
+)
+
+WEIGHT, BIAS = double(4, 5), double(4)
+KERNEL = double(4, 3, 2, 2)
+CONVOLUTION = {"stride": [2, 2], "padding": [1, 1], "dilation": [1, 1], "groups": 1}
+SQUARES = double(3, 4, 4)
+OPERATIONS = {
+    "linear": (
+        lambda: Linear(WEIGHT, BIAS),
+        lambda x: F.linear(x, WEIGHT, BIAS),
+        [(2, 3, 5)],
+    ),
+    "convolution": (
+        lambda: Convolution(KERNEL, BIAS, **CONVOLUTION),
+        lambda x: F.conv2d(x, KERNEL, BIAS, **CONVOLUTION),
+        [(2, 3, 6, 6)],
+    ),
+    "constant on the right": (
+        lambda: ConstantMatMul(WEIGHT.mT, weight_first=False),
+        lambda x: x @ WEIGHT.mT,
+        [(2, 3, 5)],
+    ),
+    "constant on the left": (
+        lambda: ConstantMatMul(SQUARES, weight_first=True),
+        lambda x: SQUARES @ x,
+        [(2, 1, 4, 5)],
+    ),
+    "matmul": (MatMul, torch.matmul, [(2, 3, 4), (2, 4, 5)]),
+    "matmul with broadcasting": (MatMul, torch.matmul, [(2, 3, 4, 5), (2, 1, 5, 6)]),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_gradients_are_autograds(name):
+    make, function, shapes = OPERATIONS[name]
+    check_gradients(make(), function, *shapes)
+
+
+def test_inputs_that_are_not_wanted_are_left_out():
+    product = MatMul()
+    product.forward(double(2, 3, 4), double(2, 4, 5))
+    for wanted in ((True, False), (False, True)):
+        product.wanted = wanted
+        found = product.gradient(double(2, 3, 5))
+        assert tuple(value is not None for value in found) == wanted
+
+
+# Precision ---------------------------------------------------------------------------------------
 
 
 def test_products_are_rounded_and_nothing_else_is():
