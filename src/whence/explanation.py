@@ -41,17 +41,10 @@ class KeptEvidence:
 
     Attributes:
         pooling: (batch, tokens), weights of the rows that the classifier reads.
-        attention: The attention maps, (batch, heads, queries, keys).
-        gradient: Gradient of the class logit at the maps.
-        relevance: Relevance of the class at the maps.
-        inputs: The pixels, or the embeddings of tokens.
-        input_gradient: Gradient of the class logit at the inputs.
-        input_relevance: Relevance of the class at the inputs.
+        attention: The attention maps, (batch, heads, queries, keys), with gradient and relevance.
+        inputs: The pixels, or the embeddings of tokens, with gradient and relevance.
         hidden: The residual stream before each block and after the last, (batch, tokens, width).
-        hidden_gradient: Gradient of the class logit there.
-        hidden_relevance: Relevance of the class there.
         value_input: What the values of each attention are computed from.
-        value_input_gradient: Gradient of the class logit there.
     """
 
     pooling: Tensor

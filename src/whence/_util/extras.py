@@ -8,7 +8,7 @@ from typing import Any
 from whence.errors import WhenceError
 
 
-def needed(module: str, package: str, extra: str = "methods") -> Any:
+def import_extra(module: str, package: str, extra: str = "methods") -> Any:
     """Import a module of an optional library.
 
     Args:

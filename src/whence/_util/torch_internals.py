@@ -79,21 +79,6 @@ def saved_sizes(node: Node) -> torch.Size:
     return torch.Size(_saved_sizes(node))
 
 
-def saved_dim(node: Node) -> int:
-    """Return the dimension of a selection or a slice, negative if counted from the end."""
-    return _to_signed(_saved_dim(node))
-
-
-def saved_index(node: Node) -> int:
-    """Return the index of a selection, negative if counted from the end."""
-    return _to_signed(_saved_index(node))
-
-
-def saved_start(node: Node) -> int:
-    """Return where a slice starts, negative if counted from the end."""
-    return _to_signed(_saved_start(node))
-
-
 def saved_transposed_dims(node: Node) -> tuple[int, int]:
     """Return the two dimensions that a transposition swapped."""
     first, second = _saved_two_dims(node)
@@ -105,9 +90,19 @@ def saved_permutation(node: Node) -> list[int]:
     return [_to_signed(dim) for dim in _saved_dims(node)]
 
 
+def _get_signed(name: str) -> Callable[[Node], int]:
+    return lambda node: _to_signed(getattr(node, name))
+
+
 def _to_signed(number: int) -> int:
     """Return a signed number that autograd saved as an unsigned one of 64 bits."""
     return number - 2**64 if number >= 2**63 else number
+
+
+# Of a selection or a slice: its dimension, its index, where it starts; negative from the end.
+saved_dim = _get_signed("_saved_dim")
+saved_index = _get_signed("_saved_index")
+saved_start = _get_signed("_saved_start")
 
 
 def run_node(node: Node, gradients: Sequence[Tensor | None]) -> Sequence[Tensor | None]:

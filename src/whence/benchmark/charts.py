@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from whence._util.extras import needed
+from whence._util.extras import import_extra
 from whence._util.text import to_printable
 from whence.benchmark.columns import Columns
 from whence.benchmark.protocols.base import Curve
@@ -53,7 +53,7 @@ def draw_chart(curves: Sequence[Curve], results: Mapping[str, Columns], title: s
     rows, keys = math.ceil(len(panels) / columns), math.ceil(len(results) / (3 * columns))
     height = rows * _PANEL[1] + keys * _LEGEND + 0.4
     # A figure of its own, without pyplot: no global state, and the Agg backend for PNG.
-    figure = needed("matplotlib.figure", "matplotlib", "benchmark").Figure(
+    figure = import_extra("matplotlib.figure", "matplotlib", "benchmark").Figure(
         (columns * _PANEL[0], height), layout="constrained"
     )
     styles = {

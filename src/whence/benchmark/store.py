@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from whence._util.extras import needed
+from whence._util.extras import import_extra
 from whence._util.files import exists, is_file, write_atomically
 from whence._util.fingerprint import hash_texts
 from whence.benchmark.columns import Columns, concatenate_columns, to_columns
@@ -39,8 +39,8 @@ class ResultStore:
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, object]) -> None:
-        self._parquet = needed("pyarrow.parquet", "pyarrow", "benchmark")
-        self._arrow = needed("pyarrow", "pyarrow", "benchmark")
+        self._parquet = import_extra("pyarrow.parquet", "pyarrow", "benchmark")
+        self._arrow = import_extra("pyarrow", "pyarrow", "benchmark")
         self.folder = folder
         self.settings = json.loads(json.dumps(settings))
         self.set_aside: list[str] = []

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from whence._util.extras import needed
+from whence._util.extras import import_extra
 from whence.errors import WhenceError
 
 EPILOG = """[bold]Examples[/bold]
@@ -70,7 +70,7 @@ def serve(
     It listens on this machine only, unless --host says otherwise, and sends nothing anywhere.
     """
     login = _parse_login(host, auth, no_auth)
-    needed("gradio", "gradio", "web")
+    import_extra("gradio", "gradio", "web")
     typer.echo("Loading…", err=True)
     from whence.web.server import ServerOptions, serve_page
     from whence.web.service import ExplanationService

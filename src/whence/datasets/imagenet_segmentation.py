@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from whence._util.extras import needed
+from whence._util.extras import import_extra
 from whence._util.files import is_file
 from whence.datasets.base import Dataset, Label, Sample
 from whence.datasets.classes import ClassIndex
@@ -39,7 +39,7 @@ def open_dataset(path: Path, split: str | None) -> Dataset:
     file = path if is_file(path) else path / FILE
     if not is_file(file):
         raise WhenceError(f"There is no '{FILE}' in '{path}'.")
-    h5py = needed("h5py", "h5py", "benchmark")
+    h5py = import_extra("h5py", "h5py", "benchmark")
     try:
         with h5py.File(file, "r") as opened:
             photos, masks = (opened[f"value/{part}"].shape for part in ("img", "gt"))
@@ -76,7 +76,7 @@ class SegmentationRecord:
 
     def read_sample(self, name: str) -> Sample:
         """Read the photo and its mask."""
-        h5py = needed("h5py", "h5py", "benchmark")
+        h5py = import_extra("h5py", "h5py", "benchmark")
         try:
             # Opened each time: an open file can be shared with no other process.
             with h5py.File(self.file, "r") as opened:

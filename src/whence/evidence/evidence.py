@@ -54,17 +54,16 @@ class Evidence:
         trace: The recorded forward pass.
         classes: (batch, n) class indices.
         layout: Where tokens stand on the input.
-        needs: Which of `KINDS` the method declared. All gradients that are declared come from one
-            backward pass, and all relevances from another.
+        needs: Which of `KINDS` the method declared. One backward pass gives all declared gradients,
+            another all relevances.
         rules: The rules for relevance.
         gradient_rules: How gradients are read; None for plain ones.
         padding: (batch, tokens), true where a token is padding; None if there is none.
         special: (batch, tokens), true where a token belongs to no word; None if that is not known.
         multi_label: Whether several classes can hold at once.
-        class_specific: Whether rows are pooled as each class weighs them. Otherwise all are pooled
-            as the predicted class does, so that what is read of them is the same for every class.
+        class_specific: Whether rows are pooled as each class weighs them, or as the predicted does.
         first_site: Maps of earlier sites are not read; negative counts from the end.
-        streamed: Whether maps are read only as `fuse_heads` asks for them, one site at a time.
+        streamed: Whether maps are read one site at a time, by `fuse_heads` alone.
         release: Whether to free what has been read then, so that the trace is of no more use.
         make_forwards: Makes what runs the model again.
         details: What a method has to tell beside its scores, as JSON: for each sample and each
@@ -119,9 +118,7 @@ class Evidence:
         elif self.class_specific and "gradient" in self.needs:
             parts = [self.gradient[-1]]
         else:
-            read = self.classes
-            if not self.class_specific:
-                read = self.logits.argmax(1, keepdim=True)
+            read = self.classes if self.class_specific else self.logits.argmax(1, keepdim=True)
             last = self.trace.sites[-1:]
             plain = {"gradient": None}
             chunks = next(iterate_sites(self.trace, last, plain, read, plain, release=False))
@@ -218,13 +215,7 @@ class Evidence:
         gradient_rules: RuleSet | None = None,
         class_specific: bool = True,
     ) -> Evidence:
-        """Evidence of other kinds, of the same trace and classes.
-
-        Args:
-            needs: Which of `KINDS`; further forward passes only if this evidence has them.
-            gradient_rules: How gradients are read; None for plain ones.
-            class_specific: Whether rows are pooled for each class.
-        """
+        """Evidence of other kinds, of the same trace and classes."""
         return Evidence(
             self.trace,
             self.classes,
@@ -247,8 +238,7 @@ class Evidence:
     ) -> Iterator[Tensor]:
         """A matrix (..., queries, keys) for each site, from the last to a first one.
 
-        Methods that are `streamed` can ask for this once. Each site is freed before the next is
-        read, and the heads of long sequences come one after the other.
+        Methods that are `streamed` can ask for this once: each site is freed before the next.
 
         Args:
             weigh: Makes maps (..., heads, queries, keys) of the readings of some heads of a site.

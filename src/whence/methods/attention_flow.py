@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import override
 
-from whence._util.extras import needed
+from whence._util.extras import import_extra
 from whence._util.progress import bar
 from whence.errors import WhenceError
 from whence.evidence import Evidence
@@ -143,8 +143,8 @@ class _Network:
         inner = [layer[edge] for layer, edge in zip(capacities, edges, strict=True)]
         self._size = np.concatenate([*inner, np.zeros(len(self._above))])
         self._whole = (self._size * _UNIT).astype(np.int32)
-        self._graph = needed("scipy.sparse.csgraph", "scipy")
-        self._matrix = needed("scipy.sparse", "scipy").csr_matrix
+        self._graph = import_extra("scipy.sparse.csgraph", "scipy")
+        self._matrix = import_extra("scipy.sparse", "scipy").csr_matrix
         # Edges are sorted by their start, so rows are slices of them.
         self._rows = np.searchsorted(self._start, np.arange(self._sink + 2)).astype(np.int32)
         self._columns = self._end.astype(np.int32)

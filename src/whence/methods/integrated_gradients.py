@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from whence._util.extras import needed
+from whence._util.extras import import_extra
 from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
@@ -65,7 +65,7 @@ class IntegratedGradients(Method):
 
     @override
     def __call__(self, evidence: Evidence) -> Tensor:
-        captum = needed("captum.attr", "captum")
+        captum = import_extra("captum.attr", "captum")
         method = captum.IntegratedGradients(evidence.forwards.as_function(self.gradient_rules))
         samples = torch.arange(evidence.batch, device=evidence.inputs.device)
         attributions = [

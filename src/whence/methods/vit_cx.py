@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from typing_extensions import override
 
-from whence._util.extras import needed
+from whence._util.extras import import_extra
 from whence._util.progress import bar
 from whence._util.random import SeededRandom
 from whence.errors import WhenceError
@@ -143,7 +143,7 @@ def _cluster(vectors: Tensor, distance: float) -> Tensor:
     """Cluster vectors; return each one's cluster, numbered by first appearance."""
     if len(vectors) < 2:
         return torch.zeros(len(vectors), dtype=torch.long, device=vectors.device)
-    clustering = needed("sklearn.cluster", "scikit-learn").AgglomerativeClustering(
+    clustering = import_extra("sklearn.cluster", "scikit-learn").AgglomerativeClustering(
         n_clusters=None, distance_threshold=distance, metric="precomputed", linkage="complete"
     )
     directions = F.normalize(vectors, dim=1)

@@ -11,7 +11,7 @@ from typing import TypedDict
 import numpy as np
 from torch import Tensor
 
-from whence._util.extras import needed
+from whence._util.extras import import_extra
 from whence.errors import WhenceError
 
 KS = (10, 20, 30, 40, 50, 60, 70, 80)
@@ -144,7 +144,7 @@ def _precision_recall_areas(scores: np.ndarray, truth: np.ndarray) -> tuple[floa
     """AUPRC and average precision."""
     if not truth.any():
         return 0.0, 0.0
-    metrics = needed("sklearn.metrics", "scikit-learn", "benchmark")
+    metrics = import_extra("sklearn.metrics", "scikit-learn", "benchmark")
     precision, recall, _ = metrics.precision_recall_curve(truth, scores)
     average = metrics.average_precision_score(truth, scores)
     return float(metrics.auc(recall, precision)), float(average)

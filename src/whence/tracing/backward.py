@@ -66,19 +66,16 @@ def propagate_backward(
     several: bool = False,
     release: bool = False,
 ) -> Iterator[tuple[int, list[Tensor]]]:
-    """Go backward from the logits, and hand over values at places of the graph as they are known.
+    """Go backward from the logits, and hand over values at places of the graph as they are met.
 
     Args:
         logits: Where to begin.
         seed: The value at the logits, in their shape.
         rules: How values pass operations, one for each value; None for plain gradients.
-        at: Where values are wanted. They come in the order in which they are met.
+        at: Where values are wanted.
         batch: Number of samples.
         several: Whether the seed has a first dimension of classes, which all values then have.
         release: Whether operations free their tensors once they have been passed.
-
-    Yields:
-        The number of a place, and its values.
     """
     if logits.grad_fn is None:
         raise ValueError("The logits belong to no graph.")

@@ -224,15 +224,7 @@ def read_places(
     inputs: Sequence[Tensor],
     tokens: Mapping[str, Sequence[tuple[Tensor, GradientEdge]]],
 ) -> tuple[list[Tensor], list[Tensor], dict[str, list[Tensor]]]:
-    """Gradient or relevance at several kinds of places, in one backward pass.
-
-    Args:
-        trace: The recorded forward pass.
-        classes: (batch, n) class indices.
-        rules: How values pass operations; None for plain gradients.
-        sites: Attention sites.
-        inputs: Leaves of the graph.
-        tokens: Tensors whose rows are tokens, and where they are in the graph.
+    """Gradient or relevance at attention sites, leaves and rows of tokens, in one backward pass.
 
     Returns:
         By heads at every site of the trace, empty where it was not asked for; at the inputs; and by
@@ -261,16 +253,7 @@ def iterate_sites(
     *,
     release: bool,
 ) -> Iterator[HeadChunks]:
-    """The attention maps from the last to the first, with what is read there.
-
-    Args:
-        trace: The recorded forward pass.
-        sites: The sites, nearest the input first.
-        kinds: Which of attention, gradient and relevance.
-        classes: (batch, n) class indices.
-        rules: How gradient and relevance pass operations.
-        release: Whether to free what has been passed.
-    """
+    """The attention maps from the last to the first, with the kinds of values read there."""
     sites = sites[::-1]
     wanted = [kind for kind in rules if kind in kinds]
     values = trace.iterate_backward(

@@ -190,6 +190,7 @@ class Add(Operation):
     """c = a + b, both terms depending on the input; `scale` multiplies b (-1 for a difference)."""
 
     kind = "add"
+    supports_classes = True
     a: Tensor
     b: Tensor
 
@@ -205,11 +206,6 @@ class Add(Operation):
         self.b = b.detach() if self.scale == 1 else b.detach() * self.scale
         self.output = a + self.b
         return self.output
-
-    @property
-    @override
-    def supports_classes(self) -> bool:
-        return True
 
     def sum_to_shapes(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         """Undo broadcasting, by summing."""
@@ -237,6 +233,7 @@ class Shift(Operation):
     """
 
     kind = "shift"
+    supports_classes = True
     x: Tensor
 
     def __init__(self, constant: Tensor, name: str = "", where: str = "") -> None:
@@ -248,11 +245,6 @@ class Shift(Operation):
         self.x = inputs[0].detach()
         self.output = inputs[0] + self.constant
         return self.output
-
-    @property
-    @override
-    def supports_classes(self) -> bool:
-        return True
 
     @override
     def gradient(self, output: Tensor) -> Values:
