@@ -50,10 +50,10 @@ def test_one_value_may_be_returned_twice():
 
 
 def test_progress_is_told_of_each_region():
-    x, told = torch.randn(3, 6), []
+    x, steps = torch.randn(3, 6), []
     program = Program(nn.Sequential(*(Block() for _ in range(4))), [x])
-    program.compile(x, advance=told.append)
-    assert told == [1] * program.region_count == [1] * 4
+    program.compile(x, advance=steps.append)
+    assert steps == [1] * program.region_count == [1] * 4
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
