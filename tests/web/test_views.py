@@ -42,4 +42,7 @@ def test_results(service, prediction):
 
 
 def test_notes():
-    assert views.render_note("a\x1b[31m <b>") == '<p class="whence note">a\ufffd[31m &lt;b&gt;</p>'
+    assert (
+        views.render_fragment("note", "a\x1b[31m <b>")
+        == '<p class="whence note">a\ufffd[31m &lt;b&gt;</p>'
+    )

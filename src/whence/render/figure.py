@@ -12,15 +12,7 @@ from PIL import Image
 from whence._util.text import to_printable
 from whence.errors import WhenceError
 from whence.render.colors import Colormap, Theme, get_colormap, get_theme
-from whence.render.drawing import (
-    Figure,
-    Picture,
-    Rectangle,
-    Shape,
-    TextLine,
-    measure_text,
-    shorten,
-)
+from whence.render.drawing import Figure, Picture, Rectangle, Shape, TextLine, measure_text, shorten
 from whence.render.overlay import (
     blend_at_size,
     check_opacity,

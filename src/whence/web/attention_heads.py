@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from torch import Tensor
 
 from whence._util.text import to_printable
 from whence.errors import WhenceError
@@ -15,40 +14,27 @@ from whence.render.colors import Floats, lab_to_srgb, lch_to_lab, to_bytes, to_h
 
 @dataclass(frozen=True)
 class HeadAttention:
-    """The attention of one token of one input.
+    """The attention of one token to each patch or token of one input."""
 
-    Attributes:
-        names: A name for each token.
-        token: The token that attends.
-        weights: For each layer (heads, units): the attention of the token to each patch or token of
-            the input.
-        layers: The number of each of these layers, counted from 0.
-        grid: Rows and columns of patches; None for a text.
-    """
-
-    names: list[str]
-    token: int
-    weights: list[Floats]
-    layers: list[int]
-    grid: tuple[int, int] | None
+    names: list[str]  # of all tokens
+    token: int  # the one that attends
+    weights: list[Floats]  # of each layer, (heads, units)
+    layers: list[int]  # the number of each of these layers, counted from 0
+    grid: tuple[int, int] | None  # rows and columns of patches; None for a text
 
 
 def compute_head_attention(
     loaded: LoadedModel, prepared: PreparedBatch, token: int
 ) -> HeadAttention:
-    """Compute the attention of one token in all heads.
-
-    Raises:
-        WhenceError: There is no such token, or the model has no attention that can be traced.
-    """
+    """Compute the attention of one token in all heads of all layers."""
     attention = loaded.explainer.attention(prepared.inputs)
     tokens, grid = attention.maps[0].shape[-1], attention.grid
     if not 0 <= token < tokens:
         raise WhenceError(f"There is no token {token}; they are 0 to {tokens - 1}.")
     prefix = attention.prefix if grid else 0
     # Cross-attention, of a decoder to its encoder, has no position on the one input.
-    weights = {
-        layer: _to_array(heads[0, :, token, prefix:])
+    weights: dict[int, Floats] = {
+        layer: heads[0, :, token, prefix:].detach().double().cpu().numpy()
         for layer, heads in enumerate(attention.maps)
         if heads.shape[-2:] == (tokens, tokens)
     }
@@ -65,11 +51,6 @@ def pick_distinct_colors(count: int) -> list[str]:
     hues = np.arange(count) * 360 / count + 30
     lch = np.stack([np.full(count, 0.64), np.full(count, 0.15), hues], -1)
     return [to_hex(color) for color in to_bytes(lab_to_srgb(lch_to_lab(lch)))]
-
-
-def _to_array(values: Tensor) -> Floats:
-    array: Floats = values.detach().double().cpu().numpy()
-    return array
 
 
 def _name_patches(grid: tuple[int, int], prefix: int) -> list[str]:

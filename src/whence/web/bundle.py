@@ -27,16 +27,11 @@ from PIL import Image
 from whence import methods, render
 from whence.errors import WhenceError
 from whence.explanation import Explanation
+from whence.render.drawing import encode_png
 from whence.version import __version__
 from whence.web.bundle_checks import check_explanations
-from whence.web.limits import (
-    MAX_CLASSES,
-    MAX_METHODS,
-    MAX_PHOTO_BYTES,
-    MAX_UPLOAD_BYTES,
-    MEBIBYTE,
-)
-from whence.web.validation import FORMATS, PageInput, UploadedPhoto, check_text, decode_photo
+from whence.web.limits import MAX_CLASSES, MAX_METHODS, MAX_PHOTO_BYTES, MAX_UPLOAD_BYTES, MEBIBYTE
+from whence.web.validation import FORMATS, PageInput, check_size, check_text, decode_photo
 
 _FORMAT = "whence page 1"
 _MAX_SETTINGS_BYTES = MEBIBYTE // 8
@@ -54,19 +49,12 @@ _ALLOWED_COMPRESSION = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 @dataclass(frozen=True)
 class Bundle:
-    """An input with its explanations.
+    """An input with its explanations."""
 
-    Attributes:
-        model: The name of the model on the page.
-        page_input: The photo or text.
-        photo: The part of a photo that the model saw; None for a text.
-        explanations: By method, all of the same classes.
-    """
-
-    model: str
+    model: str  # the name on the page
     page_input: PageInput
-    photo: Image.Image | None
-    explanations: dict[str, Explanation]
+    photo: Image.Image | None  # the part of a photo that the model saw; None for a text
+    explanations: dict[str, Explanation]  # by method, all of the same classes
 
     @property
     def classes(self) -> list[int]:
@@ -82,7 +70,7 @@ class Bundle:
             "format": _FORMAT,
             "whence": __version__,
             "model": self.model,
-            "input": _name_input(self.page_input),
+            "input": f"input.{self.page_input.extension}",
             "classes": [
                 {"index": index, "name": one.name, "probability": one.probability}
                 for index, one in classes
@@ -101,11 +89,9 @@ def pack_bundle(bundle: Bundle) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr("settings.json", json.dumps(bundle.settings, indent=1))
-        what = bundle.page_input
-        content = what.content if isinstance(what, UploadedPhoto) else what.text.encode()
-        file.writestr(_name_input(what), content)
+        file.writestr(f"input.{bundle.page_input.extension}", bundle.page_input.content)
         if bundle.photo is not None:
-            file.writestr("shown.png", _to_png(bundle.photo))
+            file.writestr("shown.png", encode_png(bundle.photo))
         for method, explanation in bundle.explanations.items():
             file.writestr(f"{method}.safetensors", _to_safetensors(explanation))
             for name, picture in _draw(method, explanation, bundle.photo).items():
@@ -114,15 +100,8 @@ def pack_bundle(bundle: Bundle) -> bytes:
 
 
 def unpack_bundle(content: bytes) -> Bundle:
-    """Read a zip file that `pack_bundle` wrote.
-
-    Raises:
-        WhenceError: It is no such file, is damaged, or holds more than the page would have saved.
-    """
-    if len(content) > MAX_UPLOAD_BYTES:
-        raise WhenceError(
-            f"A bundle may have {MAX_UPLOAD_BYTES // MEBIBYTE} MiB; this one is larger."
-        )
+    """Read a zip file that `pack_bundle` wrote, or refuse one that it could not have written."""
+    check_size("bundle", content, MAX_UPLOAD_BYTES)
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as file:
             if len(file.infolist()) > _MAX_MEMBERS:
@@ -145,10 +124,9 @@ def _read_bundle(file: zipfile.ZipFile) -> Bundle:
         methods.get(name)
     page_input = _read_input(file, str(settings["input"]))
     explanations = {name: _read_explanation(file, name) for name in names}
-    is_photo = isinstance(page_input, UploadedPhoto)
-    check_explanations(explanations, is_photo)
+    check_explanations(explanations, page_input.kind)
     photo = None
-    if is_photo:
+    if page_input.kind == "image":
         photo = decode_photo(_read_member(file, "shown.png", MAX_PHOTO_BYTES)).image
     return Bundle(str(settings["model"])[:200], page_input, photo, explanations)
 
@@ -183,10 +161,6 @@ def _read_explanation(file: zipfile.ZipFile, method: str) -> Explanation:
             raise WhenceError("An explanation in the bundle is damaged.") from None
 
 
-def _name_input(page_input: PageInput) -> str:
-    return f"input.{page_input.extension}" if isinstance(page_input, UploadedPhoto) else "input.txt"
-
-
 def _to_safetensors(explanation: Explanation) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "explanation.safetensors"
@@ -200,12 +174,6 @@ def _draw(method: str, explanation: Explanation, photo: Image.Image | None) -> d
         return {f"{method}.html": render.format_text_page(explanation, title=method).encode()}
     heatmaps = explanation.scores[0].reshape(-1, *(explanation.grid or (1, 1)))
     return {
-        f"{method}-{index}.png": _to_png(render.overlay(photo, scores))
+        f"{method}-{index}.png": encode_png(render.overlay(photo, scores))
         for index, scores in zip(explanation.target[0].tolist(), heatmaps, strict=True)
     }
-
-
-def _to_png(image: Image.Image) -> bytes:
-    out = io.BytesIO()
-    image.save(out, "PNG")
-    return out.getvalue()

@@ -8,22 +8,19 @@ import torch
 
 from whence.errors import WhenceError
 from whence.explanation import Explanation
+from whence.inputs.sources import Kind
 from whence.web.limits import MAX_CLASSES
 
 
-def check_explanations(explanations: dict[str, Explanation], is_photo: bool) -> None:
-    """Check explanations by method: shapes, classes, numbers and names.
-
-    Raises:
-        WhenceError: One of them does not fit.
-    """
+def check_explanations(explanations: dict[str, Explanation], kind: Kind) -> None:
+    """Check explanations by method: shapes, classes, numbers and names."""
     first = next(iter(explanations.values()))
     for name, one in explanations.items():
         fits = (
             one.method == name
             and _has_right_tensors(one)
             and torch.equal(one.target, first.target)
-            and (_has_grid(one) if is_photo else _has_tokens(one))
+            and (_has_grid(one) if kind == "image" else _has_tokens(one))
             and _has_class_names(one)
         )
         if not fits:

@@ -29,17 +29,10 @@ def connect(
     outputs: Sequence[Component],
     api_name: str | None = None,
 ) -> None:
-    """Call a handler on an event, with values exactly as the browser sent them.
+    """Call a handler with the values of inputs on an event such as ``button.click``.
 
     Handlers check all values themselves, so Gradio does not preprocess them. One event is handled
-    at a time, as it keeps all cores busy by itself.
-
-    Args:
-        event: An event of a component, such as ``button.click``.
-        handler: Takes the values of the inputs, returns those of the outputs.
-        inputs: Components whose values the handler takes.
-        outputs: Components whose values it returns.
-        api_name: The name under which programs may call it; None if they may not.
+    at a time, as it keeps all cores busy by itself. Programs may call it if it has an `api_name`.
     """
     event(
         _run_in_worker(handler),
@@ -66,9 +59,7 @@ def _run_in_worker(handler: Callable[P, R]) -> Callable[P, R]:
             raise gr.Error(str(error), print_exception=False) from None
         except Exception:
             _log.exception("A request failed")
-            raise gr.Error(
-                "This could not be computed; the log of the server tells why.",
-                print_exception=False,
-            ) from None
+            sentence = "This could not be computed; the log of the server tells why."
+            raise gr.Error(sentence, print_exception=False) from None
 
     return run

@@ -16,13 +16,7 @@ from whence.web.bundle import Bundle, pack_bundle, unpack_bundle
 from whence.web.limits import MAX_PHOTO_BYTES, MAX_UPLOAD_BYTES
 from whence.web.service import ExplanationService, MethodResult, get_explanations
 from whence.web.uploads import UploadFolder
-from whence.web.validation import (
-    PageInput,
-    SubmittedText,
-    UploadedPhoto,
-    check_text,
-    decode_photo,
-)
+from whence.web.validation import PageInput, check_text, decode_photo
 
 # This many of the most probable classes are explained if none are chosen.
 _DEFAULT_CLASSES = 2
@@ -34,11 +28,6 @@ class TabHandlers:
 
     Arguments are the values of components: `model` is a name, `value` a text or an uploaded file,
     `classes` and `names` are the chosen classes and methods. Any of them may be forged.
-
-    Args:
-        service: Computes predictions and explanations.
-        uploads: The files that visitors uploaded.
-        kind: The kind of input.
     """
 
     def __init__(self, service: ExplanationService, uploads: UploadFolder, kind: Kind) -> None:
@@ -50,9 +39,10 @@ class TabHandlers:
         """Probabilities, the explained classes, and their explanations by each method."""
         prediction = self.service.predict(model, self._read_input(value))
         indices = prediction.resolve_classes(classes, _DEFAULT_CLASSES)
-        results = self.service.explain(prediction, indices, names)
+        html = views.render_results(
+            self.service.explain(prediction, indices, names), prediction.photo
+        )
         update = gr.update(choices=self.list_classes(model), value=indices)
-        html = views.render_results(results, prediction.photo)
         return views.render_probabilities(prediction), update, html
 
     def explain_new(self, model: str, value: object, names: object) -> tuple[object, ...]:
@@ -93,9 +83,8 @@ class TabHandlers:
     def show_heads(self, model: str, value: object, token: object) -> tuple[object, str]:
         """The tokens that can be chosen, and the attention of one in all heads."""
         prediction = self.service.predict(model, self._read_input(value))
-        attention = compute_head_attention(
-            prediction.loaded, prediction.prepared, _parse_token(token)
-        )
+        number = _parse_token(token)
+        attention = compute_head_attention(prediction.loaded, prediction.prepared, number)
         choices = [(f"{number}: {name}", number) for number, name in enumerate(attention.names)]
         update = gr.update(choices=choices, value=attention.token)
         return update, views.render_heads(attention, prediction.photo)
@@ -114,18 +103,18 @@ class TabHandlers:
         if not value:
             raise WhenceError("Choose a bundle first.")
         bundle = unpack_bundle(self.uploads.read(_get_path(value), MAX_UPLOAD_BYTES))
-        is_photo = isinstance(bundle.page_input, UploadedPhoto)
-        if is_photo != (self.kind == "image"):
+        if bundle.page_input.kind != self.kind:
             raise WhenceError("This bundle holds another kind of input: open it on the other tab.")
         model, note = bundle.model, ""
         classes = gr.update(choices=self.list_classes(model), value=bundle.classes)
         if bundle.model not in self.service.list_models(self.kind):
             model, classes = gr.skip(), gr.update(value=[])
-            note = views.render_note(f"Made with the model {bundle.model}, not offered here.")
+            note = views.render_fragment(
+                "note", f"Made with the model {bundle.model}, not offered here."
+            )
         results = [MethodResult(name, one) for name, one in bundle.explanations.items()]
         html = views.render_results(results, bundle.photo)
-        names = list(bundle.explanations)
-        shown = self._show_input(bundle.page_input)
+        shown, names = self._show_input(bundle.page_input), list(bundle.explanations)
         return shown, model, classes, names, note, html, *_clear_details()
 
     def list_classes(self, model: str) -> list[tuple[str, int]]:
@@ -138,7 +127,7 @@ class TabHandlers:
 
     def _show_input(self, page_input: PageInput) -> str:
         """The value of the component that holds the input: a text, or the path of a photo."""
-        if isinstance(page_input, SubmittedText):
+        if self.kind == "text":
             return page_input.text
         return self.uploads.store(f"photo.{page_input.extension}", page_input.content)
 

@@ -20,6 +20,7 @@ from whence.web.service import ExplanationService, list_methods
 from whence.web.uploads import UploadFolder
 from whence.web.validation import FORMATS
 
+_TABS: dict[str, Kind] = {"Photo": "image", "Text": "text"}
 _SAMPLES: dict[Kind, dict[str, Path | str]] = {
     "image": {"Use the sample photo": PHOTO},
     "text": {f"Sample {n}": sentence for n, sentence in enumerate(SENTENCES, 1)},
@@ -31,12 +32,11 @@ def build_page(service: ExplanationService, uploads: UploadFolder) -> gr.Blocks:
     # Gradio deletes uploads an hour later.
     page = gr.Blocks(title="whence", analytics_enabled=False, delete_cache=(600, 3600))
     with page:
-        gr.HTML(views.render_heading())
+        gr.HTML(views.render_fragment("heading"))
         with gr.Tabs():
-            with gr.Tab("Photo"):
-                _Tab(TabHandlers(service, uploads, "image"))
-            with gr.Tab("Text"):
-                _Tab(TabHandlers(service, uploads, "text"))
+            for title, kind in _TABS.items():
+                with gr.Tab(title):
+                    _Tab(TabHandlers(service, uploads, kind))
     return page
 
 
@@ -74,25 +74,21 @@ class _Tab:
         models = self.handlers.service.list_models(self.handlers.kind)
         self.model = gr.Dropdown(models, value=models[0], label="Model", filterable=False)
         self.probabilities = gr.HTML(apply_default_css=False)
+        label = f"Classes (up to {MAX_CLASSES}; the most probable if none)"
+        classes = self.handlers.list_classes(models[0])
         self.classes = gr.Dropdown(
-            self.handlers.list_classes(models[0]),
-            value=[],
-            multiselect=True,
-            max_choices=MAX_CLASSES,
-            label=f"Classes (up to {MAX_CLASSES}; the most probable if none)",
+            classes, value=[], multiselect=True, max_choices=MAX_CLASSES, label=label
         )
+        label = f"Methods (up to {MAX_METHODS})"
+        names = list_methods(self.handlers.kind)
         self.methods = gr.Dropdown(
-            list_methods(self.handlers.kind),
-            value=[METHOD],
-            multiselect=True,
-            max_choices=MAX_METHODS,
-            label=f"Methods (up to {MAX_METHODS})",
+            names, value=[METHOD], multiselect=True, max_choices=MAX_METHODS, label=label
         )
         self.button = gr.Button("Explain", variant="primary")
 
     def _add_faithfulness(self, request: Sequence[Component]) -> list[Component]:
         with gr.Accordion("Is it faithful?", open=False):
-            gr.HTML(views.render_about_faithfulness(), apply_default_css=False)
+            gr.HTML(views.render_fragment("about_faithfulness"), apply_default_css=False)
             button = gr.Button("Remove parts, and watch the class")
             curves = gr.HTML(apply_default_css=False)
             name = f"faithful_{self.handlers.kind}"
@@ -124,12 +120,9 @@ class _Tab:
 
 def _add_photo() -> tuple[Component, Callable[..., object]]:
     """Add the field for a photo; returns it and the event of a new photo."""
+    label = f"Photo ({', '.join(FORMATS)})"
     photo = gr.Image(
-        label=f"Photo ({', '.join(FORMATS)})",
-        sources=["upload", "clipboard"],
-        type="filepath",
-        height=320,
-        buttons=[],
+        label=label, sources=["upload", "clipboard"], type="filepath", height=320, buttons=[]
     )
     return photo, photo.input
 

@@ -54,17 +54,12 @@ class RequestRefusedError(Exception):
 class RequestFilter:
     """ASGI middleware that lets through only the requests that the page needs.
 
-    Args:
-        app: The application behind the filter.
-        hosts: Host names to answer to, without port; any if empty. A page on loopback must not
-            answer to the name of a stranger's site.
-        uploads: The only files that a request may name.
+    It answers to `hosts`, names without port, or to any if there are none: a page on loopback must
+    not answer to the name of a stranger's site.
     """
 
     def __init__(self, app: App, hosts: tuple[str, ...], uploads: UploadFolder) -> None:
-        self.app = app
-        self.hosts = hosts
-        self.uploads = uploads
+        self.app, self.hosts, self.uploads = app, hosts, uploads
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -79,33 +74,28 @@ class RequestFilter:
                     await _send_refusal(send, error.status, str(error))
 
     async def _check(self, scope: Message, receive: Receive) -> tuple[Message, Receive]:
-        """Check a request, and return it as Gradio may read it.
-
-        Raises:
-            RequestRefusedError: It is refused.
-        """
+        """Check a request, and return it as Gradio may read it."""
         headers, path = {name.lower(): value for name, value in scope["headers"]}, scope["path"]
-        if self.hosts and _read_host(headers.get(b"host", b"")) not in self.hosts:
+        host = re.sub(r":\d+$", "", headers.get(b"host", b"").decode("latin-1")).lower()
+        if self.hosts and host not in self.hosts:
             raise RequestRefusedError(421, "This page is not served under that name.")
         if not _ALLOWED_PATHS.fullmatch(path):
             raise RequestRefusedError(404, "There is nothing here.")
         max_bytes = MAX_UPLOAD_BYTES + _FORM_BYTES if path == _UPLOAD_PATH else MAX_BODY_BYTES
-        _check_size(_read_length(headers), max_bytes)
+        length = headers.get(b"content-length", b"")
+        _check_size(int(length) if length.isdigit() else 0, max_bytes)
         if path == _UPLOAD_PATH:
             self.uploads.make_room()
         if path.startswith(_FILE_PATH):
-            self._check_file(path.removeprefix(_FILE_PATH))
+            # Gradio would fetch an address, and serve what it got.
+            try:
+                self.uploads.find(path.removeprefix(_FILE_PATH))
+            except WhenceError as error:
+                raise RequestRefusedError(403, str(error)) from None
         receive = _limit_size(receive, max_bytes)
         if scope["method"] == "POST" and _EVENT_PATHS.fullmatch(path):
             return await self._check_event(scope, receive)
         return scope, receive
-
-    def _check_file(self, path: str) -> None:
-        """Check that a path is an upload. Gradio would fetch an address, and serve what it got."""
-        try:
-            self.uploads.find(path)
-        except WhenceError as error:
-            raise RequestRefusedError(403, str(error)) from None
 
     async def _check_event(self, scope: Message, receive: Receive) -> tuple[Message, Receive]:
         """Check that the body of an event is JSON that names no file but uploads."""
@@ -127,8 +117,7 @@ class _Response:
     """Sends a response with the headers of the filter, and knows whether it has started."""
 
     def __init__(self, send: Send) -> None:
-        self.send = send
-        self.has_started = False
+        self.send, self.has_started = send, False
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -176,15 +165,6 @@ def _replace_body(body: bytes, receive: Receive) -> Receive:
         return await receive()
 
     return receive_body
-
-
-def _read_host(value: bytes) -> str:
-    return re.sub(r":\d+$", "", value.decode("latin-1")).lower()
-
-
-def _read_length(headers: dict[bytes, bytes]) -> int:
-    value = headers.get(b"content-length", b"0")
-    return int(value) if value.isdigit() else 0
 
 
 async def _send_refusal(send: Send, status: int, sentence: str) -> None:

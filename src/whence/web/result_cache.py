@@ -11,11 +11,7 @@ T = TypeVar("T")
 
 
 class ResultCache:
-    """A least-recently-used cache that several threads may use.
-
-    Args:
-        size: The largest number of results that it keeps.
-    """
+    """A least-recently-used cache of `size` results that several threads may use."""
 
     def __init__(self, size: int) -> None:
         self.size = size

@@ -31,28 +31,17 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """The address of the page, and who may use it.
-
-    Attributes:
-        host: The address to listen at.
-        port: The port; None for the first free one from 7860.
-        auth: A name and a password; None if anyone may use the page.
-        queue: How many requests may wait.
-    """
+    """The address of the page, and who may use it."""
 
     host: str = "127.0.0.1"
-    port: int | None = None
-    auth: tuple[str, str] | None = None
-    queue: int = 16
+    port: int | None = None  # None for the first free one from 7860
+    auth: tuple[str, str] | None = None  # a name and a password; None if anyone may use the page
+    queue: int = 16  # how many requests may wait
 
 
 @contextmanager
 def serve_page(service: ExplanationService, options: ServerOptions) -> Iterator[str]:
-    """Serve the page until the block ends, and yield its address.
-
-    Raises:
-        WhenceError: The address or port cannot be used.
-    """
+    """Serve the page until the block ends, and yield its address."""
     _check_host(options.host)
     with tempfile.TemporaryDirectory(prefix="whence-") as folder, _set_environment(folder):
         uploads = UploadFolder(Path(folder))
@@ -96,11 +85,7 @@ def serve_page(service: ExplanationService, options: ServerOptions) -> Iterator[
 
 
 def _check_host(host: str) -> None:
-    """Check that the machine has this address. Gradio would try a hundred ports of it.
-
-    Raises:
-        WhenceError: It does not.
-    """
+    """Check that the machine has this address. Gradio would try a hundred ports of it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         socket.create_server((host, 0), family=family).close()
@@ -123,11 +108,9 @@ def _set_environment(folder: str) -> Iterator[None]:
     try:
         yield
     finally:
-        for name, value in previous.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        for name in own:
+            del os.environ[name]
+        os.environ.update({name: value for name, value in previous.items() if value is not None})
 
 
 def _make_theme() -> gr.themes.Base:
@@ -136,24 +119,19 @@ def _make_theme() -> gr.themes.Base:
     mono = ("ui-monospace", "Consolas", "DejaVu Sans Mono", "monospace")
     theme = gr.themes.Base(primary_hue="slate", neutral_hue="zinc", font=sans, font_mono=mono)
     light, dark = THEMES["light"], THEMES["dark"]
-    return theme.set(
-        body_background_fill=light.background,
-        body_background_fill_dark=dark.background,
-        body_text_color=light.ink,
-        body_text_color_dark=dark.ink,
-        body_text_color_subdued=light.muted,
-        body_text_color_subdued_dark=dark.muted,
-        block_background_fill=light.background,
-        block_background_fill_dark=dark.background,
-        block_label_text_color=light.muted,
-        block_label_text_color_dark=dark.muted,
-        block_title_text_color=light.muted,
-        block_title_text_color_dark=dark.muted,
-        button_primary_background_fill="*primary_700",
-        button_primary_background_fill_hover="*primary_800",
-        button_primary_background_fill_dark="*primary_600",
-        button_primary_background_fill_hover_dark="*primary_700",
-    )
+    colors = {
+        "body_background_fill": (light.background, dark.background),
+        "body_text_color": (light.ink, dark.ink),
+        "body_text_color_subdued": (light.muted, dark.muted),
+        "block_background_fill": (light.background, dark.background),
+        "block_label_text_color": (light.muted, dark.muted),
+        "block_title_text_color": (light.muted, dark.muted),
+        "button_primary_background_fill": ("*primary_700", "*primary_600"),
+        "button_primary_background_fill_hover": ("*primary_800", "*primary_700"),
+    }
+    light_colors = {name: pair[0] for name, pair in colors.items()}
+    dark_colors = {f"{name}_dark": pair[1] for name, pair in colors.items()}
+    return theme.set(**light_colors, **dark_colors)
 
 
 def _make_css() -> str:
@@ -163,13 +141,12 @@ def _make_css() -> str:
 
 def _make_script() -> str:
     """The scripts, with the library's colour maps, so that browsers draw as `render.overlay`."""
-    maps = [get_colormap(name, False) for name in ("heat", "lagoon", "balance")]
     tables = {
         one.name: {
             "colors": base64.b64encode(tabulate_colors(one).tobytes()).decode(),
             "alphas": base64.b64encode(tabulate_opacities(one, 1.0).tobytes()).decode(),
             "diverging": one.diverging,
         }
-        for one in maps
+        for one in (get_colormap(name, False) for name in ("heat", "lagoon", "balance"))
     }
     return str(render_template("web/templates/script.html.j2", tables=tables))

@@ -20,7 +20,7 @@ from whence.models.forward import compute_logits
 from whence.targets import resolve_classes, to_probabilities
 from whence.web.limits import MAX_CLASSES, MAX_METHODS
 from whence.web.result_cache import ResultCache
-from whence.web.validation import PageInput, UploadedPhoto
+from whence.web.validation import PageInput
 
 # Results that are kept: those of the few people who use one page at a time.
 _CACHE_SIZE = 64
@@ -31,17 +31,11 @@ _EMBEDDED: dict[Kind, str] = {"image": "pets (embedded)", "text": "sentiment (em
 
 @dataclass(frozen=True)
 class ClassProbability:
-    """A class and its probability.
-
-    Attributes:
-        index: The index of the class.
-        name: Its name, or "class 281".
-        probability: None where a single logit gives none.
-    """
+    """A class and its probability."""
 
     index: int
-    name: str
-    probability: float | None
+    name: str  # such as "class 281" if the model names none
+    probability: float | None  # None where a single logit gives none
 
     @property
     def percent(self) -> str:
@@ -51,19 +45,12 @@ class ClassProbability:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The prediction of a model for one input.
+    """The prediction of a model for one input."""
 
-    Attributes:
-        key: The name of the model on the page, and the digest of the input.
-        loaded: The model.
-        prepared: The input as the model takes it.
-        classes: All classes, the most probable first.
-    """
-
-    key: tuple[str, str]
+    key: tuple[str, str]  # the name of the model on the page, and the digest of the input
     loaded: LoadedModel
     prepared: PreparedBatch
-    classes: list[ClassProbability]
+    classes: list[ClassProbability]  # all of them, the most probable first
 
     @property
     def notes(self) -> list[str]:
@@ -77,15 +64,7 @@ class Prediction:
         return shown if isinstance(shown, Image.Image) else None
 
     def resolve_classes(self, chosen: object, default_count: int = 1) -> list[int]:
-        """Turn chosen classes into indices; if none are chosen, take the most probable ones.
-
-        Args:
-            chosen: Indices or names, as a request sent them.
-            default_count: How many classes to take if none are chosen.
-
-        Raises:
-            WhenceError: A class does not exist, or too many were chosen.
-        """
+        """Turn indices or names of a request into indices; by default, of the most probable."""
         if not chosen:
             return [one.index for one in self.classes[:default_count]]
         if not isinstance(chosen, list | tuple) or len(chosen) > MAX_CLASSES:
@@ -93,23 +72,16 @@ class Prediction:
         if not all(isinstance(one, int | str) for one in chosen):
             raise WhenceError("A class is chosen by its index or its name.")
         logits = torch.zeros(1, self.loaded.class_count)
-        names = self.loaded.class_names
-        indices = resolve_classes(logits, names, classes=list(chosen))[0].tolist()
-        return list(dict.fromkeys(indices))
+        indices = resolve_classes(logits, self.loaded.class_names, classes=list(chosen))
+        return list(dict.fromkeys(indices[0].tolist()))
 
 
 @dataclass(frozen=True)
 class MethodResult:
-    """The explanation of all chosen classes by one method, or the reason why there is none.
-
-    Attributes:
-        method: The name of the method.
-        explanation: Of the one input, scores (1, classes, units).
-        error: A sentence.
-    """
+    """The explanation of all chosen classes by one method, or the reason why there is none."""
 
     method: str
-    explanation: Explanation | None = None
+    explanation: Explanation | None = None  # of the one input, scores (1, classes, units)
     error: str = ""
 
 
@@ -119,11 +91,7 @@ def list_methods(kind: Kind) -> list[str]:
 
 
 def get_explanations(results: Sequence[MethodResult]) -> dict[str, Explanation]:
-    """The explanations of methods that did not fail, by method.
-
-    Raises:
-        WhenceError: All failed.
-    """
+    """The explanations of methods that did not fail, by method; an error if all failed."""
     explanations = {r.method: r.explanation for r in results if r.explanation is not None}
     if not explanations:
         raise WhenceError(results[0].error)
@@ -132,24 +100,16 @@ def get_explanations(results: Sequence[MethodResult]) -> dict[str, Explanation]:
 
 @dataclass
 class ExplanationService:
-    """The models that the page offers, and a cache of what was computed with them.
+    """The models that the page offers, and a cache of what was computed with them."""
 
-    Attributes:
-        models: By the name under which they are offered. No request ever adds one.
-    """
-
-    models: dict[str, LoadedModel]
+    models: dict[str, LoadedModel]  # by the name on the page; no request ever adds one
     _cache: ResultCache = field(default_factory=lambda: ResultCache(_CACHE_SIZE), repr=False)
 
     @classmethod
     def load(
         cls, names: Sequence[str] = (), weights: Path | None = None, device: str | None = None
     ) -> ExplanationService:
-        """Load models by name, and the embedded one of each kind that none of them explains.
-
-        Raises:
-            WhenceError: A model cannot be loaded.
-        """
+        """Load models by name, and the embedded one of each kind that none of them explains."""
         if weights is not None and len(names) != 1:
             raise WhenceError("A weights file goes with exactly one --model.")
         models: dict[str, LoadedModel] = {}
@@ -168,28 +128,20 @@ class ExplanationService:
         return [name for name, loaded in self.models.items() if loaded.kind == kind]
 
     def predict(self, model: object, page_input: PageInput) -> Prediction:
-        """Predict the classes of an input.
-
-        Raises:
-            WhenceError: The model is not offered, is not for such an input, or cannot read it.
-        """
+        """Predict the classes of an input; an error if the page offers no such model for it."""
         if not isinstance(model, str) or model not in self.models:
             raise WhenceError("This page does not offer that model.")
         loaded = self.models[model]
-        kind = "image" if isinstance(page_input, UploadedPhoto) else "text"
-        if loaded.kind != kind:
-            raise WhenceError(f"The model '{model}' explains {loaded.kind}s, not {kind}s.")
+        if loaded.kind != page_input.kind:
+            kinds = f"{loaded.kind}s, not {page_input.kind}s"
+            raise WhenceError(f"The model '{model}' explains {kinds}.")
         key = model, page_input.digest
         return self._cache.get_or_compute(key, lambda: _predict(key, loaded, page_input))
 
     def explain(
         self, prediction: Prediction, classes: Sequence[int], names: object
     ) -> list[MethodResult]:
-        """Explain classes by chosen methods. The error of a method is part of its result.
-
-        Raises:
-            WhenceError: A method does not exist, or too many were chosen.
-        """
+        """Explain classes by chosen methods. The error of a method is part of its result."""
         chosen = _check_methods(prediction.loaded.kind, names)
         return [self._explain_by(name, prediction, tuple(classes)) for name in chosen]
 
@@ -208,11 +160,7 @@ class ExplanationService:
 
 
 def _choose_name(name: str, others: Collection[str]) -> str:
-    """The name of a model on the page: for a folder, without the path, which is private.
-
-    Raises:
-        WhenceError: Another model has the same name.
-    """
+    """The name of a model on the page: for a folder, without the path, which is private."""
     shown = Path(name).resolve().name if is_folder(Path(name)) else name
     if shown in others:
         raise WhenceError(f"Two models are called '{shown}'; rename the folder of one.")
@@ -220,12 +168,10 @@ def _choose_name(name: str, others: Collection[str]) -> str:
 
 
 def _predict(key: tuple[str, str], loaded: LoadedModel, page_input: PageInput) -> Prediction:
-    if isinstance(page_input, UploadedPhoto):
-        prepared = loaded.prepare([page_input.image])
+    prepared = loaded.prepare([page_input.image or page_input.text])
+    if page_input.kind == "image":
         prepared.contents = [photo.copy() for photo in prepared.contents]
         prepared.contents[0].thumbnail((SHOWN_SIDE, SHOWN_SIDE))
-    else:
-        prepared = loaded.prepare([page_input.text])
     logits = compute_logits(loaded, prepared.inputs)[0].double().cpu()
     return Prediction(key, loaded, prepared, _rank_classes(loaded, logits))
 

@@ -11,21 +11,13 @@ from whence.web.limits import MAX_FOLDER_BYTES, MAX_UPLOAD_BYTES
 
 
 class UploadFolder:
-    """A folder of uploads, limited in size.
-
-    Args:
-        folder: The folder where Gradio stores them.
-    """
+    """The folder where Gradio stores uploads, limited in size."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
 
     def find(self, path: object) -> Path:
-        """Resolve the path of an uploaded file.
-
-        Raises:
-            WhenceError: It does not lie in this folder.
-        """
+        """Resolve the path of an uploaded file, or refuse one that is not in this folder."""
         try:
             file = Path(path).resolve()  # type: ignore[arg-type]  # anything else is a TypeError
             is_upload = file.is_relative_to(self.folder) and file.is_file()
@@ -39,19 +31,12 @@ class UploadFolder:
         """Check that a request, as JSON, names no files but uploads.
 
         Gradio itself would fetch an address that stands in the place of a path, for any component.
-
-        Raises:
-            WhenceError: It names another file.
         """
         for path in _list_paths(request):
             self.find(path)
 
     def read(self, path: object, max_bytes: int) -> bytes:
-        """Read the bytes of an upload; one more than `max_bytes`, if there are more.
-
-        Raises:
-            WhenceError: It is not an upload.
-        """
+        """Read the bytes of an upload; one more than `max_bytes`, if there are more."""
         with self.find(path).open("rb") as file:
             return file.read(max_bytes + 1)
 
@@ -79,8 +64,7 @@ def _list_paths(request: object) -> Iterator[object]:
     if isinstance(request, dict):
         if "path" in request:
             yield request["path"]
-        for value in request.values():
-            yield from _list_paths(value)
-    elif isinstance(request, list):
+        request = list(request.values())
+    if isinstance(request, list):
         for value in request:
             yield from _list_paths(value)

@@ -12,62 +12,46 @@ from PIL import Image, UnidentifiedImageError
 
 from whence.errors import WhenceError
 from whence.inputs import to_rgb, validate_text
-from whence.web.limits import (
-    MAX_PHOTO_BYTES,
-    MAX_PHOTO_PIXELS,
-    MAX_TEXT_CHARACTERS,
-    MEBIBYTE,
-)
+from whence.inputs.sources import Kind
+from whence.web.limits import MAX_PHOTO_BYTES, MAX_PHOTO_PIXELS, MAX_TEXT_CHARACTERS, MEBIBYTE
 
 # File extension of each format. Pillow decodes all of them itself, without another program.
 FORMATS = {"PNG": "png", "JPEG": "jpg", "WEBP": "webp", "GIF": "gif", "BMP": "bmp"}
 
 
 @dataclass(frozen=True)
-class UploadedPhoto:
-    """A photo as it was uploaded, and decoded.
+class PageInput:
+    """A photo as it was uploaded, or a text."""
 
-    Attributes:
-        content: The bytes of the file.
-        extension: The file extension of its format.
-        image: The decoded photo, upright, in RGB.
-    """
+    content: bytes  # of the file; of a text, in UTF-8
+    extension: str  # of a file with this content
+    image: Image.Image | None = None  # the decoded photo, upright, in RGB; None for a text
 
-    content: bytes
-    extension: str
-    image: Image.Image
+    @property
+    def kind(self) -> Kind:
+        """The kind of input."""
+        return "text" if self.image is None else "image"
+
+    @property
+    def text(self) -> str:
+        """The text."""
+        return self.content.decode()
 
     @cached_property
     def digest(self) -> str:
-        """A hash that identifies the photo."""
+        """A hash that identifies the input."""
         return hashlib.sha256(self.content).hexdigest()
 
 
-@dataclass(frozen=True)
-class SubmittedText:
-    """A text of an allowed length."""
-
-    text: str
-
-    @cached_property
-    def digest(self) -> str:
-        """A hash that identifies the text."""
-        return hashlib.sha256(self.text.encode()).hexdigest()
+def check_size(name: str, content: bytes, max_bytes: int) -> None:
+    """Refuse the content of an uploaded file if it is too large."""
+    if len(content) > max_bytes:
+        raise WhenceError(f"A {name} may have {max_bytes // MEBIBYTE} MiB; this one is larger.")
 
 
-PageInput = UploadedPhoto | SubmittedText
-
-
-def decode_photo(content: bytes) -> UploadedPhoto:
-    """Decode a photo from the bytes of a file. The name of the file does not matter.
-
-    Raises:
-        WhenceError: It has too many bytes or pixels, is damaged, or is not a photo.
-    """
-    if len(content) > MAX_PHOTO_BYTES:
-        raise WhenceError(
-            f"A photo may have {MAX_PHOTO_BYTES // MEBIBYTE} MiB; this one is larger."
-        )
+def decode_photo(content: bytes) -> PageInput:
+    """Decode a photo from the bytes of a file, whatever its name; refuse what is no photo."""
+    check_size("photo", content, MAX_PHOTO_BYTES)
     try:
         with warnings.catch_warnings():
             # The limit below is stricter than the one that Pillow warns of.
@@ -76,7 +60,7 @@ def decode_photo(content: bytes) -> UploadedPhoto:
                 # The size is known from the header, before anything is decoded.
                 if image.width * image.height > MAX_PHOTO_PIXELS:
                     raise Image.DecompressionBombError
-                return UploadedPhoto(content, FORMATS[str(image.format)], to_rgb(image))
+                return PageInput(content, FORMATS[str(image.format)], to_rgb(image))
     except WhenceError:
         raise
     except Image.DecompressionBombError:
@@ -89,16 +73,12 @@ def decode_photo(content: bytes) -> UploadedPhoto:
         raise WhenceError("The photo is damaged.") from error
 
 
-def check_text(text: object) -> SubmittedText:
-    """Check that a value is a text that can be explained.
-
-    Raises:
-        WhenceError: It is no text, empty or too long.
-    """
+def check_text(text: object) -> PageInput:
+    """Check that a value is a text, neither empty nor too long."""
     if not isinstance(text, str) or not text.strip():
         raise WhenceError("Type a text first, or use a sample.")
     if len(text) > MAX_TEXT_CHARACTERS:
         raise WhenceError(
             f"A text may have {MAX_TEXT_CHARACTERS:,} characters; this one has {len(text):,}."
         )
-    return SubmittedText(validate_text(text))
+    return PageInput(validate_text(text).encode(), "txt")

@@ -24,7 +24,6 @@ from whence.render.words import Word, find_spaces, list_words
 from whence.web.attention_heads import HeadAttention, pick_distinct_colors
 from whence.web.service import MethodResult, Prediction
 
-_FRAGMENTS = "web/templates/fragments.html.j2"
 _RESULTS = "web/templates/results.html.j2"
 _SHOWN_CLASSES = 5
 
@@ -32,32 +31,21 @@ _SHOWN_CLASSES = 5
 _ListCells = Callable[[Explanation], list[dict[str, object]]]
 
 
-def render_heading() -> str:
-    """The title of the page."""
-    return str(render_macro(_FRAGMENTS, "heading"))
+def render_fragment(name: str, *arguments: object) -> str:
+    """A piece of the page, by the name of its macro: a heading, a note, controls, ..."""
+    return str(render_macro("web/templates/fragments.html.j2", name, *arguments))
 
 
 def render_controls(kind: Kind) -> str:
     """The controls that change how explanations are drawn."""
     if kind == "image":
-        return str(render_macro(_FRAGMENTS, "image_controls", list_colormaps()))
-    return str(render_macro(_FRAGMENTS, "text_controls"))
-
-
-def render_about_faithfulness() -> str:
-    """The explanation of the faithfulness score."""
-    return str(render_macro(_FRAGMENTS, "about_faithfulness"))
-
-
-def render_note(text: str) -> str:
-    """A line in a muted colour."""
-    return str(render_macro(_FRAGMENTS, "note", text))
+        return render_fragment("image_controls", list_colormaps())
+    return render_fragment("text_controls")
 
 
 def render_probabilities(prediction: Prediction) -> str:
     """The most probable classes, each with a bar."""
-    classes = prediction.classes[:_SHOWN_CLASSES]
-    return str(render_macro(_FRAGMENTS, "probabilities", classes, prediction.notes))
+    return render_fragment("probabilities", prediction.classes[:_SHOWN_CLASSES], prediction.notes)
 
 
 def render_results(results: Sequence[MethodResult], photo: Image.Image | None) -> str:
@@ -73,14 +61,9 @@ def render_faithfulness(
     faithfulness: Faithfulness, photo: Image.Image | None, failed: Sequence[MethodResult]
 ) -> str:
     """The deletion curves of each class, the best method, and the input at each step."""
-    return str(
-        render_template(
-            "web/templates/faithfulness.html.j2",
-            photo_style=_style_photo(photo),
-            failed=failed,
-            classes=[_describe_curves(faithfulness, target) for target in faithfulness.targets],
-        )
-    )
+    classes = [_describe_curves(faithfulness, target) for target in faithfulness.targets]
+    template, style = "web/templates/faithfulness.html.j2", _style_photo(photo)
+    return str(render_template(template, photo_style=style, failed=failed, classes=classes))
 
 
 def render_heads(attention: HeadAttention, photo: Image.Image | None) -> str:
@@ -94,14 +77,9 @@ def render_heads(attention: HeadAttention, photo: Image.Image | None) -> str:
         "weights": [[_encode_weights(head) for head in heads] for heads in attention.weights],
         "largest": [[float(f"{head.max():.3g}") for head in heads] for heads in attention.weights],
     }
-    return str(
-        render_template(
-            "web/templates/heads.html.j2",
-            photo_style=_style_photo(photo),
-            data=json.dumps(data),
-            token=attention.names[attention.token],
-        )
-    )
+    template, style = "web/templates/heads.html.j2", _style_photo(photo)
+    token = attention.names[attention.token]
+    return str(render_template(template, photo_style=style, data=json.dumps(data), token=token))
 
 
 def _describe(result: MethodResult, list_cells: _ListCells) -> dict[str, object]:
@@ -124,10 +102,10 @@ def _describe_map(explanation: Explanation, explained: ExplainedClass) -> dict[s
     grid = explanation.grid or (1, 1)
     scores = explained.scores.reshape(grid)
     row, column = np.unravel_index(np.abs(scores).argmax(), grid)
+    strongest = f"row {row + 1}, column {column + 1}"
     return {
         "class": explained,
-        "description": f"{explanation.method} for {explained.name}: strongest in row {row + 1}, "
-        f"column {column + 1}",
+        "description": f"{explanation.method} for {explained.name}: strongest in {strongest}",
         "rows": grid[0],
         "columns": grid[1],
         "signed": is_signed(scores),
