@@ -206,8 +206,8 @@ def check_attribute_getter() -> None:
     with Names() as names:
         _ = x.T, x.sum()
     getter, method = names.seen
-    assert internals.is_attribute_getter(getter)
-    assert not internals.is_attribute_getter(method)
+    assert isinstance(getter, internals.AttributeGetter)
+    assert not isinstance(method, internals.AttributeGetter)
     same(internals.attribute_name(getter), "T")
 
 
