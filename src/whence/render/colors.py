@@ -20,38 +20,30 @@ from whence.errors import WhenceError
 Floats = NDArray[np.float32 | np.float64]
 Bytes = NDArray[np.uint8]
 
-_TO_LMS = np.array(
-    [
-        [0.4122214708, 0.5363325363, 0.0514459929],
-        [0.2119034982, 0.6806995451, 0.1073969566],
-        [0.0883024619, 0.2817188376, 0.6299787005],
-    ]
-)
-_TO_LAB = np.array(
-    [
-        [0.2104542553, 0.7936177850, -0.0040720468],
-        [1.9779984951, -2.4285922050, 0.4505937099],
-        [0.0259040371, 0.7827717662, -0.8086757660],
-    ]
-)
+# Matrices from linear sRGB to the responses of cones (LMS), and from their cube roots to OKLab.
+_TO_LMS = [
+    [0.4122214708, 0.5363325363, 0.0514459929],
+    [0.2119034982, 0.6806995451, 0.1073969566],
+    [0.0883024619, 0.2817188376, 0.6299787005],
+]
+_TO_LAB = [
+    [0.2104542553, 0.7936177850, -0.0040720468],
+    [1.9779984951, -2.4285922050, 0.4505937099],
+    [0.0259040371, 0.7827717662, -0.8086757660],
+]
 
 
 @dataclass(frozen=True)
 class Colormap:
-    """Colours for scores.
-
-    Attributes:
-        name: As users pass it.
-        anchors: Lightness, chroma and hue in degrees (OKLCH), evenly spaced over the scores.
-        diverging: Whether it is for scores from -1 to 1 rather than from 0 to 1.
-    """
+    """Colours for scores from 0 to 1, or from -1 to 1 if diverging."""
 
     name: str
+    # Lightness, chroma and hue in degrees (OKLCH), evenly spaced over the scores.
     anchors: tuple[tuple[float, float, float], ...]
     diverging: bool = False
 
     def __call__(self, values: ArrayLike) -> Bytes:
-        """Colours (..., 3) of values from 0 to 1, or from -1 to 1 if diverging."""
+        """Colours (..., 3) of values."""
         values = np.asarray(values, dtype=np.float64)
         at = np.linspace(-1 if self.diverging else 0, 1, len(self.anchors))
         channels = np.moveaxis(lch_to_lab(self.anchors), -1, 0)
@@ -102,17 +94,12 @@ def list_colormaps() -> list[str]:
 
 
 def get_colormap(name: str, signed: bool) -> Colormap:
-    """The colour map of a name; "auto" suits the sign of the scores.
-
-    Raises:
-        WhenceError: There is no such map, or it cannot show both signs.
-    """
+    """The colour map of a name, if it can show scores of such signs; "auto" suits them."""
     if name == "auto":
         return _BALANCE if signed else _HEAT
     if name not in _MAPS:
-        raise WhenceError(
-            f"There is no colormap '{name}'; there are {', '.join(list_colormaps())}."
-        )
+        names = ", ".join(list_colormaps())
+        raise WhenceError(f"There is no colormap '{name}'; there are {names}.")
     if signed and not _MAPS[name].diverging:
         raise WhenceError(
             f"The scores have both signs, which the colormap '{name}' cannot show; "
@@ -123,21 +110,13 @@ def get_colormap(name: str, signed: bool) -> Colormap:
 
 @dataclass(frozen=True)
 class Theme:
-    """Colours of a page as #rrggbb.
-
-    Attributes:
-        background: Of the page.
-        ink: Of its text.
-        muted: Of less important text.
-        track: Of empty bars and lines.
-        bar: Of filled bars.
-    """
+    """Colours of a page as #rrggbb."""
 
     background: str
-    ink: str
-    muted: str
-    track: str
-    bar: str
+    ink: str  # of text
+    muted: str  # of less important text
+    track: str  # of empty bars and lines
+    bar: str  # of filled bars
 
 
 THEMES = {
@@ -147,11 +126,7 @@ THEMES = {
 
 
 def get_theme(name: str) -> Theme:
-    """The theme of a name.
-
-    Raises:
-        WhenceError: There is no such theme.
-    """
+    """The theme of a name, "light" or "dark"."""
     if name not in THEMES:
         raise WhenceError(f"There is no theme '{name}'; there are {', '.join(THEMES)}.")
     return THEMES[name]
@@ -167,16 +142,14 @@ def lch_to_lab(lch: ArrayLike) -> Floats:
 def lab_to_srgb(lab: ArrayLike) -> Floats:
     """Convert OKLab to sRGB, from 0 to 1 and unclipped."""
     linear = ((np.asarray(lab) @ np.linalg.inv(_TO_LAB).T) ** 3) @ np.linalg.inv(_TO_LMS).T
-    low = linear <= 0.0031308
-    curved: Floats = np.where(
-        low, 12.92 * linear, 1.055 * np.maximum(linear, 1e-9) ** (1 / 2.4) - 0.055
-    )
-    return curved
+    curve = 1.055 * np.maximum(linear, 1e-9) ** (1 / 2.4) - 0.055
+    rgb: Floats = np.where(linear <= 0.0031308, 12.92 * linear, curve)
+    return rgb
 
 
 def srgb_to_lab(rgb: ArrayLike) -> Floats:
     """Convert sRGB colours from 0 to 1 to OKLab."""
-    lab: Floats = np.cbrt(_linearize(rgb) @ _TO_LMS.T) @ _TO_LAB.T
+    lab: Floats = np.cbrt(_linearize(rgb) @ np.transpose(_TO_LMS)) @ np.transpose(_TO_LAB)
     return lab
 
 
@@ -188,8 +161,7 @@ def to_bytes(rgb: ArrayLike) -> Bytes:
 
 def to_hex(rgb: ArrayLike) -> str:
     """Convert a colour of three bytes to #rrggbb."""
-    red, green, blue = (int(channel) for channel in np.asarray(rgb))
-    return f"#{red:02x}{green:02x}{blue:02x}"
+    return "#" + bytes(np.asarray(rgb, dtype=np.uint8)).hex()
 
 
 def measure_contrast(one: ArrayLike, other: ArrayLike) -> float:

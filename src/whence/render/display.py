@@ -70,13 +70,7 @@ def show(
 
 
 def show_image(image: Image.Image, heading: str, console: Console | None = None) -> None:
-    """Display any picture in a running notebook, else print it to a terminal below a heading.
-
-    Args:
-        image: The picture.
-        heading: A line above it, on a terminal.
-        console: Where to print; the standard output if left out.
-    """
+    """Display any picture in a running notebook, else print it to a terminal below a heading."""
     display = _find_notebook_display() if console is None else None
     if display is not None:
         display(image)

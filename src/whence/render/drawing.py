@@ -41,8 +41,7 @@ class Rectangle:
         edges = (x, y, x + self.width * scale, y + self.height * scale)
         left, top, right, bottom = map(round, edges)
         if left < right and top < bottom:
-            corners = (left, top, right - 1, bottom - 1)
-            ImageDraw.Draw(canvas).rectangle(corners, self.color)
+            ImageDraw.Draw(canvas).rectangle((left, top, right - 1, bottom - 1), self.color)
 
     def to_svg(self) -> str:
         """Its SVG element."""
@@ -51,18 +50,15 @@ class Rectangle:
 
 @dataclass(frozen=True)
 class TextLine:
-    """One line of text; y is its baseline. It ends at x if right, else it starts there.
-
-    Where room is given, the text is not wider in any font.
-    """
+    """One line of text."""
 
     x: float
-    y: float
+    y: float  # of the baseline
     text: str
     size: float
     color: str
-    right: bool = False
-    room: float | None = None
+    right: bool = False  # whether the text ends at x rather than starts there
+    room: float | None = None  # where given, the text is not wider in any font
 
     def paint(self, canvas: Image.Image, scale: float) -> None:
         """Draw it on a canvas of so many pixels for each unit."""
@@ -107,7 +103,7 @@ class Picture:
         )
 
     def _draw_scaled(self, scale: float) -> Image.Image:
-        return self.draw((_to_pixels(self.width * scale), _to_pixels(self.height * scale)))
+        return self.draw(_scale_size(self, scale))
 
 
 Shape = Rectangle | TextLine | Picture
@@ -115,19 +111,12 @@ Shape = Rectangle | TextLine | Picture
 
 @dataclass
 class Figure:
-    """A finished figure, ready to be shown or saved.
-
-    Attributes:
-        width: In units, which are pixels at scale 1.
-        height: In the same units.
-        background: Its colour.
-        shapes: What is on it, the lowest first.
-    """
+    """A finished figure, ready to be shown or saved. Its units are pixels at scale 1."""
 
     width: float
     height: float
     background: str
-    shapes: list[Shape] = field(default_factory=list)
+    shapes: list[Shape] = field(default_factory=list)  # the lowest first
 
     def to_image(self, scale: float = 1.0) -> Image.Image:
         """The figure as pixels; more of them with a larger scale.
@@ -137,8 +126,7 @@ class Figure:
         """
         if not (scale > 0 and scale**2 * self.width * self.height <= _MOST_PIXELS):
             raise WhenceError(f"A figure cannot be drawn at scale {scale}.")
-        size = (_to_pixels(self.width * scale), _to_pixels(self.height * scale))
-        canvas = Image.new("RGB", size, self.background)
+        canvas = Image.new("RGB", _scale_size(self, scale), self.background)
         for shape in self.shapes:
             shape.paint(canvas, scale)
         return canvas
@@ -146,14 +134,13 @@ class Figure:
     def to_svg(self) -> str:
         """The figure as an SVG that needs nothing outside itself: text stays text."""
         width, height = f"{self.width:g}", f"{self.height:g}"
-        lines = [
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
-            f'viewBox="0 0 {width} {height}" font-family="{escape(_FAMILY)}">',
-            f'<rect width="{width}" height="{height}" fill="{self.background}"/>',
-            *(shape.to_svg() for shape in self.shapes),
-            "</svg>",
-        ]
-        return "\n".join(lines) + "\n"
+        size = f'width="{width}" height="{height}"'
+        view = f'viewBox="0 0 {width} {height}" font-family="{escape(_FAMILY)}"'
+        shapes = "\n".join(shape.to_svg() for shape in self.shapes)
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" {size} {view}>\n'
+            f'<rect {size} fill="{self.background}"/>\n{shapes}\n</svg>\n'
+        )
 
     def save(self, path: str | Path) -> None:
         """Write a .png, at two pixels for each unit, or an .svg; whole or not at all.
@@ -204,8 +191,9 @@ def encode_png(image: Image.Image, dpi: float = 96) -> bytes:
     return stream.getvalue()
 
 
-def _to_pixels(length: float) -> int:
-    return max(1, round(length))
+def _scale_size(shape: Picture | Figure, scale: float) -> tuple[int, int]:
+    """Width and height in pixels."""
+    return max(1, round(shape.width * scale)), max(1, round(shape.height * scale))
 
 
 def _format_place(shape: Rectangle | Picture) -> str:

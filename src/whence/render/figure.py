@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import ceil, sqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from PIL import Image
 
@@ -74,23 +74,20 @@ def draw_figure(
     panels = [_Panel("Original", "", None, Picture(0, 0, width, height, partial(resize, photo)))]
     for one in classes:
         scores = stretch_contrast(one.scores).reshape(explanation.grid)
-        picture = Picture(
-            0, 0, width, height, partial(blend_at_size, photo, scores, colors, opacity)
-        )
+        draw = partial(blend_at_size, photo, scores, colors, opacity)
+        picture = Picture(0, 0, width, height, draw)
         panels.append(_Panel(one.name, one.percent, one.probability, picture))
     return _lay_out(panels, look, _Legend(colors, _format_origin(explanation)), title)
 
 
-@dataclass(frozen=True)
-class _Panel:
+class _Panel(NamedTuple):
     name: str
     percent: str
     probability: float | None
     picture: Picture
 
 
-@dataclass(frozen=True)
-class _Legend:
+class _Legend(NamedTuple):
     colors: Colormap
     origin: str
 
@@ -125,19 +122,14 @@ def _draw_panel(panel: _Panel, x: float, y: float, cell: float, look: Theme) -> 
     name = shorten(panel.name, _LARGE, room)
     shapes: list[Shape] = [TextLine(x, baseline, name, _LARGE, look.ink, room=room)]
     if panel.probability is not None:
-        right = x + cell
         shapes += [
-            TextLine(right, baseline, panel.percent, _LARGE, look.muted, right=True),
+            TextLine(x + cell, baseline, panel.percent, _LARGE, look.muted, right=True),
             Rectangle(x, bar, cell, 3, look.track),
             Rectangle(x, bar, cell * panel.probability, 3, look.bar),
         ]
+    left = x + (cell - panel.picture.width) / 2
+    picture = replace(panel.picture, x=left, y=y + _CAPTION, description=panel.name)
     # A hairline keeps a white photo apart from a white page.
-    picture = replace(
-        panel.picture,
-        x=x + (cell - panel.picture.width) / 2,
-        y=y + _CAPTION,
-        description=panel.name,
-    )
     frame = (picture.x - 1, picture.y - 1, picture.width + 2, picture.height + 2)
     return [*shapes, Rectangle(*frame, look.track), picture]
 
@@ -159,9 +151,8 @@ def _draw_legend(legend: _Legend, y: float, width: float, look: Theme) -> list[S
         shapes.append(TextLine(zero, baseline + 14, "0", _SMALL - 2, look.muted))
     room = width - _MARGIN - right - measure_text(high, _SMALL) - _GAP
     if measure_text(legend.origin, _SMALL) <= room:
-        shapes.append(
-            TextLine(width - _MARGIN, baseline, legend.origin, _SMALL, look.muted, right=True)
-        )
+        right = width - _MARGIN
+        shapes.append(TextLine(right, baseline, legend.origin, _SMALL, look.muted, right=True))
     return shapes
 
 

@@ -80,12 +80,7 @@ def resize(photo: Image.Image, size: tuple[int, int]) -> Image.Image:
 
 
 def fit_size(shape: tuple[int, int], longest: int) -> tuple[int, int]:
-    """Width and height of a picture whose longer side is given.
-
-    Args:
-        shape: Its present height and width.
-        longest: The longer side, in pixels.
-    """
+    """Width and height of a picture of this height and width, scaled to a longest side."""
     height, width = shape
     scale = longest / max(height, width)
     return max(1, round(width * scale)), max(1, round(height * scale))
@@ -150,11 +145,7 @@ def is_signed(scores: Floats) -> bool:
 
 
 def to_finite_array(scores: ArrayLike | torch.Tensor) -> Floats:
-    """Convert a tensor or an array to float64 numbers.
-
-    Raises:
-        WhenceError: They hold NaN or infinite values.
-    """
+    """Convert a tensor or an array to float64 numbers; refuse NaN and infinite ones."""
     if isinstance(scores, torch.Tensor):
         scores = scores.detach().double().cpu().numpy()
     values: Floats = np.asarray(scores, dtype=np.float64)
@@ -178,11 +169,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 
 def check_opacity(opacity: float) -> float:
-    """The opacity, if it is one.
-
-    Raises:
-        WhenceError: It is not between 0 and 1.
-    """
+    """The opacity, if it lies between 0 and 1."""
     if not 0 <= opacity <= 1:
         raise WhenceError(f"opacity lies between 0 and 1; it is {opacity}.")
     return opacity

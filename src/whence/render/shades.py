@@ -28,9 +28,7 @@ TERMINAL_INK = np.array([0, 0, 0], dtype=np.uint8)
 def shade_word(share: float, theme: str) -> Bytes:
     """The background of a word on a page, from the page's own to orange (for) or blue (against).
 
-    Args:
-        share: The word's score relative to the largest, from -1 to 1.
-        theme: "light" or "dark".
+    `share` is the word's score relative to the largest, from -1 to 1.
     """
     background = THEMES[theme].background.removeprefix("#")
     start = srgb_to_lab(np.frombuffer(bytes.fromhex(background), np.uint8) / 255)

@@ -30,23 +30,12 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def render_template(name: str, **context: object) -> Markup:
-    """Fill in a template.
-
-    Args:
-        name: Its path inside the package: "render/templates/base.html.j2".
-        **context: Its variables.
-    """
+    """Fill in a template, named by its path inside the package, with its variables."""
     return Markup(_environment().get_template(name).render(context))
 
 
 def render_macro(name: str, macro: str, *arguments: object) -> Markup:
-    """Fill in one macro of a template, for pieces that are put together elsewhere.
-
-    Args:
-        name: The template's path inside the package: "render/templates/words.html.j2".
-        macro: The macro's name.
-        *arguments: What it takes.
-    """
+    """Fill in one macro of a template, for pieces that are put together elsewhere."""
     return Markup(getattr(_environment().get_template(name).module, macro)(*arguments))
 
 

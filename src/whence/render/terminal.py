@@ -53,11 +53,7 @@ def draw_heatmap(
 ) -> Text:
     """A heatmap in half blocks, two pixels to a character; in shades where there is no colour.
 
-    Args:
-        scores: (rows, columns).
-        shape: Height and width of the image that the model saw.
-        image: The photo to lay the heatmap over, if any.
-        has_colors: Whether the terminal has colours.
+    `scores` are (rows, columns); `shape` is height and width of the image that the model saw.
     """
     shares, colors = prepare_map(scores)
     size = _fit_blocks(shape)

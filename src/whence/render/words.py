@@ -26,19 +26,12 @@ _UNSPACED = tuple("CJK IDEOGRAPHIC HIRAGANA KATAKANA THAI LAO KHMER MYANMAR FULL
 
 @dataclass(frozen=True)
 class Word:
-    """A word with its score.
+    """A word with its score."""
 
-    Attributes:
-        text: Without control characters.
-        score: As it was computed.
-        share: The score relative to the largest absolute one, from -1 to 1.
-        space: Whether a space follows.
-    """
-
-    text: str
+    text: str  # without control characters
     score: float
-    share: float
-    space: bool
+    share: float  # the score relative to the largest absolute one, from -1 to 1
+    space: bool  # whether a space follows
 
     @property
     def level(self) -> int:
@@ -52,12 +45,7 @@ class Word:
 
 
 def list_words(explanation: Explanation, sample: int = 0, target: int = 0) -> list[Word]:
-    """The words of a text, or its token positions where the tokens are not known.
-
-    Raises:
-        WhenceError: The explanation is of images, there is no such sample or class, or its scores
-            are not finite.
-    """
+    """The words of a text, or its token positions where the tokens are not known."""
     if explanation.grid is not None:
         raise WhenceError("This explanation is of images, which have no words; see .heatmap().")
     scores = explanation.get_class(sample, target).scores
@@ -90,14 +78,10 @@ def has_negative_scores(explanation: Explanation) -> bool:
 def find_spaces(words: Sequence[str]) -> list[bool]:
     """For each word that a tokenizer split off, whether a space follows it as people write."""
     spaces = [_is_space_between(one, next_) for one, next_ in pairwise(words)]
-    for at in range(1, len(words) - 1):
+    for at, (before, word, after) in enumerate(zip(words, words[1:], words[2:], strict=False)):
         # The apostrophe of "don't", not that of a quotation.
-        if (
-            words[at] in _APOSTROPHES
-            and words[at + 1].lower() in _ENDINGS
-            and words[at - 1].isalpha()
-        ):
-            spaces[at - 1] = spaces[at] = False
+        if word in _APOSTROPHES and after.lower() in _ENDINGS and before.isalpha():
+            spaces[at] = spaces[at + 1] = False
     return [*spaces, False][: len(words)]
 
 

@@ -23,21 +23,13 @@ from whence.report.page import render_page
 
 @dataclass(frozen=True)
 class ReportRequest:
-    """How the inputs are explained, and where the page goes.
-
-    Attributes:
-        how: What to explain with.
-        out: The page's file.
-        title: Its heading.
-        faithfulness: Whether to measure that.
-        force: Whether the page may replace a file.
-    """
+    """How the inputs are explained, and where the page goes."""
 
     how: ExplainSettings
-    out: Path
+    out: Path  # the page's file
     title: str = "Report"
-    faithfulness: bool = True
-    force: bool = False
+    faithfulness: bool = True  # whether to measure it
+    force: bool = False  # whether the page may replace a file
 
 
 def build_report(
@@ -45,19 +37,13 @@ def build_report(
     sources: Sequence[Source],
     on_entry: Callable[[Entry], None] = lambda _: None,
 ) -> list[Entry]:
-    """Explain inputs and write the page.
-
-    Args:
-        request: How, and where to.
-        sources: The inputs.
-        on_entry: Called with each input as soon as it is explained.
+    """Explain inputs and write the page; calls `on_entry` as soon as an input is explained.
 
     Returns:
         The results of each, in the order given.
 
     Raises:
-        WhenceError: No input can be explained. What is wrong with single inputs is said on the
-            page.
+        WhenceError: No input can be explained. The page says what is wrong with single inputs.
     """
     request.how.check()
     _check_place(request.out, request.force)
@@ -70,10 +56,8 @@ def build_report(
         on_entry(entry)
     ordered = [entries[place] for place in range(len(sources))]
     if all(one.error is not None for one in ordered):
-        raise WhenceError(
-            f"No input could be explained, so no page is written. {ordered[0].name}: "
-            f"{ordered[0].error}"
-        )
+        why = f"{ordered[0].name}: {ordered[0].error}"
+        raise WhenceError(f"No input could be explained, so no page is written. {why}")
     page = render_page(request.title, ordered, list_settings(request, models))
     write_atomically(request.out, page.encode("utf-8", "replace"))
     return ordered
@@ -89,9 +73,8 @@ def shorten_names(sources: Sequence[Source]) -> list[str]:
 def list_settings(request: ReportRequest, models: Mapping[Kind, LoadedModel]) -> dict[str, object]:
     """Settings and versions, so that the page can be made again."""
     how = request.how
-    classes = how.target_arguments().get(
-        "classes", how.target_arguments().get("target", "the predicted one")
-    )
+    target = how.target_arguments()
+    classes = target.get("classes", target.get("target", "the predicted one"))
     settings: dict[str, object] = {
         "models": [
             {

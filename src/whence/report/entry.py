@@ -11,7 +11,7 @@ from markupsafe import Markup
 from whence._util.text import first_line
 from whence.errors import WhenceError
 from whence.explanation import ExplainedClass, Explanation
-from whence.faithfulness import STEPS, Faithfulness, MethodCurves, measure
+from whence.faithfulness import STEPS, Faithfulness, measure
 from whence.inputs.sources import Kind
 from whence.pipeline import ExplainedInput
 from whence.render.templates import render_macro
@@ -21,22 +21,11 @@ from whence.report.images import bound_aspect_ratio, encode_map, encode_photo
 
 @dataclass(frozen=True)
 class DeletionCurves:
-    """How faithful a map is: `whence.faithfulness.MethodCurves` without the tensors.
+    """How faithful a map is: `whence.faithfulness.MethodCurves` without the tensors."""
 
-    Attributes:
-        score: The faithfulness.
-        most: Probabilities as the most relevant units are deleted.
-        least: Probabilities as the least relevant units are deleted.
-    """
-
-    score: float
-    most: tuple[float, ...]
-    least: tuple[float, ...]
-
-    @classmethod
-    def from_curves(cls, curves: MethodCurves) -> DeletionCurves:
-        """Keep the score and both curves."""
-        return cls(curves.score, curves.most, curves.least)
+    score: float  # the faithfulness
+    most: tuple[float, ...]  # probabilities as the most relevant units are deleted
+    least: tuple[float, ...]  # probabilities as the least relevant units are deleted
 
     def format_points(self, curve: Sequence[float]) -> str:
         """The points of a curve for an SVG that is 90 wide and 100 high."""
@@ -46,19 +35,12 @@ class DeletionCurves:
 
 @dataclass(frozen=True)
 class EntryResult:
-    """The scores of one method for one class.
+    """The scores of one method for one class."""
 
-    Attributes:
-        method: The method's label.
-        explained: The class.
-        shown: The map as a data URI, or coloured words as HTML.
-        curves: How faithful it is; None if that was not measured.
-    """
-
-    method: str
+    method: str  # its label
     explained: ExplainedClass
-    shown: str | Markup
-    curves: DeletionCurves | None
+    shown: str | Markup  # the map as a data URI, or coloured words as HTML
+    curves: DeletionCurves | None  # None if not measured
 
     @property
     def score(self) -> float | None:
@@ -68,27 +50,16 @@ class EntryResult:
 
 @dataclass(frozen=True)
 class Entry:
-    """One input of the report.
-
-    Attributes:
-        name: Of the input.
-        kind: A photo or a text.
-        predicted: The class that the model predicts; empty if the input failed.
-        results: For each class and method.
-        photo: The photo as a data URI; empty for a text.
-        aspect_ratio: The photo's width divided by its height.
-        notes: What the reader should know.
-        error: Why it could not be explained.
-    """
+    """One input of the report."""
 
     name: str
     kind: Kind
-    predicted: str = ""
-    results: tuple[EntryResult, ...] = ()
-    photo: str = ""
-    aspect_ratio: float = 1.0
+    predicted: str = ""  # the class that the model predicts; empty if the input failed
+    results: tuple[EntryResult, ...] = ()  # for each class and method
+    photo: str = ""  # a data URI; empty for a text
+    aspect_ratio: float = 1.0  # the photo's width divided by its height
     notes: tuple[str, ...] = ()
-    error: str | None = None
+    error: str | None = None  # why it could not be explained
 
     @property
     def first_results(self) -> tuple[EntryResult, ...]:
@@ -97,14 +68,7 @@ class Entry:
 
 
 def build_entry(name: str, kind: Kind, explained: ExplainedInput, faithfulness: bool) -> Entry:
-    """Collect the results of an input.
-
-    Args:
-        name: Of the input.
-        kind: A photo or a text.
-        explained: Its explanations, or why there are none.
-        faithfulness: Whether to measure faithfulness.
-    """
+    """Collect the results of an input, or the reason why there are none."""
     if explained.prepared is None:
         return Entry(name, kind, error=explained.error)
     explanations = explained.explanations
@@ -151,7 +115,8 @@ def _list_results(
             one = classes[label][at]
             curves = None
             if measured is not None:
-                curves = DeletionCurves.from_curves(measured.get(label, one.index))
+                all_curves = measured.get(label, one.index)
+                curves = DeletionCurves(all_curves.score, all_curves.most, all_curves.least)
             results.append(EntryResult(label, one, _show_scores(explanation, at, one), curves))
     return results
 

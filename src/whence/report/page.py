@@ -25,35 +25,19 @@ _NARROW = 2
 
 @dataclass(frozen=True)
 class MethodSummary:
-    """The faithfulness of one method on all inputs of a kind.
+    """The faithfulness of one method on all inputs of a kind."""
 
-    Attributes:
-        method: The method's label.
-        inputs: How many inputs have a score.
-        mean: Of the scores.
-        low: The lower end of the mean's 95 % interval.
-        high: The upper end.
-        median: Of the scores.
-        wins: On how many inputs no method has a higher score.
-    """
-
-    method: str
-    inputs: int
+    method: str  # its label
+    inputs: int  # how many have a score
     mean: float
-    low: float
-    high: float
+    low: float  # the lower end of the mean's 95 % interval
+    high: float  # the upper end
     median: float
-    wins: int
+    wins: int  # on how many inputs no method has a higher score
 
 
 def render_page(title: str, entries: Sequence[Entry], settings: Mapping[str, object]) -> str:
-    """The whole page as HTML.
-
-    Args:
-        title: Its heading.
-        entries: The inputs, in the order they are shown in at first.
-        settings: Settings and versions, listed at the end.
-    """
+    """The whole page as HTML: a title, the inputs, and settings with versions at the end."""
     methods = list(dict.fromkeys(result.method for one in entries for result in one.results))
     of_texts = [result for one in entries if one.kind == "text" for result in one.results]
     columns = 1 + max(1, len(methods))
