@@ -10,7 +10,7 @@ from PIL import Image
 from tests.saved import make_photo
 from whence import WhenceError
 from whence.inputs import image_from_array, read_image, to_rgb
-from whence.inputs.images import MAX_SIDE
+from whence.inputs.sources import MAX_SIDE
 
 
 def saved(image: Image.Image, path, **options):

@@ -27,6 +27,13 @@ def exists(path: Path) -> bool:
     return _ask(path, Path.exists)
 
 
+def check_is_file(path: Path, expected: str) -> None:
+    """Refuse a path at which there is no file, and say what was expected there."""
+    if not is_file(path):
+        state = f"a folder, not {expected}" if is_folder(path) else "not there, or may not be read"
+        raise WhenceError(f"'{path}' is {state}.")
+
+
 def _ask(path: Path, question: Callable[[Path], bool]) -> bool:
     try:
         return question(path)

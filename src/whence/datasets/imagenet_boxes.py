@@ -24,7 +24,7 @@ from whence.datasets.folders import (
 )
 from whence.datasets.imagenet import list_split_folders
 from whence.errors import WhenceError
-from whence.inputs.images import read_image
+from whence.inputs.sources import read_image
 
 Box = tuple[float, float, float, float]
 _MAX_BYTES = 1_000_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,11 +29,7 @@ class ModelArguments:
 
     @classmethod
     def from_inputs(cls, inputs: Any, model: nn.Module) -> ModelArguments:
-        """The arguments for a batch as a user gives it.
-
-        Raises:
-            WhenceError: The inputs cannot be given to this model.
-        """
+        """The arguments for a batch as a user gives it."""
         if isinstance(inputs, Tensor):
             arguments = cls(args=(inputs,))
         elif isinstance(inputs, Mapping):
@@ -65,30 +61,28 @@ class ModelArguments:
         mask = self.kwargs.get("attention_mask")
         if not isinstance(mask, Tensor) or mask.dim() != 2:
             return None
-        one_for_all = mask.shape[0] == 1
-        return (mask == 0).expand(len(self.main), -1) if one_for_all else mask == 0
+        # One row may stand for all samples.
+        return (mask == 0).expand(len(self.main), -1) if len(mask) == 1 else mask == 0
 
     def select_rows(self, samples: Tensor | slice) -> ModelArguments:
         """The arguments for some of the samples, each as often as named."""
         batch = len(self.main)
 
-        def select(value: Any) -> Any:
+        def select(value: object) -> object:
             if not (isinstance(value, Tensor) and value.dim() and len(value) == batch):
                 return value
             return value[samples if isinstance(samples, slice) else samples.to(value.device)]
 
-        kwargs = {name: select(value) for name, value in self.kwargs.items()}
-        return ModelArguments(tuple(map(select, self.args)), kwargs, self.main_at)
+        return self._map(select)
 
     def replace_tensors(self, tensors: Iterable[Tensor]) -> ModelArguments:
         """The arguments with others in place of the tensors, in their order."""
         others = iter(tensors)
+        return self._map(lambda value: next(others) if isinstance(value, Tensor) else value)
 
-        def replace(value: Any) -> Any:
-            return next(others) if isinstance(value, Tensor) else value
-
-        args = tuple(map(replace, self.args))
-        kwargs = {name: replace(value) for name, value in self.kwargs.items()}
+    def _map(self, change: Callable[[object], object]) -> ModelArguments:
+        args = tuple(map(change, self.args))
+        kwargs = {name: change(value) for name, value in self.kwargs.items()}
         return ModelArguments(args, kwargs, self.main_at)
 
     def replace_main(self, value: Tensor) -> ModelArguments:
@@ -110,12 +104,11 @@ class ModelArguments:
                 )
             if tensor.is_floating_point() and not torch.isfinite(tensor).all():
                 raise WhenceError("The inputs hold NaN or infinite values.")
-        if self.main.dim() < 2:
-            raise WhenceError(
-                f"A batch is needed, but the input has shape {tuple(self.main.shape)}."
-            )
-        if 0 in self.main.shape:
-            raise WhenceError(f"The batch is empty: its shape is {tuple(self.main.shape)}.")
+        shape = tuple(self.main.shape)
+        if len(shape) < 2:
+            raise WhenceError(f"A batch is needed, but the input has shape {shape}.")
+        if 0 in shape:
+            raise WhenceError(f"The batch is empty: its shape is {shape}.")
 
 
 def _find_main(inputs: Mapping[str, Any], model: nn.Module) -> str:

@@ -1,22 +1,24 @@
-"""Find the inputs that arguments name: files, folders, globs, tables, or text itself."""
+"""Find photos and texts in files, folders, globs, tables and arguments, and read them."""
 
 from __future__ import annotations
 
 import glob
 import os
 import sys
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
-from whence._util.files import exists, is_file
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from whence._util.files import check_is_file, exists, is_file
+from whence._util.text import first_line
 from whence.errors import WhenceError
 from whence.inputs.tables import TEXT_COLUMNS, read_table
 from whence.inputs.texts import MAX_BYTES, decode_text, read_text, validate_text
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 Kind = Literal["image", "text"]
 
@@ -25,6 +27,8 @@ IMAGES = frozenset(
 )
 TEXTS = frozenset(".md .text .txt".split())
 TABLES = frozenset(".csv .tsv".split())
+# Models look at a few hundred pixels. A longer side than this costs memory and shows nothing more.
+MAX_SIDE = 4096
 
 
 @dataclass(frozen=True)
@@ -59,16 +63,10 @@ class Source:
         return words if len(words) <= 60 else words[:59].rstrip() + "…"
 
     def read(self) -> Image.Image | str:
-        """Read the photo or the text.
-
-        Raises:
-            WhenceError: It cannot be read.
-        """
+        """Read the photo or the text."""
         if self.problem is not None:
             raise WhenceError(self.problem)
         if self.kind == "image":
-            from whence.inputs.images import read_image
-
             path = self.path or Path()
             try:
                 return read_image(path)
@@ -122,9 +120,9 @@ def _expand_one(argument: str) -> Sequence[Source]:
         files = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]
         if any(guess_kind(file) or _is_table(file) for file in files):
             return [source for file in files if is_file(file) for source in _expand_found(file)]
-        if files or is_path_like(argument):
+        if files or _is_path_like(argument):
             raise WhenceError(f"No photo or text file matches '{argument}'.")
-    if is_path_like(argument):
+    if _is_path_like(argument):
         return [Source(guess_kind(path) or "image", path)]
     return [Source("text", text=argument)]
 
@@ -162,11 +160,7 @@ def _expand_found(file: Path) -> Sequence[Source]:
 
 
 def _read_rows(file: Path) -> list[Source]:
-    """Read the texts of a table, each an input.
-
-    Raises:
-        WhenceError: It cannot be read, or no column of it holds texts.
-    """
+    """Read the texts of a table, each an input."""
     table = read_table(file, TEXT_COLUMNS)
     if table is None or not table.rows:
         raise WhenceError(
@@ -193,10 +187,104 @@ def _is_table(path: Path) -> bool:
     return path.suffix.lower() in TABLES
 
 
-def is_path_like(argument: str) -> bool:
+def _is_path_like(argument: str) -> bool:
     """Whether an argument looks like a path: slashes and no spaces, or a known suffix."""
     if "\n" in argument:
         return False
     separated = os.sep in argument and not any(map(str.isspace, argument))
     path = Path(argument)
     return separated or guess_kind(path) is not None or _is_table(path)
+
+
+def read_input(what: object) -> Image.Image | str:
+    """Read a photo or a text from a path, a PIL image, an array or a string."""
+    if isinstance(what, Image.Image):
+        try:
+            return to_rgb(what)
+        except OSError as error:  # Pillow reads the pixels only now
+            raise WhenceError(f"The image is damaged: {error}.") from error
+    if isinstance(what, np.ndarray):
+        return image_from_array(what)
+    if isinstance(what, str) and not (_is_path_like(what) or is_file(Path(what))):
+        return validate_text(what)
+    if isinstance(what, str | Path):
+        path = Path(what)
+        return Source(guess_kind(path) or "image", path).read()
+    raise WhenceError(
+        f"whence explains paths, images, arrays and strings, not {type(what).__name__}. For "
+        f"tensors that are prepared for a model, use Explainer(model)."
+    )
+
+
+def read_image(path: str | Path) -> Image.Image:
+    """Read an image file as RGB: upright, opaque, 8 bits, and no larger than `MAX_SIDE`."""
+    path = Path(path)
+    check_is_file(path, "an image")
+    try:
+        with warnings.catch_warnings():
+            # Pillow warns of images that are large but that it opens all the same.
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(path) as image:
+                if max(image.size) > MAX_SIDE:
+                    # A JPEG is then decoded at a half, a quarter or an eighth of its size.
+                    image.draft("RGB", (MAX_SIDE, MAX_SIDE))
+                return to_rgb(image)
+    except Image.DecompressionBombError:
+        message = f"'{path}' has more pixels than whence opens; make it smaller first."
+        raise WhenceError(message) from None
+    except UnidentifiedImageError:
+        raise WhenceError(f"'{path}' is not an image that Pillow knows.") from None
+    except PermissionError:
+        raise WhenceError(f"'{path}' may not be read.") from None
+    except Exception as error:  # decoders of damaged files raise nearly anything
+        reason = first_line(error) or type(error).__name__
+        raise WhenceError(f"'{path}' is damaged: {reason}.") from error
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """Convert an image to RGB: upright, no larger than `MAX_SIDE`, white where transparent."""
+    image.load()
+    if max(image.size) > MAX_SIDE:
+        scale = MAX_SIDE / max(image.size)
+        width, height = (max(1, round(side * scale)) for side in image.size)
+        image = image.resize((width, height))
+    image = ImageOps.exif_transpose(image)
+    if image.mode.startswith(("I", "F")):
+        return _scale_to_bytes(np.asarray(image), wide=image.mode in ("I", "F"))
+    if image.has_transparency_data:
+        white = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(white, image.convert("RGBA"))
+    return image.convert("RGB")
+
+
+def image_from_array(array: np.ndarray[Any, Any]) -> Image.Image:
+    """Convert an array to an image: (H, W), (H, W, 3) or (H, W, 4), bytes or floats from 0 to 1."""
+    if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3, 4)):
+        hint = " Put the channels last." if array.ndim == 3 and array.shape[0] in (1, 3, 4) else ""
+        raise WhenceError(
+            f"An image array is (height, width, 3), not {tuple(array.shape)}.{hint} For a tensor "
+            f"that is prepared for the model, use Explainer(model)."
+        )
+    if 0 in array.shape:
+        raise WhenceError(f"The image array is empty: its shape is {tuple(array.shape)}.")
+    if array.dtype.kind == "f":
+        if not np.isfinite(array).all() or array.min() < 0 or array.max() > 1:
+            raise WhenceError("A float image array holds values from 0 to 1, and no NaN.")
+        array = np.round(array * 255).astype(np.uint8)
+    elif array.dtype != np.uint8:
+        raise WhenceError(f"An image array is of uint8 or floats from 0 to 1, not {array.dtype}.")
+    if array.ndim == 3 and array.shape[2] == 1:
+        array = array[..., 0]
+    return to_rgb(Image.fromarray(np.ascontiguousarray(array)))
+
+
+def _scale_to_bytes(values: np.ndarray[Any, Any], wide: bool) -> Image.Image:
+    """Convert grey values of more than 8 bits to 8: scaled, where Pillow would clip."""
+    values = np.nan_to_num(values.astype(np.float32))
+    if np.abs(values).max(initial=0) > 65535 or values.min(initial=0) < 0:
+        values = values - values.min()
+        values = values / max(float(values.max()), 1e-20)
+    elif values.max(initial=0) > 1:
+        # Modes of 32 bits are also used for plain 8-bit values.
+        values = values / (255 if wide and values.max() <= 255 else 65535)
+    return Image.fromarray(np.round(values * 255).astype(np.uint8)).convert("RGB")

@@ -50,9 +50,6 @@ def read_table(path: Path, names: Sequence[str]) -> DelimitedTable | None:
     The header decides on the separator: guessing it from texts, which hold commas of their own,
     goes wrong. Quotes are taken as in CSV if every row is then whole, and otherwise, as in the TSV
     files of GLUE, for characters like others.
-
-    Raises:
-        WhenceError: The file cannot be read.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:

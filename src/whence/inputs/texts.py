@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from whence._util.files import is_file, is_folder
+from whence._util.files import check_is_file
 from whence.errors import WhenceError
 
 # No classifier reads more than a few thousand words; a file may hold gigabytes.
@@ -12,15 +12,9 @@ MAX_BYTES = 1_000_000
 
 
 def read_text(path: str | Path) -> str:
-    """Read the text of a file, but no more of it than a model could use.
-
-    Raises:
-        WhenceError: There is no such file, or it is empty or not UTF-8.
-    """
+    """Read the text of a file, but no more of it than a model could use."""
     path = Path(path)
-    if not is_file(path):
-        what = "a folder, not a text" if is_folder(path) else "not there, or may not be read"
-        raise WhenceError(f"'{path}' is {what}.")
+    check_is_file(path, "a text")
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES)
@@ -30,11 +24,7 @@ def read_text(path: str | Path) -> str:
 
 
 def decode_text(content: bytes, name: str) -> str:
-    """Decode UTF-8 bytes to text.
-
-    Raises:
-        WhenceError: The bytes are not UTF-8, or hold no text.
-    """
+    """Decode UTF-8 bytes to text; an error names it so."""
     try:
         return validate_text(content[:MAX_BYTES].decode("utf-8-sig"), name)
     except UnicodeDecodeError as error:
@@ -44,11 +34,7 @@ def decode_text(content: bytes, name: str) -> str:
 
 
 def validate_text(text: str, name: str = "The text") -> str:
-    """Return a text without lone surrogates.
-
-    Raises:
-        WhenceError: It is empty.
-    """
+    """Return a text without lone surrogates; an empty one is an error."""
     if not text.strip():
         raise WhenceError(f"{name} is empty.")
     # Lone surrogates come from undecodable arguments, and no tokenizer takes them.

@@ -11,41 +11,28 @@ def check_on_hub(name: str) -> None:
     """Ask the hub whether it has a model, so that a missing network or model is known in seconds.
 
     The libraries that download retry for half a minute, and then blame the cache.
-
-    Raises:
-        WhenceError: The hub cannot be reached, or has no such model, or does not give it.
     """
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HFValidationError,
-        OfflineModeIsEnabled,
-        RepositoryNotFoundError,
-    )
+    from huggingface_hub import HfApi, errors
 
     try:
         HfApi().model_info(name, timeout=_SECONDS)
-    except HFValidationError:
+    except errors.HFValidationError:
         raise WhenceError(f"'{name}' is neither a folder nor a possible name of a model.") from None
-    except GatedRepoError:
+    except errors.GatedRepoError:
         raise WhenceError(
             f"The hub gives '{name}' only to those who agreed to its terms; log in with `hf auth "
             f"login`."
         ) from None
-    except RepositoryNotFoundError:
+    except errors.RepositoryNotFoundError:
         raise WhenceError(f"'{name}' is neither a folder nor a public model on the hub.") from None
-    except OfflineModeIsEnabled:
+    except errors.OfflineModeIsEnabled:
         raise WhenceError(_explain(name, "the hub is switched off (HF_HUB_OFFLINE)")) from None
     except Exception as error:  # every HTTP library has its own
         raise WhenceError(_explain(name, "the hub cannot be reached")) from error
 
 
 def fetch(name: str, filename: str) -> str:
-    """Fetch a file of a model on the hub, from the cache if it is there.
-
-    Raises:
-        WhenceError: There is no such file, or the hub cannot be reached.
-    """
+    """Fetch a file of a model on the hub, from the cache if it is there."""
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 

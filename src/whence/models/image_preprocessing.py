@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from whence.errors import WhenceError
-from whence.models.prepared import PreparedBatch
+from whence.models.loaded import LoadedModel, PreparedBatch
 
 Box = tuple[float, float, float, float]
 
@@ -29,10 +29,7 @@ _MAX_DIFFERENCE = 6.0
 class PixelScale:
     """The normalisation of pixels from values between 0 and 1: (value * factor - mean) / std.
 
-    Attributes:
-        mean: Mean of each channel.
-        std: Standard deviation of each channel.
-        factor: 1, or 255 for models that take bytes.
+    `factor` is 1, or 255 for models that take bytes; `mean` and `std` are those of each channel.
     """
 
     mean: tuple[float, ...]
@@ -50,12 +47,8 @@ class PixelScale:
         return cls(mean, std, factor)
 
     @classmethod
-    def from_model(cls, loaded: HasPreprocessor) -> PixelScale:
-        """Read the scale from a model's preprocessor.
-
-        Raises:
-            WhenceError: The preprocessor is of a kind that whence does not know.
-        """
+    def from_model(cls, loaded: LoadedModel) -> PixelScale:
+        """Read the scale from a model's preprocessor."""
         if isinstance(loaded.preprocessor, CenterCropPreprocessor):
             return loaded.preprocessor.scale
         return cls.from_processor(find_processor(loaded))
@@ -83,8 +76,7 @@ class CenterCropPreprocessor:
         size: Height and width that the model takes.
         resize: The size before the crop: of the photo's shorter side, or its height and width,
             which may change its proportions.
-        mean: Mean of each channel, of values from 0 to 1.
-        std: Their standard deviation.
+        mean: Mean of each channel, of values from 0 to 1; `std`, their standard deviation.
         resample: How to interpolate.
     """
 
@@ -118,7 +110,7 @@ class CenterCropPreprocessor:
         """Prepare a batch of photos."""
         boxes = [find_crop_box(image.size, self.resize, self.size) for image in images]
         contents = [cut_box(image, box) for image, box in zip(images, boxes, strict=True)]
-        return stack_photos([self._to_pixels(image) for image in images], images, boxes, contents)
+        return _stack_photos([self._to_pixels(image) for image in images], images, boxes, contents)
 
     def _to_pixels(self, image: Image.Image) -> Tensor:
         if isinstance(self.resize, int):
@@ -131,19 +123,10 @@ class CenterCropPreprocessor:
         return self.scale.to_model(torch.from_numpy(np.array(image)).permute(2, 0, 1).float() / 255)
 
 
-class ImageProcessor(Protocol):
-    """The call of an image processor of transformers; its settings differ between processors."""
-
-    def __call__(
-        self, images: list[Image.Image], *, return_tensors: Literal["pt"]
-    ) -> Mapping[str, Tensor]:
-        """Prepare images."""
-
-
 class ProcessorPreprocessor:
     """Prepare photos with an image processor of transformers."""
 
-    def __init__(self, processor: ImageProcessor) -> None:
+    def __init__(self, processor: Callable[..., Mapping[str, Tensor]]) -> None:
         self.processor = processor
 
     def __call__(self, images: Sequence[Image.Image]) -> PreparedBatch:
@@ -156,27 +139,11 @@ class ProcessorPreprocessor:
             find_content(image, one, box, PixelScale.from_processor(self.processor))
             for image, one, box in zip(images, pixels, boxes, strict=True)
         ]
-        return stack_photos(pixels, images, boxes, contents)
+        return _stack_photos(pixels, images, boxes, contents)
 
 
-class HasPreprocessor(Protocol):
-    """A loaded model, as far as its preprocessing goes."""
-
-    @property
-    def name(self) -> str:
-        """The model's name."""
-
-    @property
-    def preprocessor(self) -> object:
-        """The preprocessor of its inputs."""
-
-
-def find_processor(loaded: HasPreprocessor) -> Any:
-    """Return the image processor of transformers that prepares a model's photos.
-
-    Raises:
-        WhenceError: The model's preprocessor is another.
-    """
+def find_processor(loaded: LoadedModel) -> Any:
+    """Return the image processor of transformers that prepares a model's photos."""
     processor = getattr(loaded.preprocessor, "processor", None)
     if processor is None:
         raise WhenceError(
@@ -186,17 +153,13 @@ def find_processor(loaded: HasPreprocessor) -> Any:
     return processor
 
 
-def stack_photos(
+def _stack_photos(
     pixels: Sequence[Tensor],
     images: Sequence[Image.Image],
     boxes: Sequence[Box],
     contents: list[Image.Image],
 ) -> PreparedBatch:
-    """Stack the pixels of photos to a batch, with a note for each that was cropped much.
-
-    Raises:
-        WhenceError: Their sizes differ.
-    """
+    """Stack the pixels of photos to a batch, with a note for each that was cropped much."""
     if len({tuple(one.shape) for one in pixels}) > 1:
         raise WhenceError(
             "The photos have different sizes even when prepared for the model; explain them one by "

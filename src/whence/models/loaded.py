@@ -1,4 +1,4 @@
-"""LoadedModel: a model with its preprocessing, class names and Explainer."""
+"""Load a model by name, with its preprocessing, class names and Explainer."""
 
 from __future__ import annotations
 
@@ -6,20 +6,41 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from whence._util.text import first_line
+from whence.errors import WhenceError
 from whence.explainer import Explainer
 from whence.explanation import Explanation
 from whence.inputs.sources import Kind
 from whence.layout import Tokens
-from whence.models.prepared import PreparedBatch
 from whence.targets import Classes, ClassTarget, resolve_classes
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
+    from transformers import BatchEncoding
+
+_DEMO = Path(__file__).parents[1] / "demo"
+EMBEDDED: dict[Kind, Path] = {"image": _DEMO / "pets", "text": _DEMO / "sentiment"}
+
+
+@dataclass
+class PreparedBatch:
+    """A batch as the model takes it.
+
+    Attributes:
+        inputs: The model's input: pixels, or tokenised texts.
+        contents: For each input, the part of the photo that was not cropped, or the text.
+        notes: For each input, the changes that its owner should know of.
+    """
+
+    inputs: Tensor | BatchEncoding
+    contents: list[Any]
+    notes: list[list[str]]
 
 
 @dataclass
@@ -78,11 +99,7 @@ class LoadedModel:
     def check_classes(
         self, target: ClassTarget | None = None, classes: Classes | None = None
     ) -> None:
-        """Refuse classes that the model does not have.
-
-        Raises:
-            WhenceError: There is no such class.
-        """
+        """Refuse classes that the model does not have."""
         resolve_classes(torch.zeros(1, self.class_count), self.class_names, target, classes)
 
     def explain(self, prepared: PreparedBatch, **request: Any) -> Explanation:
@@ -93,6 +110,76 @@ class LoadedModel:
             texts = [_cut_words(e, t) for e, t in zip(encodings, prepared.contents, strict=True)]
             explanation.tokens = dataclasses.replace(explanation.tokens, texts=texts)
         return explanation
+
+
+def load(
+    name: str | Path | None = None,
+    kind: Kind | None = None,
+    weights: str | Path | None = None,
+    device: str | None = None,
+    *,
+    compile: bool = False,
+    precision: str | None = None,
+) -> LoadedModel:
+    """Load a model, its preprocessing and the names of its classes.
+
+    Args:
+        name: A folder that transformers saved to; a name on the hub; ``timm:NAME``;
+            ``torchvision:NAME``; or None for the embedded model that suits the kind of input.
+        kind: ``"image"`` or ``"text"``. Needed only for an embedded model; otherwise a model of
+            another kind is an error.
+        weights: A safetensors file, for models of timm and torchvision.
+        device: Where to run, such as ``"cpu"`` or ``"cuda"``; the best there is if left out.
+        compile: Whether to compile explanations, as `Explainer` does.
+        precision: Of matrix products: ``"tf32"`` on a GPU, or ``"bfloat16"``.
+
+    Raises:
+        WhenceError: There is no such model, or it cannot be used.
+    """
+    from whence.models import timm_models, torchvision_models, transformers_models
+
+    place = find_device(device)
+    if precision == "tf32" and place.type == "cpu":
+        raise WhenceError(
+            "The precision tf32 is one of GPUs, and the model is to run on a CPU; leave it out, or "
+            "give bfloat16."
+        )
+    libraries = {"timm": timm_models.load, "torchvision": torchvision_models.load}
+    library, _, rest = str(name or "").partition(":")
+    if library in libraries:
+        loaded = libraries[library](rest, weights)
+    elif weights is not None:
+        raise WhenceError("A weights file is for timm:NAME and torchvision:NAME only.")
+    else:
+        loaded = transformers_models.load(_find_embedded(kind) if name is None else name)
+    if kind is not None and kind != loaded.kind:
+        raise WhenceError(f"The model '{loaded.name}' explains {loaded.kind}s, not {kind}s.")
+    loaded.model.to(place).eval()
+    loaded.device, loaded.compile, loaded.precision = place, compile, precision
+    _ = loaded.explainer  # built at once, since it refuses an unknown precision
+    return loaded
+
+
+def _find_embedded(kind: Kind | None) -> Path:
+    if kind is None:
+        raise WhenceError("Name a model, or say for which kind of input: 'image' or 'text'.")
+    if not EMBEDDED[kind].is_dir():
+        raise WhenceError(f"This installation carries no model for {kind}s; name one.")
+    return EMBEDDED[kind]
+
+
+def find_device(name: str | None) -> torch.device:
+    """Find a device by name; without one, the GPU if there is one, and otherwise the CPU."""
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise WhenceError(f"There is no device '{name}' here: {first_line(error)}.") from None
+    if device.type == "meta":
+        raise WhenceError("The device 'meta' computes nothing.")
+    return device
 
 
 def _cut_words(encoding: Encoding, text: str) -> list[str]:

@@ -1,16 +1,18 @@
-"""Texts to tokens: each is tokenised once and cut at the model's length, with a note about it."""
+"""Tokenise texts, cut at the model's length, and join prepared inputs to one padded batch."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from whence.errors import WhenceError
-from whence.models.prepared import PreparedBatch, join_batches
+from whence.models.loaded import PreparedBatch
 
 if TYPE_CHECKING:
+    from tokenizers import Encoding
     from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 # For models and tokenizers that set no limit.
@@ -38,11 +40,7 @@ class TextPreprocessor:
         self.max_length = int(min(limits, default=_DEFAULT_LENGTH))
 
     def __call__(self, texts: Sequence[str]) -> PreparedBatch:
-        """Tokenise a batch of texts, padded to the longest.
-
-        Raises:
-            WhenceError: The tokenizer finds no words in a text.
-        """
+        """Tokenise a batch of texts, padded to the longest."""
         return join_batches([self._tokenize(text) for text in texts], self.tokenizer)
 
     def _tokenize(self, text: str) -> PreparedBatch:
@@ -58,11 +56,10 @@ class TextPreprocessor:
         empty = set(self.tokenizer.all_special_ids) - {self.tokenizer.unk_token_id}
         if empty.issuperset(ids):
             raise WhenceError(f"The model's tokenizer finds no words in {text[:40]!r}.")
-        notes = []
+        notes, limit = [], self.max_length
         if cut:
-            length = len(ids) + cut
             notes.append(
-                f"cut at {self.max_length} of {length} tokens, the most that the model reads"
+                f"cut at {limit} of {len(ids) + cut} tokens, the most that the model reads"
             )
         unknown = ids.count(self.tokenizer.unk_token_id)
         if unknown:
@@ -88,3 +85,44 @@ def find_position_limit(model: nn.Module) -> int | None:
             offset = 0 if module.padding_idx is None else module.padding_idx + 1
             return module.num_embeddings - offset
     return limit if isinstance(limit, int) and limit > 0 else None
+
+
+def join_batches(
+    batches: Sequence[PreparedBatch], tokenizer: PreTrainedTokenizerBase | None = None
+) -> PreparedBatch:
+    """Join batches; texts, one a batch, are padded to the longest, and not tokenised again."""
+    if len(batches) == 1:
+        return batches[0]
+    contents = [content for batch in batches for content in batch.contents]
+    notes = [note for batch in batches for note in batch.notes]
+    pixels = [batch.inputs for batch in batches if isinstance(batch.inputs, Tensor)]
+    if pixels or tokenizer is None:
+        return PreparedBatch(torch.cat(pixels), contents, notes)
+    texts = [batch.inputs for batch in batches if not isinstance(batch.inputs, Tensor)]
+    return PreparedBatch(_pad(texts, tokenizer), contents, notes)
+
+
+def _pad(texts: Sequence[BatchEncoding], tokenizer: PreTrainedTokenizerBase) -> BatchEncoding:
+    """Pad tokenised texts to the longest."""
+    device = texts[0]["input_ids"].device
+    rows = {name: [text[name][0].tolist() for text in texts] for name in texts[0]}
+    padded = tokenizer.pad(rows, padding=True, return_tensors="pt").to(device)
+    encodings = [encoding for text in texts for encoding in text.encodings or ()]
+    if not encodings:  # a tokenizer in Python has none
+        return padded
+    length = padded["input_ids"].shape[1]
+    copies = [_copy_padded(encoding, tokenizer, length) for encoding in encodings]
+    return type(padded)(dict(padded), copies)
+
+
+def _copy_padded(encoding: Encoding, tokenizer: PreTrainedTokenizerBase, length: int) -> Encoding:
+    """Copy a fast tokenizer's encoding with padding, as the tokenizer itself would pad it."""
+    copy = type(encoding).merge([encoding], growing_offsets=False)
+    copy.pad(
+        length,
+        direction=tokenizer.padding_side,
+        pad_id=tokenizer.pad_token_id,
+        pad_type_id=tokenizer.pad_token_type_id,
+        pad_token=tokenizer.pad_token,
+    )
+    return copy

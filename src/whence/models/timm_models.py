@@ -15,17 +15,12 @@ from whence.targets import find_class_names
 
 
 def load(name: str, weights: str | Path | None) -> LoadedModel:
-    """Load a model of timm, with its own weights from the hub or those of a file.
-
-    Raises:
-        WhenceError: timm or the model is missing, or the weights are of another model.
-    """
+    """Load a model of timm, with its own weights from the hub or those of a file."""
     try:
         timm: Any = importlib.import_module("timm")
     except ImportError as error:
-        raise WhenceError(
-            f"'timm:{name}' needs timm: pip install 'whence[timm]' ({error})."
-        ) from error
+        message = f"'timm:{name}' needs timm: pip install 'whence[timm]' ({error})."
+        raise WhenceError(message) from error
     if not timm.is_model(name):
         near = ", ".join(timm.list_models(f"*{name}*")[:3])
         hint = f" Did you mean one of {near}?" if near and name else ""

@@ -18,12 +18,7 @@ _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def load(name: str, weights: str | Path | None) -> LoadedModel:
-    """Load a model of torchvision.
-
-    Raises:
-        WhenceError: torchvision or the model is missing, or the weights are missing or of another
-            model.
-    """
+    """Load a model of torchvision."""
     try:
         models: Any = importlib.import_module("torchvision.models")
     except Exception as error:  # beside another build of torch its import fails in its own ways
@@ -45,18 +40,15 @@ def load(name: str, weights: str | Path | None) -> LoadedModel:
         model = models.get_model(name, weights=None, num_classes=count)
     load_weights(model, tensors, weights)
     side = int(getattr(model, "image_size", 224))
+    # Weights for other classes than those of ImageNet come without names.
+    meta = models.get_model_weights(name).DEFAULT.meta if count == 1000 else {}
     return LoadedModel(
         name=f"torchvision:{name}",
         model=model,
         kind="image",
-        class_names=_find_imagenet_names(models, name) if count == 1000 else {},
+        class_names=dict(enumerate(meta.get("categories", ()))),
         class_count=count,
         preprocessor=CenterCropPreprocessor(
             (side, side), round(side * 256 / 224), _MEAN, _STD, Image.Resampling.BILINEAR
         ),
     )
-
-
-def _find_imagenet_names(models: Any, name: str) -> dict[int, str]:
-    names = models.get_model_weights(name).DEFAULT.meta.get("categories", ())
-    return dict(enumerate(names))

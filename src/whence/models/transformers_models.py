@@ -26,34 +26,24 @@ _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
 def load(name: str | Path) -> LoadedModel:
-    """Load a classifier of images or texts.
-
-    Raises:
-        WhenceError: There is no such model, or it is not a classifier that whence can use.
-    """
+    """Load a classifier of images or texts."""
     place = _find_place(name)
-    local = isinstance(place, Path)
     if isinstance(place, Path):
         check_folder(place)
     with _silence_transformers():
-        if local:
-            return _from_pretrained(str(place), str(name), local_files_only=True)
         try:
             # A model in the cache is used without asking the hub.
             return _from_pretrained(str(place), str(name), local_files_only=True)
         except WhenceError as error:
-            if isinstance(error.__cause__, ValueError):  # it is there, and it is not usable
+            is_there = isinstance(place, Path) or isinstance(error.__cause__, ValueError)
+            if is_there:  # and it is not usable
                 raise
             check_on_hub(str(name))
             return _from_pretrained(str(place), str(name), local_files_only=False)
 
 
 def _find_place(name: str | Path) -> Path | str:
-    """Find the folder of a model, or else take its name for one on the hub.
-
-    Raises:
-        WhenceError: It can only be a folder, and there is none.
-    """
+    """Find the folder of a model, or else take its name for one on the hub."""
     if not str(name).strip():
         raise WhenceError("The model's name is empty.")
     folder = Path(name).expanduser()
@@ -68,11 +58,7 @@ def _find_place(name: str | Path) -> Path | str:
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse a folder that holds no model, or only pickled weights.
-
-    Raises:
-        WhenceError: A file is missing or damaged.
-    """
+    """Refuse a folder that holds no model, or only pickled weights."""
     config = folder / "config.json"
     if not config.is_file():
         raise WhenceError(f"'{folder}' holds no model: there is no config.json in it.")
@@ -115,22 +101,11 @@ def _from_pretrained(place: str, name: str, local_files_only: bool) -> LoadedMod
     _check_complete(name, info)
     if kind == "text":
         _check_tokenizer(name, processor, getattr(config, "vocab_size", 0))
-    return _build(name, kind, model.float(), processor)
-
-
-def _build(name: str, kind: Kind, model: Any, processor: Any) -> LoadedModel:
-    is_text = kind == "text"
-    return LoadedModel(
-        name=name,
-        model=model,
-        kind=kind,
-        class_names=find_class_names(model),
-        class_count=model.config.num_labels,
-        preprocessor=TextPreprocessor(processor, model)
-        if is_text
-        else ProcessorPreprocessor(processor),
-        tokenizer=processor if is_text else None,
-    )
+    model = model.float()
+    is_text, class_names = kind == "text", find_class_names(model)
+    prepare = TextPreprocessor(processor, model) if is_text else ProcessorPreprocessor(processor)
+    tokenizer = processor if is_text else None
+    return LoadedModel(name, model, kind, class_names, config.num_labels, prepare, tokenizer)
 
 
 def find_kind(config: object) -> Kind:

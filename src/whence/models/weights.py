@@ -13,11 +13,7 @@ from whence.errors import WhenceError
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
-    """Read the tensors of a safetensors file.
-
-    Raises:
-        WhenceError: There is no such file, or it is no safetensors file.
-    """
+    """Read the tensors of a safetensors file."""
     path = Path(path)
     if not is_file(path):
         raise WhenceError(f"There is no weights file '{path}'.")
@@ -31,11 +27,7 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
 
 
 def load_weights(model: nn.Module, tensors: dict[str, Tensor], path: str | Path) -> None:
-    """Load weights into a model.
-
-    Raises:
-        WhenceError: They are weights of another model.
-    """
+    """Load weights into a model, and refuse those of another model."""
     own = model.state_dict()
     missing = sorted(own.keys() - tensors.keys())
     foreign = sorted(tensors.keys() - own.keys())

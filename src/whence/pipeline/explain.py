@@ -17,7 +17,7 @@ from whence.methods import registry
 from whence.methods.registry import MethodSpecification
 from whence.models import LoadedModel, PreparedBatch, load
 from whence.models.loaded import select_sample
-from whence.models.prepared import join_batches
+from whence.models.text_preprocessing import join_batches
 from whence.rules import get as get_rules
 
 
