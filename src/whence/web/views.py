@@ -149,28 +149,28 @@ def _describe_curves(faithfulness: Faithfulness, target: int) -> dict[str, objec
 
 
 def _encode_curves(faithfulness: Faithfulness, one: MethodCurves) -> dict[str, object]:
-    """The curves of a method and a class, and the step at which each part is removed, for JSON."""
+    """The curves of a method and a class, and the step at which each part is deleted, for JSON."""
     orders: list[CurveOrder] = ["most", "least"]
     if one.random is not None:
         orders.append("random")
-    removal_steps = {order: _find_removal_steps(one, order) for order in orders}
+    deletion_steps = {order: _find_deletion_steps(one, order) for order in orders}
     data: dict[str, object] = {
         "method": one.method,
         "steps": one.steps,
         "curves": {order: [round(p, 4) for p in one.get_curve(order)] for order in orders},
     }
     if faithfulness.words is None:
-        masks = {order: _encode_png(steps) for order, steps in removal_steps.items()}
+        masks = {order: _encode_png(steps) for order, steps in deletion_steps.items()}
         return data | {"masks": masks}
     words = [to_printable(word) for word in faithfulness.words]
-    steps = {order: steps.tolist() for order, steps in removal_steps.items()}
-    return data | {"words": words, "spaces": find_spaces(words), "removalSteps": steps}
+    steps = {order: steps.tolist() for order, steps in deletion_steps.items()}
+    return data | {"words": words, "spaces": find_spaces(words), "deletionSteps": steps}
 
 
-def _find_removal_steps(one: MethodCurves, order: CurveOrder) -> Bytes:
-    """The first step at which each unit is removed; the number of steps if never."""
-    removed = [one.get_mask(step, order).numpy() for step in range(len(one.steps))]
-    steps: Bytes = (len(one.steps) - np.sum(removed, 0)).astype(np.uint8)
+def _find_deletion_steps(one: MethodCurves, order: CurveOrder) -> Bytes:
+    """The first step at which each unit is deleted; the number of steps if never."""
+    deleted = [one.get_mask(step, order).numpy() for step in range(len(one.steps))]
+    steps: Bytes = (len(one.steps) - np.sum(deleted, 0)).astype(np.uint8)
     return steps
 
 

@@ -1,4 +1,4 @@
-// Draws deletion curves, and the photo or text with its parts removed at each step.
+// Draws deletion curves, and the photo or text with its parts deleted at each step.
 const ORDERS = {
   most: ["most relevant first", ""],
   least: ["least relevant first", "6 4"],
@@ -71,7 +71,7 @@ const makeLegend = (curves) => {
 const makeMaskedPhoto = (curve) => {
   const canvas = makeElement("canvas", { "aria-hidden": "true" });
   const view = makeElement("div", { class: "view" }, makeElement("i", { class: "photo" }), canvas);
-  const removalSteps = {};
+  const deletionSteps = {};
   const load = async (order) => {
     const image = new Image();
     image.src = curve.masks[order];
@@ -80,13 +80,13 @@ const makeMaskedPhoto = (curve) => {
     canvas.height = image.naturalHeight;
     const context = canvas.getContext("2d", { willReadFrequently: true });
     context.drawImage(image, 0, 0);
-    removalSteps[order] = context.getImageData(0, 0, canvas.width, canvas.height);
+    deletionSteps[order] = context.getImageData(0, 0, canvas.width, canvas.height);
   };
   view.show = async (step, order) => {
     view.request = [step, order].join();
-    if (!removalSteps[order]) await load(order);
+    if (!deletionSteps[order]) await load(order);
     if (view.request !== [step, order].join()) return;
-    const { data, width, height } = removalSteps[order];
+    const { data, width, height } = deletionSteps[order];
     const black = new ImageData(width, height);
     for (let index = 0; index < width * height; index++)
       black.data[4 * index + 3] = data[4 * index] <= step ? 255 : 0;
@@ -97,8 +97,8 @@ const makeMaskedPhoto = (curve) => {
 const makeMaskedText = (curve) => {
   const view = makeElement("p", { class: "view", dir: "auto" });
   view.show = (step, order) => view.replaceChildren(...curve.words.flatMap((word, index) => {
-    const isRemoved = curve.removalSteps[order][index] <= step;
-    return [makeElement(isRemoved ? "del" : "span", {}, word), curve.spaces[index] ? " " : ""];
+    const isDeleted = curve.deletionSteps[order][index] <= step;
+    return [makeElement(isDeleted ? "del" : "span", {}, word), curve.spaces[index] ? " " : ""];
   }));
   return view;
 };
