@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
 
 from whence._util.defaults import METHOD
 from whence._util.text import to_printable
@@ -21,46 +19,11 @@ EPILOG = """[bold]Examples[/bold]
     whence benchmark trust --data photos/ --methods tiba,tiba:rules=reference --limit 50"""
 
 
-class ProtocolName(StrEnum):
-    """Protocols of measurement."""
-
-    perturbation = "perturbation"
-    segmentation = "segmentation"
-    rationale = "rationale"
-    trust = "trust"
-
-
-class DeletedUnit(StrEnum):
-    """Units that are deleted."""
-
-    pixels = "pixels"
-    patches = "patches"
-
-
-class FillName(StrEnum):
-    """Values in the place of deleted pixels."""
-
-    zero = "zero"
-    mean = "mean"
-    blur = "blur"
-
-
-class ThresholdName(StrEnum):
-    """Thresholds that make maps to masks."""
-
-    mean = "mean"
-    otsu = "otsu"
-
-
-class ViewName(StrEnum):
-    """Parts of a photo that the model gets."""
-
-    model = "model"
-    whole = "whole"
-
-
 def benchmark(
-    protocol: Annotated[ProtocolName, typer.Argument(help="The protocol.", metavar="PROTOCOL")],
+    protocol: Annotated[
+        Literal["perturbation", "segmentation", "rationale", "trust"],
+        typer.Argument(help="The protocol.", metavar="PROTOCOL"),
+    ],
     data: Annotated[Path, typer.Option(help="The folder, or file, of the dataset.")],
     methods: Annotated[
         str,
@@ -76,10 +39,7 @@ def benchmark(
             "torchvision:NAME. Without it, the embedded model that suits the data."
         ),
     ] = None,
-    weights: Annotated[
-        Path | None,
-        typer.Option(help="A safetensors file, for timm:NAME and torchvision:NAME."),
-    ] = None,
+    weights: options.Weights = None,
     data_format: Annotated[
         str | None, typer.Option("--format", help="Of the dataset; found by its files if left out.")
     ] = None,
@@ -96,32 +56,31 @@ def benchmark(
     rules: Annotated[
         str, typer.Option(help="How relevance passes operations, for methods that do not say.")
     ] = "stable",
-    device: Annotated[
-        str | None, typer.Option(help="Such as cpu or cuda; the best there is if left out.")
-    ] = None,
+    device: options.Device = None,
     compile: options.Compile = False,
-    precision: options.PrecisionName = None,
+    precision: options.Precision = None,
     classes: Annotated[
         str | None,
         typer.Option(help="The model's classes for labels, where names differ: NEG=0,POS=1."),
     ] = None,
     unit: Annotated[
-        DeletedUnit | None,
+        Literal["pixels", "patches"] | None,
         typer.Option(help="perturbation: the units to delete; pixels if left out."),
     ] = None,
     fill: Annotated[
-        FillName | None, typer.Option(help="perturbation: what replaces them; zero if left out.")
+        Literal["zero", "mean", "blur"] | None,
+        typer.Option(help="perturbation: what replaces them; zero if left out."),
     ] = None,
     insertion: Annotated[
         bool | None,
         typer.Option("--insertion", help="perturbation: measure insertion and deletion too."),
     ] = None,
     threshold: Annotated[
-        ThresholdName | None,
+        Literal["mean", "otsu"] | None,
         typer.Option(help="segmentation: the threshold of maps; mean if left out."),
     ] = None,
     view: Annotated[
-        ViewName | None,
+        Literal["model", "whole"] | None,
         typer.Option(help="segmentation: crop photos as the model does, or show it the whole."),
     ] = None,
     radius: Annotated[float | None, typer.Option(help="trust: of the noise; 0.02.")] = None,
@@ -140,20 +99,9 @@ def benchmark(
     from whence.benchmark.formats import to_terminal
     from whence.benchmark.runner import run
 
-    protocol_options = {
-        "classes": classes,
-        "unit": unit and unit.value,
-        "fill": fill and fill.value,
-        "insertion": insertion,
-        "threshold": threshold and threshold.value,
-        "view": view and view.value,
-        "radius": radius,
-        "draws": draws,
-        "cascade": cascade,
-    }
     try:
         outcome = run(
-            protocol.value,
+            protocol,
             model,
             data,
             methods,
@@ -167,8 +115,16 @@ def benchmark(
             device=device,
             weights=weights,
             compile=compile,
-            precision=precision and precision.value,
-            **protocol_options,
+            precision=precision,
+            classes=classes,
+            unit=unit,
+            fill=fill,
+            insertion=insertion,
+            threshold=threshold,
+            view=view,
+            radius=radius,
+            draws=draws,
+            cascade=cascade,
         )
     except KeyboardInterrupt:
         typer.echo("Stopped. Finished samples are kept; the same command continues.", err=True)
@@ -179,9 +135,7 @@ def benchmark(
         typer.echo(to_printable(f"Skipped {name}: {error}"), err=True)
     if quiet:
         return
-    console = Console(highlight=False, emoji=False, markup=False)
-    if not console.is_terminal:
-        console.width = 200
+    console = options.open_console()
     console.print(to_terminal(outcome.table))
     for note in outcome.table.notes:
         console.print(note)

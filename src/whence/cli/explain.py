@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import closing
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -32,13 +31,6 @@ EPILOG = """[bold]Examples[/bold]
 
 # With fewer inputs, a progress bar would be gone before it is read.
 _MANY = 4
-
-
-class FigureFormat(StrEnum):
-    """Formats of figures."""
-
-    png = "png"
-    svg = "svg"
 
 
 def explain(
@@ -67,15 +59,15 @@ def explain(
     batch: options.Batch = 16,
     memory: options.Memory = None,
     compile: options.Compile = False,
-    precision: options.PrecisionName = None,
+    precision: options.Precision = None,
     out: Annotated[Path, typer.Option(help="The folder for results.")] = Path("whence-out"),
     image_format: Annotated[
-        FigureFormat, typer.Option("--format", help="The format of figures.")
-    ] = FigureFormat.png,
+        Literal["png", "svg"], typer.Option("--format", help="The format of figures.")
+    ] = "png",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the summary as JSON, and nothing else.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors.")] = False,
+    quiet: options.Quiet = False,
     force: options.Force = False,
 ) -> None:
     """Show which parts of a photo or a text a model's decision came from.
@@ -93,19 +85,11 @@ def explain(
     chosen = parse_options(method, option) if option else {}
     if start_layer is not None:
         chosen = {"start_layer": start_layer, **chosen}
+    specification, targets = MethodSpecification(method, method, chosen, rules), tuple(target or ())
     settings = ExplainSettings(
-        methods=(MethodSpecification(method, method, chosen, rules),),
-        model=model,
-        weights=weights,
-        device=device,
-        targets=tuple(target or ()),
-        top=top,
-        batch=batch,
-        memory=memory,
-        compile=compile,
-        precision=precision and precision.value,
+        (specification,), model, weights, device, targets, top, batch, memory, compile, precision
     )
-    output = OutputSettings(out, image_format.value, force)
+    output = OutputSettings(out, image_format, force)
     printer = _Printer(out, only_errors=quiet or as_json)
     with closing(explain_to_files(settings, output, sources)) as results:
         if not quiet and _is_many_in_terminal(len(sources)):
@@ -124,12 +108,7 @@ def _is_many_in_terminal(count: int) -> bool:
 
 
 class _Printer:
-    """Print results to the terminal.
-
-    Args:
-        out: The folder of results.
-        only_errors: Whether to print only the inputs that failed.
-    """
+    """Print the results in a folder to the terminal, or only the inputs that failed."""
 
     def __init__(self, out: Path, only_errors: bool) -> None:
         self._out = out

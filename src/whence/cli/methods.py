@@ -6,19 +6,15 @@ from typing import Annotated
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from whence._util.defaults import METHOD
-from whence.cli.options import complete_method
-
-_PIPE_WIDTH = 200
+from whence.cli.options import complete_method, open_console
 
 
 def methods(
     name: Annotated[
-        str | None,
-        typer.Argument(help="A method to describe.", autocompletion=complete_method),
+        str | None, typer.Argument(help="A method to describe.", autocompletion=complete_method)
     ] = None,
 ) -> None:
     """List the methods of explanation, or describe one of them with its options."""
@@ -35,9 +31,7 @@ def methods(
         about = registry.describe(known)
         only = "" if len(about.inputs) > 1 else f" For {about.inputs[0]}s only."
         table.add_row(known, "yes" if about.class_specific else "no", about.summary + only)
-    console = Console(highlight=False, markup=False)
-    if not console.is_terminal:
-        console.width = _PIPE_WIDTH
+    console = open_console()
     console.print(table)
     console.print("whence methods NAME describes one: its paper, cost and options.")
     console.print(f"The default is {METHOD}.")

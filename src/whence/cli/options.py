@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
+from rich.console import Console
+
+# Columns of a table that goes to a file or another program.
+_PIPE_WIDTH = 200
 
 
-class Precision(StrEnum):
-    """Precisions of matrix products."""
-
-    tf32 = "tf32"
-    bfloat16 = "bfloat16"
+def open_console() -> Console:
+    """Open a console for plain text and tables, which are wide where there is no terminal."""
+    console = Console(highlight=False, emoji=False, markup=False)
+    if not console.is_terminal:
+        console.width = _PIPE_WIDTH
+    return console
 
 
 def complete_method(incomplete: str) -> list[str]:
@@ -35,16 +39,14 @@ Model = Annotated[
     str | None,
     typer.Option(
         help="A folder that transformers saved to, a name on the hub, timm:NAME or "
-        "torchvision:NAME. Without it, the embedded model that suits the input.",
+        "torchvision:NAME. Without it, the embedded model that suits the input."
     ),
 ]
 Weights = Annotated[
-    Path | None,
-    typer.Option(help="A safetensors file, for timm:NAME and torchvision:NAME."),
+    Path | None, typer.Option(help="A safetensors file, for timm:NAME and torchvision:NAME.")
 ]
 Targets = Annotated[
-    list[str] | None,
-    typer.Option(help="A class to explain, by name or index; may be repeated."),
+    list[str] | None, typer.Option(help="A class to explain, by name or index; may be repeated.")
 ]
 Top = Annotated[
     int | None, typer.Option(min=1, help="Explain the K most probable classes.", metavar="K")
@@ -75,8 +77,8 @@ Compile = Annotated[
         "model takes them, or texts of its full length; other batches run as without it.",
     ),
 ]
-PrecisionName = Annotated[
-    Precision | None,
+Precision = Annotated[
+    Literal["tf32", "bfloat16"] | None,
     typer.Option(
         "--precision",
         help="Compute matrix products in tf32 (on a GPU) or bfloat16: faster where the hardware "
@@ -84,4 +86,5 @@ PrecisionName = Annotated[
         "the type of the weights.",
     ),
 ]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors.")]
 Force = Annotated[bool, typer.Option("--force", help="Write over earlier results.")]

@@ -52,8 +52,8 @@ def report(
     batch: options.Batch = 16,
     memory: options.Memory = None,
     compile: options.Compile = False,
-    precision: options.PrecisionName = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors.")] = False,
+    precision: options.Precision = None,
+    quiet: options.Quiet = False,
     force: options.Force = False,
 ) -> None:
     """Make one page of many inputs, to look through and to send to someone.
@@ -69,17 +69,9 @@ def report(
     from whence.pipeline import ExplainSettings
     from whence.report.build import ReportRequest, build_report
 
+    specifications, targets = tuple(parse_methods(methods or METHOD, rules)), tuple(target or ())
     settings = ExplainSettings(
-        methods=tuple(parse_methods(methods or METHOD, rules)),
-        model=model,
-        weights=weights,
-        device=device,
-        targets=tuple(target or ()),
-        top=top,
-        batch=batch,
-        memory=memory,
-        compile=compile,
-        precision=precision and precision.value,
+        specifications, model, weights, device, targets, top, batch, memory, compile, precision
     )
     heading = title if title is not None else _choose_title(inputs, sources)
     request = ReportRequest(settings, out, heading, not unjudged, force)

@@ -83,11 +83,7 @@ def serve(
 
 
 def _parse_login(host: str, auth: str | None, no_auth: bool) -> tuple[str, str] | None:
-    """Parse the name and the password that visitors need, or None if they need none.
-
-    Raises:
-        WhenceError: Others could reach the page, and neither --auth nor --no-auth was given.
-    """
+    """Parse the name and the password that visitors need, or None if they need none."""
     if auth is not None and no_auth:
         raise WhenceError("Give either --auth or --no-auth, not both.")
     if auth is None and not no_auth and host not in _LOOPBACK:

@@ -23,49 +23,28 @@ from whence.rules import get as get_rules
 
 @dataclass(frozen=True)
 class ExplainSettings:
-    """The model, the methods and the classes of explanations.
+    """The model, as `whence.models.load` takes it, the methods and the classes of explanations."""
 
-    Attributes:
-        methods: The methods; each input is explained by all of them.
-        model: As `whence.models.load` takes it.
-        weights: A weights file.
-        device: The device of the model.
-        targets: Classes to explain, by name or index; the predicted one if there are none.
-        top: Instead, the number of most probable classes.
-        batch: How many inputs are in memory at once.
-        memory: Gibibytes, as `Explainer.explain` takes them.
-        compile: Whether to compile explanations.
-        precision: Of matrix products.
-    """
-
-    methods: tuple[MethodSpecification, ...]
+    methods: tuple[MethodSpecification, ...]  # each input is explained by all of them
     model: str | None = None
     weights: Path | None = None
     device: str | None = None
-    targets: tuple[str, ...] = ()
-    top: int | None = None
-    batch: int = 16
-    memory: float | None = None
+    targets: tuple[str, ...] = ()  # names or indices; the predicted class if there are none
+    top: int | None = None  # instead of targets, the number of most probable classes
+    batch: int = 16  # how many inputs are in memory at once
+    memory: float | None = None  # gibibytes, as `Explainer.explain` takes them
     compile: bool = False
     precision: str | None = None
 
     def check(self) -> None:
-        """Refuse wrong settings before a model is loaded.
-
-        Raises:
-            WhenceError: There is no such method, option or rule set, or classes contradict.
-        """
+        """Refuse wrong settings before a model is loaded."""
         for one in self.methods:
             registry.build(one.name, one.options)
             get_rules(one.rules)
         self.target_arguments()
 
     def target_arguments(self) -> dict[str, int | str | list[str]]:
-        """Return the classes as arguments of `Explainer.explain`.
-
-        Raises:
-            WhenceError: Both targets and a number were given.
-        """
+        """Return the classes as arguments of `Explainer.explain`."""
         if self.targets and self.top is not None:
             raise WhenceError("Give either --target or --top, not both.")
         if self.top is not None:
@@ -75,11 +54,7 @@ class ExplainSettings:
         return {"classes": list(self.targets)} if self.targets else {}
 
     def load_models(self, sources: Sequence[Source]) -> dict[Kind, LoadedModel]:
-        """Load the model for each kind of input, and check its classes.
-
-        Raises:
-            WhenceError: There is no such model, or it lacks a class.
-        """
+        """Load the model for each kind of input, and check its classes."""
         if self.model is not None or self.weights is not None:
             loaded = self._load(None)
             models = {loaded.kind: loaded}
@@ -92,47 +67,27 @@ class ExplainSettings:
         return models
 
     def _load(self, kind: Kind | None) -> LoadedModel:
-        return load(
-            self.model,
-            kind,
-            self.weights,
-            self.device,
-            compile=self.compile,
-            precision=self.precision,
-        )
+        model, weights, device = self.model, self.weights, self.device
+        return load(model, kind, weights, device, compile=self.compile, precision=self.precision)
 
 
 @dataclass(frozen=True)
 class ExplainedInput:
-    """The explanations of one input, or its error.
+    """The explanations of one input by the methods' labels, or its error."""
 
-    Attributes:
-        index: Which of the inputs it is, counted from 0.
-        loaded: The model.
-        explanations: By the methods' labels; empty if it failed.
-        prepared: The input as the model took it, a batch of one; None if it failed.
-        error: Why it failed.
-    """
-
-    index: int
+    index: int  # which of the inputs it is, counted from 0
     loaded: LoadedModel
     explanations: dict[str, Explanation] = field(default_factory=dict)
-    prepared: PreparedBatch | None = None
+    prepared: PreparedBatch | None = None  # a batch of one; None if it failed
     error: str | None = None
 
 
 def explain_sources(
     settings: ExplainSettings, sources: Sequence[Source], models: dict[Kind, LoadedModel]
 ) -> Iterator[ExplainedInput]:
-    """Explain inputs, model by model; inputs that fail come with their error.
+    """Explain inputs with the models of `ExplainSettings.load_models`, model by model.
 
-    Args:
-        settings: The methods and classes.
-        sources: The inputs.
-        models: The models that `ExplainSettings.load_models` loaded for them.
-
-    Raises:
-        WhenceError: No input can be explained.
+    Inputs that fail come with their error; if no input can be explained, it is raised.
     """
     for index, source in enumerate(sources):
         if source.problem is not None or source.kind not in models:
@@ -232,24 +187,17 @@ class _BatchExplainer:
     def _explain(
         self, loaded: LoadedModel, batch: PreparedBatch, method: MethodSpecification
     ) -> Explanation:
-        settings = self.settings
+        request = {**self.settings.target_arguments(), **method.explain_arguments()}
         try:
-            return loaded.explain(
-                batch,
-                **settings.target_arguments(),
-                **method.explain_arguments(),
-                memory=settings.memory,
-            )
+            return loaded.explain(batch, **request, memory=self.settings.memory)
         except WhenceError:
             raise
         except torch.OutOfMemoryError:
-            raise WhenceError(
-                "The device's memory is too small; give a smaller --batch or --memory."
-            ) from None
+            message = "The device's memory is too small; give a smaller --batch or --memory."
+            raise WhenceError(message) from None
         except Exception as error:  # a model or a method of the user's may raise anything
-            raise WhenceError(
-                f"Model or method failed: {type(error).__name__}: {first_line(error)}."
-            ) from error
+            message = f"Model or method failed: {type(error).__name__}: {first_line(error)}."
+            raise WhenceError(message) from error
 
     def _fail(self, index: int, error: WhenceError | str) -> ExplainedInput:
         return ExplainedInput(index, self.loaded, error=str(error))

@@ -23,46 +23,29 @@ _MAX_NAME_LENGTH = 60
 
 @dataclass(frozen=True)
 class OutputSettings:
-    """The folder and the form of result files.
-
-    Attributes:
-        folder: The folder for results.
-        image_format: ``"png"`` or ``"svg"``.
-        force: Whether results may replace files.
-    """
+    """The folder and the form of result files."""
 
     folder: Path
-    image_format: str = "png"
-    force: bool = False
+    image_format: str = "png"  # or "svg"
+    force: bool = False  # whether results may replace files
 
 
 @dataclass(frozen=True)
 class InputResult:
-    """The result of one input, whose files are written.
+    """The result of one input, whose files are written."""
 
-    Attributes:
-        index: Which of the inputs it is, counted from 0.
-        entry: Its entry in the summary.
-        explanation: The explanation; None if it failed.
-    """
-
-    index: int
+    index: int  # which of the inputs it is, counted from 0
     entry: SummaryEntry
-    explanation: Explanation | None = None
+    explanation: Explanation | None = None  # None if it failed
 
 
 def explain_to_files(
     settings: ExplainSettings, output: OutputSettings, sources: Sequence[Source]
 ) -> Generator[InputResult]:
-    """Explain all inputs by one method, and write a file for each part of each result.
+    """Explain all inputs by one method, write files, and yield each result when it is written.
 
-    The summary is written when the iterator ends or is closed.
-
-    Yields:
-        Each result as soon as it is written. An input that failed has an error in its entry.
-
-    Raises:
-        WhenceError: No input can be explained, or the folder cannot be written to.
+    An input that failed has an error in its entry. The summary is written when the iterator ends or
+    is closed.
     """
     settings.check()
     names = choose_names(sources)
@@ -84,8 +67,7 @@ def explain_to_files(
             yield result
     finally:  # also when interrupted, since files of some inputs are written
         if entries:
-            ordered = [entries[index] for index in sorted(entries)]
-            summary.write(output.folder, ordered, earlier)
+            summary.write(output.folder, [entries[index] for index in sorted(entries)], earlier)
 
 
 def choose_names(sources: Sequence[Source]) -> list[str]:
@@ -155,11 +137,7 @@ def _write_result(
 
 
 def _write_files(
-    folder: Path,
-    name: str,
-    files: dict[str, str],
-    explanation: Explanation,
-    content: Image.Image | str,
+    folder: Path, name: str, files: dict[str, str], explanation: Explanation, content: object
 ) -> None:
     with stage_files(folder) as stage:
         explanation.save(stage / files["explanation"])

@@ -109,15 +109,14 @@ def describe_failure(name: str, source: Source, model: str, error: str) -> Summa
 
 def _describe_classes(explanation: Explanation) -> list[ClassSummary]:
     """Describe each explained class of the only sample."""
-    indices = explanation.target[0].reshape(-1).tolist()
     return [
         {
-            "index": index,
-            "name": one.name if explanation.target_names else str(index),
+            "index": one.index,
+            "name": one.name if explanation.target_names else str(one.index),
             "probability": None if one.probability is None else round(one.probability, 6),
             "top": _find_highest(explanation, number),
         }
-        for number, (index, one) in enumerate(zip(indices, explanation.classes(), strict=True))
+        for number, one in enumerate(explanation.classes())
     ]
 
 
@@ -127,18 +126,13 @@ def _find_highest(explanation: Explanation, number: int) -> list[dict[str, Any]]
         words = list(enumerate(explanation.words(0, number)))
         words.sort(key=lambda numbered: -numbered[1][1])
         return [{"word": w, "position": n, "score": score} for n, (w, score) in words[:_TOP]]
-    scores = _select_scores(explanation, number)
+    rows, columns = explanation.grid
+    scores = explanation.scores[0].reshape(-1, rows * columns)[number]
     highest = scores.topk(min(_TOP, len(scores)))
-    columns = explanation.grid[1]
     return [
         {"row": unit // columns, "column": unit % columns, "score": score}
         for score, unit in zip(highest.values.tolist(), highest.indices.tolist(), strict=True)
     ]
-
-
-def _select_scores(explanation: Explanation, number: int) -> Tensor:
-    scores = explanation.scores[0]
-    return scores if scores.dim() == 1 else scores[number]
 
 
 def _write_sentence(explanation: Explanation, classes: Sequence[ClassSummary]) -> str:
@@ -147,8 +141,7 @@ def _write_sentence(explanation: Explanation, classes: Sequence[ClassSummary]) -
     for number, (one, facts) in enumerate(zip(classes, explanation.classes(), strict=True)):
         decision = one["name"] if facts.probability is None else f"{one['name']} ({facts.percent})"
         if explanation.grid is not None:
-            scores = _select_scores(explanation, number)
-            reason = _find_ninth(scores.reshape(1, *explanation.grid))
+            reason = _find_ninth(explanation.scores[0].reshape(-1, *explanation.grid)[number])
         else:
             reason = ", ".join(f"“{top['word']}”" for top in one["top"][:3] if top["score"] > 0)
         parts.append(f"{decision}, most of all because of {reason}" if reason else decision)
@@ -157,7 +150,7 @@ def _write_sentence(explanation: Explanation, classes: Sequence[ClassSummary]) -
 
 def _find_ninth(scores: Tensor) -> str:
     """Name the ninth of the photo with the highest scores; empty if no score is positive."""
-    ninths = F.adaptive_avg_pool2d(scores.float().clamp(min=0), 3).flatten()
+    ninths = F.adaptive_avg_pool2d(scores[None].float().clamp(min=0), 3).flatten()
     return _NINTHS[int(ninths.argmax())] if torch.any(ninths > 0) else ""
 
 
@@ -177,11 +170,7 @@ def to_json(summary: Summary) -> str:
 
 
 def read_entries(folder: Path, force: bool) -> list[SummaryEntry]:
-    """Read the entries of the summary in a folder; none if there is no summary.
-
-    Raises:
-        WhenceError: The file there is no summary of whence, and `force` is not set.
-    """
+    """Read the entries of the summary in a folder; without `force`, refuse another file there."""
     path = folder / _FILE
     if not exists(path):
         return []
