@@ -14,7 +14,7 @@ from whence.evidence.forwards import Forwards
 from whence.inputs.arguments import ModelArguments
 from whence.rules.balanced import BALANCED
 from whence.tracing import Edit
-from whence.tracing.graph.blocks import find_blocks
+from whence.tracing.graph import find_blocks
 
 MANY = {"occlusion": {}, "rise": {"masks": 30}, "value_zeroing": {}, "smoothgrad": {"samples": 9}}
 GIBIBYTE = 2**30

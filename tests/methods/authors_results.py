@@ -3,12 +3,12 @@
 import numpy as np
 import torch
 
-from tests.test_golden import TAGS, golden
+from tests.test_golden import TAGS, read_golden
 
 
 def read_authors_results(name: str, entry: str) -> list[tuple[int, int, torch.Tensor]]:
     """The authors' results of every sample and class."""
-    data = golden(name)
+    data = read_golden(name)
     return [
         (i, column, torch.as_tensor(np.asarray(data[f"{i}/{tag}/{entry}"], dtype=np.float64)))
         for i in range(len(data["logits"]))

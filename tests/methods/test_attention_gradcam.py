@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.test_golden import TAGS, golden, small_model, targets
+from tests.test_golden import TAGS, list_targets, load_small_model, read_golden
 from tests.zoo import CASES, HandWrittenViT, build_model, make_images, make_texts
 from whence import Explainer, WhenceError
 
@@ -25,9 +25,11 @@ def compute_by_formula(attention, gradient, read, prefix) -> torch.Tensor:
 
 @pytest.mark.parametrize("name", ["vit_a", "vit_b", "bert_a", "bert_b"])
 def test_the_authors_results(name):
-    data = golden(name)
-    model, inputs = small_model(name)
-    result = Explainer(model).explain(inputs, classes=targets(name), method="attention_gradcam")
+    data = read_golden(name)
+    model, inputs = load_small_model(name)
+    result = Explainer(model).explain(
+        inputs, classes=list_targets(name), method="attention_gradcam"
+    )
     is_text = name.startswith("bert")
     compared = undefined = 0
     for i, scores in enumerate(result.scores):
@@ -50,9 +52,11 @@ def test_the_authors_results(name):
 
 def test_padding_does_not_count():
     """The authors' maps and gradients of padded texts, cut to the real tokens."""
-    data = golden("bert_a")
-    model, inputs = small_model("bert_a")
-    result = Explainer(model).explain(inputs, classes=targets("bert_a"), method="attention_gradcam")
+    data = read_golden("bert_a")
+    model, inputs = load_small_model("bert_a")
+    result = Explainer(model).explain(
+        inputs, classes=list_targets("bert_a"), method="attention_gradcam"
+    )
     last = json.loads(str(data["meta"]))["num_hidden_layers"] - 1
     seen = False
     for i, length in enumerate(data["attention_mask"].sum(1).tolist()):

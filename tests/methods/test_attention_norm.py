@@ -17,7 +17,7 @@ from whence.inputs.arguments import ModelArguments
 from whence.methods.attention_norm import _LinearNorm
 from whence.methods.attention_norm import _project_values as project_values
 from whence.tracing import record
-from whence.tracing.graph.blocks import find_blocks
+from whence.tracing.graph import find_blocks
 
 INCLUDES = ["weights", "residual", "layer_norm"]
 

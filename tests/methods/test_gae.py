@@ -5,13 +5,13 @@ import torch
 
 from tests.methods.gae_formula import multiply_layers, weigh_maps
 from tests.real import load_real_vit, read_photo
-from tests.test_golden import golden, relative_error
+from tests.test_golden import compute_error, read_golden
 from tests.zoo import CASES, HandWrittenViT, build_model, make_images, make_texts
 from whence import Explainer, WhenceError
 
 
 def test_the_authors_results_on_real_photos(data):
-    authors = golden("real_vit")
+    authors = read_golden("real_vit")
     pixels = torch.stack([read_photo(data, file) for file in authors["files"]])
     ranks = ("rank0", "rank1")
     classes = torch.tensor(
@@ -20,7 +20,7 @@ def test_the_authors_results_on_real_photos(data):
     result = Explainer(load_real_vit(data).double()).explain(pixels, classes=classes, method="gae")
     for i, scores in enumerate(result.scores):
         for column, rank in enumerate(ranks):
-            assert relative_error(scores[column], authors[f"{i}/{rank}/gae"]) < 1e-6
+            assert compute_error(scores[column], authors[f"{i}/{rank}/gae"]) < 1e-6
 
 
 @pytest.mark.parametrize("name", ["hand-written", "timm-vit-average-fused"])

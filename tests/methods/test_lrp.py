@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.methods.authors_results import is_close, read_authors_results
-from tests.test_golden import small_model, targets
+from tests.test_golden import list_targets, load_small_model
 from tests.zoo import CASES, build_model, make_texts
 from whence import Explainer
 
@@ -14,9 +14,9 @@ ENTRIES = {"reference": "full_lrp_pixels", "authors_lrp": "orig_lrp_full_pixels"
 @pytest.mark.parametrize("name", ["vit_a", "vit_b"])
 @pytest.mark.parametrize("rules", ["reference", "authors_lrp"])
 def test_pixels_equal_the_authors_results(name, rules):
-    model, inputs = small_model(name)
+    model, inputs = load_small_model(name)
     result = Explainer(model).explain(
-        inputs, classes=targets(name), method="lrp", rules=rules, keep_evidence=True
+        inputs, classes=list_targets(name), method="lrp", rules=rules, keep_evidence=True
     )
     expected = read_authors_results(name, ENTRIES[rules])
     assert len(expected) == 2 * len(result.scores)
@@ -30,9 +30,9 @@ def test_pixels_equal_the_authors_results(name, rules):
 
 @pytest.mark.parametrize("name", ["bert_a", "bert_b"])
 def test_tokens_equal_the_authors_results(name):
-    model, inputs = small_model(name)
+    model, inputs = load_small_model(name)
     result = Explainer(model).explain(
-        inputs, classes=targets(name), method="lrp", rules="reference"
+        inputs, classes=list_targets(name), method="lrp", rules="reference"
     )
     expected = read_authors_results(name, "full_lrp_tokens")
     assert len(expected) == 2 * len(result.scores)

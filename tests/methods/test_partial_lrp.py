@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.methods.authors_results import is_close, read_authors_results
-from tests.test_golden import small_model, targets
+from tests.test_golden import list_targets, load_small_model
 from tests.zoo import CASES, HandWrittenViT, build_model, make_images
 from whence import Explainer, WhenceError
 
@@ -17,9 +17,9 @@ def test_the_last_attention_equals_the_authors_results(name, rules):
     expected = read_authors_results(name, ENTRIES[rules])
     if not expected:
         pytest.skip("the authors have no such result")
-    model, inputs = small_model(name)
+    model, inputs = load_small_model(name)
     result = Explainer(model).explain(
-        inputs, classes=targets(name), method="partial_lrp", rules=rules
+        inputs, classes=list_targets(name), method="partial_lrp", rules=rules
     )
     for i, column, tokens in expected:
         ours = result.scores[i, column]

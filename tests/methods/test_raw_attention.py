@@ -4,30 +4,30 @@ from torch import nn
 from torch.nn import functional as F
 
 from tests.real import load_real_vit, read_photo
-from tests.test_golden import TAGS, golden, relative_error, small_model, targets
+from tests.test_golden import TAGS, compute_error, list_targets, load_small_model, read_golden
 from tests.zoo import CASES, HandWrittenViT, build_model, make_images, make_texts
 from whence import Explainer, WhenceError
 
 
 @pytest.mark.parametrize("name", ["vit_a", "vit_b", "bert_a", "bert_b"])
 def test_the_authors_results(name):
-    model, inputs = small_model(name)
-    result = Explainer(model).explain(inputs, classes=targets(name), method="raw_attention")
+    model, inputs = load_small_model(name)
+    result = Explainer(model).explain(inputs, classes=list_targets(name), method="raw_attention")
     for i, scores in enumerate(result.scores):
         for column, tag in enumerate(TAGS):
-            theirs = golden(name)[f"{i}/{tag}/raw_attention_last_layer"]
+            theirs = read_golden(name)[f"{i}/{tag}/raw_attention_last_layer"]
             if name.startswith("vit"):  # only the first patch was kept
                 assert float(scores[column, 0]) == pytest.approx(float(theirs), rel=1e-12)
             else:  # the class token is set to 0
-                assert relative_error(scores[column, 1:], theirs[1:]) < 1e-12
+                assert compute_error(scores[column, 1:], theirs[1:]) < 1e-12
 
 
 def test_the_authors_results_on_real_photos(data):
-    authors = golden("real_vit")
+    authors = read_golden("real_vit")
     pixels = torch.stack([read_photo(data, file) for file in authors["files"]])
     result = Explainer(load_real_vit(data).double()).explain(pixels, method="raw_attention")
     for i, scores in enumerate(result.scores):
-        assert relative_error(scores, authors[f"{i}/rank0/raw_attention_last_layer"]) < 1e-6
+        assert compute_error(scores, authors[f"{i}/rank0/raw_attention_last_layer"]) < 1e-6
 
 
 @pytest.mark.parametrize(("layer", "index"), [(-1, 2), (0, 0), (-2, 1)])

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.real import load_real_vit, read_photo
-from tests.test_golden import TAGS, golden, relative_error, small_model, targets
+from tests.test_golden import TAGS, compute_error, list_targets, load_small_model, read_golden
 from tests.zoo import CASES, HandWrittenViT, build_model, make_images, make_texts
 from whence import Explainer, WhenceError
 from whence.methods.rollout import _discard_lowest
@@ -26,23 +26,23 @@ def compute_by_formula(maps, start=0, normalize_rows=True) -> torch.Tensor:
 
 @pytest.mark.parametrize("name", ["vit_a", "vit_b", "bert_a", "bert_b"])
 def test_the_authors_results(name):
-    model, inputs = small_model(name)
-    result = Explainer(model).explain(inputs, classes=targets(name), method="rollout")
+    model, inputs = load_small_model(name)
+    result = Explainer(model).explain(inputs, classes=list_targets(name), method="rollout")
     first = 1 if name.startswith("bert") else 0  # the authors set the class token to 0
     for i, scores in enumerate(result.scores):
         for column, tag in enumerate(TAGS):
-            theirs = golden(name)[f"{i}/{tag}/attention_rollout"]
-            assert relative_error(scores[column, first:], theirs[first:]) < 1e-12
+            theirs = read_golden(name)[f"{i}/{tag}/attention_rollout"]
+            assert compute_error(scores[column, first:], theirs[first:]) < 1e-12
 
 
 def test_the_authors_results_on_real_photos(data):
-    authors = golden("real_vit")
+    authors = read_golden("real_vit")
     pixels = torch.stack([read_photo(data, file) for file in authors["files"]])
     result = Explainer(load_real_vit(data).double()).explain(
         pixels, method="rollout", start_layer=1
     )
     for i, scores in enumerate(result.scores):
-        assert relative_error(scores, authors[f"{i}/rank0/attention_rollout_start1"]) < 1e-6
+        assert compute_error(scores, authors[f"{i}/rank0/attention_rollout_start1"]) < 1e-6
 
 
 @pytest.mark.parametrize("start", [0, 2])

@@ -5,7 +5,7 @@ import torch
 
 from tests.tracing.helpers import predicted_classes, read_maps, record_case
 from whence import rules
-from whence.tracing.graph.blocks import find_blocks
+from whence.tracing.graph import find_blocks
 from whence.tracing.ops.attention import ChunkedAttention
 from whence.tracing.trace import MapReadings, fuse_chunks, iterate_sites, read_places
 

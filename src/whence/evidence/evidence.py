@@ -17,8 +17,7 @@ from whence.evidence.forwards import Forwards
 from whence.layout import Layout, compute_pooling
 from whence.rules import RuleSet
 from whence.targets import to_probabilities
-from whence.tracing.graph.blocks import Block, find_blocks
-from whence.tracing.graph.sequences import find_sequences, is_attention_pooling
+from whence.tracing.graph import Block, find_blocks, find_sequences, is_attention_pooling
 from whence.tracing.ops.attention import AttentionSite
 from whence.tracing.trace import (
     HeadChunks,

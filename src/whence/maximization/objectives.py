@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from whence.errors import WhenceError
 from whence.targets import find_class_index
 from whence.tracing import Edit, Intervention, Trace, find_logits, record, replicate
-from whence.tracing.graph.blocks import find_blocks
+from whence.tracing.graph import find_blocks
 
 # From pixels as the model takes them, or from an inner activation, to a scalar.
 ScalarFunction = Callable[[Tensor], Tensor]

@@ -18,7 +18,7 @@ from whence.methods.shared.attention_maps import (
     require_one_sequence,
     select_layers,
 )
-from whence.tracing.graph.blocks import Block
+from whence.tracing.graph import Block
 from whence.tracing.ops.base import Function
 from whence.tracing.ops.products import Linear
 from whence.tracing.trace import Trace

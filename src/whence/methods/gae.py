@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import Node
 from typing_extensions import override
 
 from whence.errors import WhenceError
@@ -19,9 +20,8 @@ from whence.methods.shared.attention_maps import (
 )
 from whence.rules.balanced import Gradients
 from whence.tracing import Intervention
-from whence.tracing.graph.sequences import (
+from whence.tracing.graph import (
     SiteSequences,
-    find_input_sequence,
     find_sequences,
     is_attention_pooling,
 )
@@ -93,7 +93,7 @@ class Gae(Method):
         self, evidence: Evidence, trace: Trace, sequences: list[SiteSequences]
     ) -> Tensor:
         """Score the tokens of a model with several sequences."""
-        explained = find_input_sequence(trace, sequences)
+        explained = _find_input_sequence(trace, sequences)
         if trace is evidence.trace:
             layers = list(evidence.fuse_heads(_weigh))[::-1]
         else:
@@ -162,3 +162,18 @@ class _Relevancies:
     def _add(self, pair: tuple[int, int], step: Tensor) -> None:
         known = self.moved.get(pair)
         self.moved[pair] = step if known is None else known + step
+
+
+def _find_input_sequence(trace: Trace, sequences: list[SiteSequences]) -> int:
+    """The sequence of the tokens that the input became: the one its first attention reads."""
+    for site, of in zip(trace.sites, sequences, strict=True):
+        waiting: list[Node | None] = [trace.entries[site.product.index].output.node]
+        seen: set[Node] = set()
+        while waiting:
+            node = waiting.pop()
+            if any(getattr(node, "variable", None) is leaf for leaf in trace.inputs):
+                return of.keys
+            if node is not None and node not in seen:
+                seen.add(node)
+                waiting += [upstream for upstream, _ in node.next_functions]
+    raise AssertionError("some attention depends on the input")

@@ -20,7 +20,7 @@ from whence.methods.shared.attention_maps import (
     select_layers,
 )
 from whence.tracing import Edit
-from whence.tracing.graph.blocks import Block
+from whence.tracing.graph import Block
 
 
 @register("value_zeroing")

@@ -19,7 +19,7 @@ from whence.tracing.ops.products import MatMul
 from whence.tracing.recording import Intervention, Recording, edge_of
 
 if TYPE_CHECKING:
-    from whence.tracing.graph.sequences import SiteSequences
+    from whence.tracing.graph import SiteSequences
 
 
 class Trace(Recording):

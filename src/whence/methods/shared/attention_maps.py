@@ -10,7 +10,7 @@ from torch import Tensor
 
 from whence.errors import WhenceError
 from whence.evidence import Evidence
-from whence.tracing.graph.sequences import find_sequences, is_attention_pooling
+from whence.tracing.graph import find_sequences, is_attention_pooling
 
 
 def check_layer(layer: int, layers: int, option: str = "layer", negative: bool = True) -> int:

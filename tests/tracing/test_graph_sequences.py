@@ -7,10 +7,10 @@ from torch.nn import functional as F
 
 from tests.tracing.helpers import record_inputs
 from tests.zoo import CASES, build_model
+from whence.methods.gae import _find_input_sequence
 from whence.tracing import Intervention
-from whence.tracing.graph.sequences import (
+from whence.tracing.graph import (
     SiteSequences,
-    find_input_sequence,
     find_sequences,
     is_attention_pooling,
 )
@@ -63,7 +63,7 @@ def test_constant_queries_are_recorded_on_demand(queries):
     decoder = SiteSequences(1, 1)
     sequences = find_sequences(again)
     assert sequences == [own, decoder, across, decoder, across]
-    assert find_input_sequence(again, sequences) == 0
+    assert _find_input_sequence(again, sequences) == 0
     assert torch.equal(again.logits, trace.logits)
 
 
@@ -80,7 +80,7 @@ def test_the_sequence_of_the_input_is_not_that_of_constant_queries():
     )
     sequences = find_sequences(again)
     assert [of.queries == of.keys for of in sequences] == [True, True, False]
-    assert find_input_sequence(again, sequences) == sequences[1].keys != sequences[0].keys
+    assert _find_input_sequence(again, sequences) == sequences[1].keys != sequences[0].keys
 
 
 def test_pooling_by_attention_is_recognised():

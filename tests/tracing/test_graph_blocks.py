@@ -12,7 +12,7 @@ from whence import WhenceError, rules
 from whence.evidence import Evidence
 from whence.layout import Layout, find_layout
 from whence.tracing import Trace
-from whence.tracing.graph.blocks import find_blocks
+from whence.tracing.graph import find_blocks
 
 TRANSFORMERS = [name for name in CASES if name.endswith(("-sdpa", "-eager"))]
 

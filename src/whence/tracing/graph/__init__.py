@@ -1,1 +1,0 @@
-"""What the recorded graph says of a model's structure."""
