@@ -62,10 +62,8 @@ def compare(
     if not isinstance(model, LoadedModel):
         model = load(model, "text" if isinstance(content, str) else "image")
     prepared = model.prepare([content])
-    explanations = {
-        name: model.explain(prepared, method=name, target=target, classes=classes)
-        for name in methods
-    }
+    request = {"target": target, "classes": classes}
+    explanations = {name: model.explain(prepared, method=name, **request) for name in methods}
     return measure(model, prepared, explanations, draws=draws, seed=seed, progress=progress)
 
 
@@ -94,7 +92,17 @@ def measure(
     Raises:
         WhenceError: There is nothing to delete, or no probability to watch.
     """
-    _check(loaded, prepared, explanations, draws)
+    if not explanations:
+        raise WhenceError("Name at least one method whose faithfulness is measured.")
+    if draws < 0:
+        raise WhenceError(f"The number of random draws is 0 or more, not {draws}.")
+    if len(prepared.contents) != 1 or any(len(one.scores) != 1 for one in explanations.values()):
+        raise WhenceError("Faithfulness is measured on one input at a time, not on a batch.")
+    if any(e.logits.shape[-1] == 1 and not e.multi_label for e in explanations.values()):
+        raise WhenceError(
+            f"The model '{loaded.name}' answers with a single number, not with probabilities of "
+            f"classes that could be watched."
+        )
     units = (PhotoUnits if loaded.kind == "image" else TextUnits)(loaded, prepared)
     first = next(iter(explanations.values()))
     scores = torch.cat([units.score(one) for one in explanations.values()])
@@ -112,9 +120,8 @@ def measure(
     ranks = ranks.cpu()  # curves keep views of it, to show inputs without their deleted units
     curves: list[MethodCurves] = []
     for name, explanation in explanations.items():
-        for target, shown in zip(
-            explanation.target[0].reshape(-1).tolist(), explanation.classes(), strict=True
-        ):
+        targets = explanation.target[0].reshape(-1).tolist()
+        for target, shown in zip(targets, explanation.classes(), strict=True):
             at, opposite, random = len(curves), len(scores) + len(curves), 2 * len(scores)
             classes = torch.full((len(ranks),), target, device=logits.device)
             chances = compute_curves(logits, classes, multi_label=explanation.multi_label)
@@ -134,22 +141,3 @@ def measure(
                 )
             )
     return Faithfulness(tuple(curves), units.words)
-
-
-def _check(
-    loaded: LoadedModel,
-    prepared: PreparedBatch,
-    explanations: Mapping[str, Explanation],
-    draws: int,
-) -> None:
-    if not explanations:
-        raise WhenceError("Name at least one method whose faithfulness is measured.")
-    if draws < 0:
-        raise WhenceError(f"The number of random draws is 0 or more, not {draws}.")
-    if len(prepared.contents) != 1 or any(len(one.scores) != 1 for one in explanations.values()):
-        raise WhenceError("Faithfulness is measured on one input at a time, not on a batch.")
-    if any(e.logits.shape[-1] == 1 and not e.multi_label for e in explanations.values()):
-        raise WhenceError(
-            f"The model '{loaded.name}' answers with a single number, not with probabilities of "
-            f"classes that could be watched."
-        )

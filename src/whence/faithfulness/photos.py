@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from PIL import Image
 from torch import Tensor
@@ -15,29 +17,8 @@ from whence.models.forward import compute_logits
 from whence.models.image_preprocessing import PixelScale
 
 
-def hide_pixels(pixels: Tensor, hidden: Tensor, scale: PixelScale, fill: Fill = "zero") -> Tensor:
-    """Replace pixels of the model's input as if they had been replaced before normalisation.
-
-    Args:
-        pixels: (n, 3, height, width), normalised.
-        hidden: (n, height, width), true where hidden.
-        scale: How the model normalises pixels.
-        fill: What is put there.
-    """
-    replaced = scale.to_model(fill_pixels(scale.to_unit(pixels), hidden, fill))
-    # Visible pixels are not sent through the arithmetic, so that they stay to the last bit.
-    return torch.where(hidden[:, None], replaced, pixels)
-
-
 class PhotoRunner:
-    """Run a model on photos some of whose pixels or patches are deleted.
-
-    Args:
-        loaded: The model.
-        pixels: (photos, 3, height, width), normalised.
-        grid: Rows and columns of patches, if patches are deleted; None if pixels are.
-        fill: What is put in the place of deleted pixels.
-    """
+    """Run a model on normalised photos some of whose pixels, or patches of a grid, are deleted."""
 
     def __init__(
         self,
@@ -60,7 +41,10 @@ class PhotoRunner:
             hidden = deleted.reshape(-1, *self.size)
         else:
             hidden = spread_patches(deleted, self.grid, self.size)
-        return hide_pixels(self.pixels[photos], hidden, self.scale, self.fill)
+        pixels = self.pixels[photos]
+        filled = self.scale.to_model(fill_pixels(self.scale.to_unit(pixels), hidden, self.fill))
+        # Visible pixels are not sent through the arithmetic, so that they stay to the last bit.
+        return torch.where(hidden[:, None], filled, pixels)
 
 
 class PhotoUnits:
@@ -75,8 +59,7 @@ class PhotoUnits:
 
     def score(self, explanation: Explanation) -> Tensor:
         """Score pixels, (classes, units)."""
-        height, width = self.run.size
-        return explanation.heatmap(self.run.size).reshape(-1, height * width)
+        return explanation.heatmap(self.run.size).reshape(-1, math.prod(self.run.size))
 
     def draw_scores(self, draws: int, seed: int, explanation: Explanation) -> Tensor:
         """Draw random scores, (draws, units)."""
@@ -92,8 +75,7 @@ class PhotoUnits:
 
     def render(self, deleted: Tensor) -> Image.Image:
         """Render the photo without the deleted pixels (units,), as the model sees it."""
-        device = self.run.pixels.device
-        one = torch.zeros(1, dtype=torch.long, device=device)
-        pixels = self.run.delete(deleted[None].to(device), one)[0]
+        only = torch.zeros(1, dtype=torch.long, device=self.run.pixels.device)
+        pixels = self.run.delete(deleted[None].to(only.device), only)[0]
         values = (self.run.scale.to_unit(pixels) * 255).round().to(torch.uint8)
         return Image.fromarray(values.permute(1, 2, 0).cpu().numpy())

@@ -33,8 +33,7 @@ class MethodCurves:
         class_specific: Whether the method's scores depend on the class.
         most: Probability of the class at each of `STEPS`, the most relevant units deleted first.
         least: The same, the least relevant first.
-        random: The same in random order, the mean of several draws; None if none were drawn. It is
-            the same for all methods.
+        random: The same for all methods: the mean of random orders; None if none were drawn.
     """
 
     method: str
@@ -53,11 +52,7 @@ class MethodCurves:
         return STEPS
 
     def get_curve(self, order: CurveOrder) -> tuple[float, ...]:
-        """The probabilities for an order of deletion.
-
-        Raises:
-            WhenceError: There is no such order, or nothing was drawn at random.
-        """
+        """The probabilities for an order of deletion."""
         if order not in get_args(CurveOrder):
             raise WhenceError(f"The order is one of {get_args(CurveOrder)}, not {order!r}.")
         curve = {"most": self.most, "least": self.least, "random": self.random}[order]
@@ -87,9 +82,6 @@ class MethodCurves:
         """The deleted units at a step, counted from 0: (height, width) of pixels, or (words,).
 
         Of the random orders, it is the first.
-
-        Raises:
-            WhenceError: There is no such step or order.
         """
         self.get_curve(order)
         if not 0 <= step < len(STEPS):
@@ -98,11 +90,7 @@ class MethodCurves:
         return self._units.arrange(ranks < count_units(len(ranks), STEPS)[step])
 
     def get_input(self, step: int, order: CurveOrder = "most") -> Image.Image | str:
-        """The model's input at a step: a photo of the size that it sees, or a text.
-
-        Raises:
-            WhenceError: There is no such step or order.
-        """
+        """The model's input at a step: a photo of the size that it sees, or a text."""
         return self._units.render(self.get_mask(step, order).flatten())
 
 
@@ -124,11 +112,7 @@ class Faithfulness:
         return tuple(dict.fromkeys(one.target for one in self.curves))
 
     def get(self, method: str, target: int | None = None) -> MethodCurves:
-        """The curves of a method and a class; of the first class if none is named.
-
-        Raises:
-            WhenceError: They were not measured.
-        """
+        """The curves of a method and a class; of the first class if none is named."""
         target = self.targets[0] if target is None else target
         for one in self.curves:
             if (one.method, one.target) == (method, target):
@@ -138,8 +122,7 @@ class Faithfulness:
     def rank_methods(self, target: int | None = None) -> list[MethodCurves]:
         """The methods for a class (the first, if none is named), the most faithful first."""
         target = self.targets[0] if target is None else target
-        of_class = [one for one in self.curves if one.target == target]
-        return sorted(of_class, key=lambda one: -one.score)
+        return sorted((c for c in self.curves if c.target == target), key=lambda c: -c.score)
 
     def find_best(self, target: int | None = None) -> list[MethodCurves]:
         """The most faithful method for a class: several if they tie."""
