@@ -28,8 +28,8 @@ from whence import datasets, models, rules
 from whence._util.files import write_atomically
 from whence._util.progress import bar
 from whence.benchmark.labels import LabelMapping
-from whence.benchmark.names import draw_names
 from whence.benchmark.photos import PreparedPhoto, View, prepare_photo
+from whence.benchmark.runner import draw_names
 from whence.evidence import Evidence
 from whence.faithfulness.photos import PhotoRunner
 from whence.layout import Layout, find_layout

@@ -16,7 +16,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from whence import Explanation, datasets, explain, models, render
 from whence._util.files import write_atomically
-from whence.benchmark.names import draw_names
+from whence.benchmark.runner import draw_names
 from whence.render.drawing import shorten
 
 METHODS = ("whence", "tiba", "gae", "rollout")

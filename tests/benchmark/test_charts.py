@@ -24,8 +24,8 @@ def colors_of(png):
 
 def test_curves_are_means():
     results = results_of("a", "b", "c")
-    (curve,) = build_protocol("perturbation", {}).list_curves(results)
-    means = average_curves(curve, results)
+    curves = build_protocol("perturbation", {}).list_curves(results)
+    (means,) = filter(None, (average_curves(curve, results) for curve in curves))
     assert {name: line.tolist() for name, line in means.items()} == {
         "a": [0.0] * 10,
         "b": [-1.0] * 10,

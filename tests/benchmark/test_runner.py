@@ -92,7 +92,7 @@ def test_further_methods_and_other_batches_may_go_on(copied, vit, photos, monkey
 
 @pytest.mark.usefixtures("quick")
 def test_limits_are_drawn_by_the_seed(vit, photos, tmp_path):
-    from whence.benchmark.names import draw_names
+    from whence.benchmark.runner import draw_names
 
     names = datasets.load(photos).list_names()
     four = draw_names(names, 4, seed=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Mapping, Sequence
+from itertools import cycle, product
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -56,13 +57,7 @@ def draw_chart(curves: Sequence[Curve], results: Mapping[str, Columns], title: s
     figure = import_extra("matplotlib.figure", "matplotlib", "benchmark").Figure(
         (columns * _PANEL[0], height), layout="constrained"
     )
-    styles = {
-        method: {
-            "color": _COLORS[at % len(_COLORS)],
-            "linestyle": _LINES[at // len(_COLORS) % len(_LINES)],
-        }
-        for at, method in enumerate(results)
-    }
+    styles = dict(zip(results, cycle(product(_LINES, _COLORS)), strict=False))
     lines = {}
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for ax in axes[len(panels) :]:
@@ -70,22 +65,16 @@ def draw_chart(curves: Sequence[Curve], results: Mapping[str, Columns], title: s
     for ax, (curve, means) in zip(axes, panels, strict=False):
         _style_panel(ax, curve)
         for method, mean in means.items():
-            lines[method] = ax.plot(curve.x, mean, linewidth=1.5, **styles[method])[0]
+            line, color = styles[method]
+            lines[method] = ax.plot(curve.x, mean, line, color=color, linewidth=1.5)[0]
         if curve.percent:
             low, high = (float(edge(list(means.values()))) for edge in (np.min, np.max))
             bottom = min(0.0, low)
             ax.set_ylim(bottom, high + 0.05 * (high - bottom or 1))
     shown = [method for method in results if method in lines]
-    figure.legend(
-        [lines[method] for method in shown],
-        [_escape(method) for method in shown],
-        title=_escape(title),
-        loc="outside upper left",
-        alignment="left",
-        ncols=3 * columns,
-        fontsize=8,
-        frameon=False,
-    )
+    handles, labels = [lines[method] for method in shown], [_escape(method) for method in shown]
+    place = {"loc": "outside upper left", "alignment": "left", "ncols": 3 * columns}
+    figure.legend(handles, labels, title=_escape(title), fontsize=8, frameon=False, **place)
     stream = io.BytesIO()
     figure.savefig(stream, format="png", dpi=_DPI)
     return stream.getvalue()

@@ -34,11 +34,8 @@ def _to_column(values: Sequence[object]) -> Column:
 def concatenate_columns(parts: Sequence[Columns]) -> Columns:
     """Concatenate columns; a column that a part lacks is NaN there, or None among texts."""
     keys = list(dict.fromkeys(key for part in parts for key in part))
-    return {key: _concatenate([_get_column(part, key) for part in parts]) for key in keys}
-
-
-def _get_column(part: Columns, key: str) -> Column:
-    return part[key] if key in part else np.full(len(part["sample"]), np.nan)
+    pairs = [(part, np.full(len(part["sample"]), np.nan)) for part in parts]
+    return {key: _concatenate([part.get(key, nan) for part, nan in pairs]) for key in keys}
 
 
 def _concatenate(arrays: list[Column]) -> Column:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from whence.benchmark.protocols.base import Metric
 from whence.benchmark.table import BenchmarkTable, TableCell
@@ -15,14 +16,29 @@ if TYPE_CHECKING:
 MISSING = "–"  # noqa: RUF001
 
 
-def format_value(cell: TableCell, metric: Metric) -> str:
-    """The value of a figure, rounded."""
-    return f"{cell.value:.{metric.digits}f}"
+class ShownCell(NamedTuple):
+    """A figure as rounded texts; `mark` tells that it is like the best, `hint` how surely."""
+
+    value: str
+    interval: str
+    mark: str
+    best: bool
+    hint: str
 
 
-def format_interval(cell: TableCell, metric: Metric) -> str:
-    """The interval of a figure, rounded."""
-    return f"[{cell.low:.{metric.digits}f}, {cell.high:.{metric.digits}f}]"
+def format_row(
+    table: BenchmarkTable, method: str, metrics: Sequence[Metric]
+) -> list[ShownCell | None]:
+    """Format the figures of a method; None where there is none."""
+    found = [(table.get_cell(method, metric), metric.digits) for metric in metrics]
+    return [None if cell is None else _format_cell(cell, digits) for cell, digits in found]
+
+
+def _format_cell(cell: TableCell, digits: int) -> ShownCell:
+    interval = f"[{cell.low:.{digits}f}, {cell.high:.{digits}f}]"
+    mark = "≈ " if cell.is_like_best else ""
+    hint = "" if cell.p is None else f"p = {cell.p:.4g} against the best"
+    return ShownCell(f"{cell.value:.{digits}f}", interval, mark, cell.is_best, hint)
 
 
 def to_terminal(table: BenchmarkTable) -> RichTable:
@@ -31,49 +47,37 @@ def to_terminal(table: BenchmarkTable) -> RichTable:
     from rich.table import Table as RichTable
     from rich.text import Text
 
+    def format_cell(cell: ShownCell | None) -> Text:
+        if cell is None:
+            return Text(MISSING)
+        text = Text(f"{cell.mark}{cell.value}", "bold" if cell.best else "")
+        return text.append(f"\n{cell.interval}", "dim not bold")
+
     shown = RichTable(title=table.title, box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left")
     shown.add_column("method", no_wrap=True)
     metrics = [metric for metric in table.metrics if metric.shown]
     for metric in metrics:
         shown.add_column(metric.heading, justify="right")
     for method in table.methods:
-        cells = []
-        for metric in metrics:
-            cell = table.get_cell(method, metric)
-            if cell is None:
-                cells.append(Text(MISSING))
-                continue
-            mark = "≈ " if cell.is_like_best else ""
-            text = Text(f"{mark}{format_value(cell, metric)}", "bold" if cell.is_best else "")
-            cells.append(text.append(f"\n{format_interval(cell, metric)}", "dim not bold"))
-        shown.add_row(Text(method), *cells)
+        shown.add_row(Text(method), *map(format_cell, format_row(table, method, metrics)))
     return shown
 
 
 def to_markdown(table: BenchmarkTable) -> str:
     """The table in Markdown, with its notes."""
+
+    def format_cell(cell: ShownCell | None) -> str:
+        if cell is None:
+            return MISSING
+        return f"{cell.mark}{f'**{cell.value}**' if cell.best else cell.value} {cell.interval}"
+
     metrics = [metric for metric in table.metrics if metric.shown]
-    lines = [
-        f"# {table.title}",
-        "",
-        "| method | " + " | ".join(metric.heading for metric in metrics) + " |",
-        "| --- | " + " | ".join("---:" for _ in metrics) + " |",
-    ]
+    rows = [["method", *(metric.heading for metric in metrics)], ["---", *["---:"] * len(metrics)]]
     for method in table.methods:
-        cells = []
-        for metric in metrics:
-            cell = table.get_cell(method, metric)
-            if cell is None:
-                cells.append(MISSING)
-                continue
-            value = (
-                f"**{format_value(cell, metric)}**" if cell.is_best else format_value(cell, metric)
-            )
-            mark = "≈ " if cell.is_like_best else ""
-            cells.append(f"{mark}{value} {format_interval(cell, metric)}")
-        escaped = method.replace("|", "\\|")
-        lines.append(f"| {escaped} | " + " | ".join(cells) + " |")
-    return "\n".join([*lines, "", *(f"- {note}" for note in table.notes)]) + "\n"
+        cells = map(format_cell, format_row(table, method, metrics))
+        rows.append([method.replace("|", "\\|"), *cells])
+    lines = [f"# {table.title}", "", *(f"| {' | '.join(row)} |" for row in rows), ""]
+    return "\n".join([*lines, *(f"- {note}" for note in table.notes)]) + "\n"
 
 
 def to_csv(table: BenchmarkTable) -> str:
@@ -89,10 +93,8 @@ def to_csv(table: BenchmarkTable) -> str:
             cell = table.get_cell(method, metric)
             if cell is None:
                 row += [""] * len(parts)
-                continue
-            p = "" if cell.p is None else repr(cell.p)
-            numbers = [repr(number) for number in (cell.value, cell.low, cell.high)]
-            row += [*numbers, p, cell.verdict, cell.samples]
+            else:
+                row += [cell.value, cell.low, cell.high, cell.p, cell.verdict, cell.samples]
         writer.writerow(row)
     return stream.getvalue()
 
@@ -117,24 +119,23 @@ def _escape_latex(text: str) -> str:
 
 def to_latex(table: BenchmarkTable) -> str:
     """The table in LaTeX, with booktabs; notes are comments."""
+
+    def format_cell(cell: ShownCell | None) -> str:
+        if cell is None:
+            return "--"
+        value = rf"\textbf{{{cell.value}}}" if cell.best else cell.value
+        mark = r"$\approx$\," if cell.mark else ""
+        return rf"{mark}{value} {{\scriptsize {cell.interval}}}"
+
     metrics = [metric for metric in table.metrics if metric.shown]
-    lines = [f"% {note}" for note in table.notes]
-    lines += [
+    lines = [
+        *(f"% {note}" for note in table.notes),
         r"\begin{tabular}{l" + "r" * len(metrics) + "}",
         r"\toprule",
         " & ".join(["method", *(_escape_latex(metric.heading) for metric in metrics)]) + r" \\",
         r"\midrule",
     ]
     for method in table.methods:
-        cells = [_escape_latex(method)]
-        for metric in metrics:
-            cell = table.get_cell(method, metric)
-            if cell is None:
-                cells.append("--")
-                continue
-            value = format_value(cell, metric)
-            value = rf"\textbf{{{value}}}" if cell.is_best else value
-            mark = r"$\approx$\," if cell.is_like_best else ""
-            cells.append(rf"{mark}{value} {{\scriptsize {format_interval(cell, metric)}}}")
-        lines.append(" & ".join(cells) + r" \\")
+        cells = map(format_cell, format_row(table, method, metrics))
+        lines.append(" & ".join([_escape_latex(method), *cells]) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from whence._util.fingerprint import list_versions
@@ -18,19 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BenchmarkJob:
-    """One run of a protocol over a dataset.
-
-    Attributes:
-        protocol: What is measured.
-        loaded: The model.
-        dataset: Where samples come from.
-        methods: The methods that are compared.
-        names: The samples.
-        store: Where results are kept.
-        batch: How many samples are explained together.
-        seed: Of random numbers.
-        earlier_versions: Other versions that results in the folder may come from.
-    """
+    """One run of a protocol over the samples `names` of a dataset, `batch` at once."""
 
     protocol: AnyProtocol
     loaded: LoadedModel
@@ -40,13 +28,13 @@ class BenchmarkJob:
     store: ResultStore
     batch: int
     seed: int
-    earlier_versions: list[dict[str, str]] = field(init=False)
 
-    def __post_init__(self) -> None:
+    @property
+    def earlier_versions(self) -> list[dict[str, str]]:
+        """Other versions of libraries that results in the folder may come from."""
         earlier = self.store.earlier
         before = [*earlier.get("versions_before", ()), earlier.get("versions")]
-        others = [one for one in before if one is not None and one != list_versions()]
-        object.__setattr__(self, "earlier_versions", others)
+        return [one for one in before if one is not None and one != list_versions()]
 
     def describe(self) -> dict[str, object]:
         """The request and its environment, for run.json."""

@@ -16,20 +16,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LabelMapping:
-    """Finds the model's class for a label of the dataset.
-
-    Attributes:
-        given: The model's class for labels that it names otherwise.
-    """
+    """Finds the model's class for a label of the dataset; `given` names those that differ."""
 
     given: Mapping[str, str | int] = field(default_factory=dict)
 
     def check(self, loaded: LoadedModel) -> None:
-        """Refuse classes that the model does not have, rather than skip all samples of the label.
-
-        Raises:
-            WhenceError: One of them is no class of the model.
-        """
+        """Refuse classes that the model does not have, rather than skip all their samples."""
         for label, class_name in self.given.items():
             if isinstance(self._look_up(loaded, class_name), WhenceError):
                 raise WhenceError(
@@ -42,15 +34,10 @@ class LabelMapping:
 
         A name that is not a class, but the beginning of a single one, means that: ``NEG`` is
         ``negative``.
-
-        Raises:
-            WhenceError: The label is no class of the model.
         """
-        label: int | str | None = sample.label
-        if label is None:
+        if sample.label is None:
             return None
-        label = self.given.get(str(label), label)
-        found = self._look_up(loaded, label)
+        found = self._look_up(loaded, self.given.get(str(sample.label), sample.label))
         if isinstance(found, WhenceError):
             raise WhenceError(
                 f"The label of '{sample.name}' is not a class of '{loaded.name}': {found} Say what "
@@ -72,11 +59,7 @@ class LabelMapping:
 
 
 def parse_classes(given: object) -> dict[str, str | int]:
-    """Parse what labels mean, from ``NEG=negative,POS=1``.
-
-    Raises:
-        WhenceError: The text is something else.
-    """
+    """Parse what labels mean, from ``NEG=negative,POS=1``."""
     if given is None or isinstance(given, Mapping):
         return dict(given or {})
     found: dict[str, str | int] = {}

@@ -38,11 +38,7 @@ class BenchmarkResult:
 
 
 def write_output(job: BenchmarkJob) -> BenchmarkResult:
-    """Compute the table of a run whose rows are all there, and write everything.
-
-    Raises:
-        WhenceError: No sample can be used, or files cannot be written.
-    """
+    """Compute the table of a run whose rows are all there, and write everything."""
     results = {m.label: job.store.load_results(m.label, job.names) for m in job.methods}
     skipped = _list_skipped(results)
     used = np.array([name not in skipped for name in job.names])
@@ -51,10 +47,9 @@ def write_output(job: BenchmarkJob) -> BenchmarkResult:
         raise WhenceError(f"No sample can be used; of '{name}': {error}")
     results = {label: {k: v[used] for k, v in of.items()} for label, of in results.items()}
     count = int(used.sum())
-    title = (
-        f"{job.protocol.title}: {job.dataset.name}, {Path(job.loaded.name).name}, "
-        f"{count} sample{'s' if count != 1 else ''}"
-    )
+    subject = f"{job.dataset.name}, {Path(job.loaded.name).name}"
+    samples = f"{count} sample{'s' if count != 1 else ''}"
+    title = f"{job.protocol.name.capitalize()}: {subject}, {samples}"
     table = tabulate(job.protocol, title, results, job.seed, _write_footer(job, skipped))
     _write_files(job, table, results)
     summary = {

@@ -35,13 +35,10 @@ _GREY_VALUES = {0: 1, 1: 2, IGNORED: 3}
 
 @dataclass(frozen=True)
 class PreparedPhoto:
-    """A photo as the model sees it, with its mask and boxes.
+    """A photo as the model sees it, (3, height, width) and normalised, with its mask and boxes.
 
-    Attributes:
-        sample: The sample.
-        pixels: (3, height, width), normalised.
-        mask: (height, width) uint8: 1 object, 0 background, 255 ignored; None without one.
-        boxes: The same, with 1 inside of the sample's boxes.
+    `mask` is (height, width) uint8: 1 object, 0 background, 255 ignored; None without one. `boxes`
+    is the same, with 1 inside of the sample's boxes.
     """
 
     sample: Sample
@@ -58,11 +55,8 @@ class PreparedPhoto:
 def prepare_photo(loaded: LoadedModel, sample: Sample, view: View = "model") -> PreparedPhoto:
     """Prepare a photo, its mask and its boxes, all through the same geometry.
 
-    Args:
-        loaded: The model.
-        sample: The sample.
-        view: ``"model"``: resized and cropped as the model wants it. ``"whole"``: the whole photo,
-            its proportions changed to those of the model's input.
+    The view ``"model"`` is resized and cropped as the model wants it; ``"whole"`` is the whole
+    photo, its proportions changed to those of the model's input.
     """
     image = sample.content
     if not isinstance(image, Image.Image):
@@ -78,28 +72,18 @@ def prepare_photo(loaded: LoadedModel, sample: Sample, view: View = "model") -> 
     shape = (int(pixels.shape[-2]), int(pixels.shape[-1]))
     if view == "whole":
         pixels = _preprocess(loaded, image, shape)
-    boxes = None
-    if sample.boxes:
-        inside = draw_boxes([sample.boxes], (size[1], size[0]))[0].numpy()
-        boxes = _prepare_mask(loaded, inside, shape if view == "whole" else None)
-    mask = None
-    if sample.mask is not None:
-        mask = _prepare_mask(loaded, sample.mask, shape if view == "whole" else None)
+    inside = draw_boxes([sample.boxes], (size[1], size[0]))[0].numpy() if sample.boxes else None
+    mask, boxes = (
+        None if one is None else _prepare_mask(loaded, one, shape if view == "whole" else None)
+        for one in (sample.mask, inside)
+    )
     return PreparedPhoto(sample, pixels[0], mask, boxes)
 
 
 def compute_by_shape(
     photos: Sequence[PreparedPhoto], compute: Callable[[list[PreparedPhoto]], list[Result]]
 ) -> list[Result]:
-    """Compute results of photos, those of equal shape together: some models keep proportions.
-
-    Args:
-        photos: The photos.
-        compute: Computes a result for each of several photos of one shape.
-
-    Returns:
-        The results, in the order of the photos.
-    """
+    """Compute results of photos, those of equal shape together: some models keep proportions."""
     groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for at, one in enumerate(photos):
         groups[tuple(one.pixels.shape)].append(at)

@@ -11,10 +11,10 @@ import numpy as np
 from markupsafe import Markup
 
 from whence.benchmark.columns import Columns
-from whence.benchmark.formats import MISSING, format_interval, format_value
+from whence.benchmark.formats import MISSING, format_row
 from whence.benchmark.job import BenchmarkJob
-from whence.benchmark.protocols.base import AnyProtocol, Metric
-from whence.benchmark.table import BenchmarkTable, TableCell
+from whence.benchmark.protocols.base import AnyProtocol
+from whence.benchmark.table import BenchmarkTable
 from whence.errors import WhenceError
 from whence.methods import MethodSpecification
 from whence.models import LoadedModel
@@ -33,16 +33,10 @@ _EVIDENCE_LENGTH = 400
 
 @dataclass
 class ExampleView:
-    """A sample on the page: the best or the worst of a method.
+    """A sample on the page: the best or the worst of a method, by the figure `value`.
 
-    Attributes:
-        name: Of the sample.
-        value: The figure that ranked it.
-        kind: ``"best"`` or ``"worst"``.
-        marked: The words that people marked.
-        pictures: Captions and PNG files of the photo and its maps.
-        texts: Captions and coloured words of a text.
-        error: Why it cannot be shown.
+    `marked` are the words that people marked, `pictures` and `texts` captions with PNG files or
+    coloured words, and `error` says why it cannot be shown.
     """
 
     name: str
@@ -77,14 +71,7 @@ def choose_examples(
 def render_page(
     job: BenchmarkJob, table: BenchmarkTable, results: Mapping[str, Columns], chart: bytes | None
 ) -> str:
-    """Render the page.
-
-    Args:
-        job: The run; its model explains the examples again.
-        table: The figures.
-        results: For each method its columns.
-        chart: The curves of all methods, as PNG.
-    """
+    """Render the page, with the chart as PNG; the run's model explains the examples again."""
     best, examples = choose_examples(job.protocol, table, results)
     loaded = job.loaded.to_eager()  # compiling does not pay for a few examples
     methods = sorted(job.methods, key=lambda method: method.label != best)[: _METHODS[loaded.kind]]
@@ -93,17 +80,16 @@ def render_page(
             _explain_example(example, job.protocol, loaded, job.dataset.read(example.name), methods)
         except WhenceError as error:  # the results are there all the same
             example.error = str(error)
-    settings = {"settings": job.store.settings, **job.describe()}
+    settings = json.dumps(
+        {"settings": job.store.settings, **job.describe()}, ensure_ascii=False, indent=2
+    )
     return render_template(
         "benchmark/templates/report.html.j2",
         title=table.title,
         theme="auto",
         metrics=table.metrics,
         rows=[
-            {
-                "method": method,
-                "cells": [_format_cell(table.get_cell(method, m), m) for m in table.metrics],
-            }
+            {"method": method, "cells": format_row(table, method, table.metrics)}
             for method in table.methods
         ],
         missing=MISSING,
@@ -112,22 +98,8 @@ def render_page(
         best=best,
         ranked_by=job.protocol.main_column.replace("_", " "),
         examples=examples,
-        settings=json.dumps(settings, ensure_ascii=False, indent=2)
-        .encode("utf-8", "replace")
-        .decode(),
+        settings=settings.encode("utf-8", "replace").decode(),
     )
-
-
-def _format_cell(cell: TableCell | None, metric: Metric) -> dict[str, str | bool] | None:
-    if cell is None:
-        return None
-    return {
-        "best": cell.is_best,
-        "mark": "≈ " if cell.is_like_best else "",
-        "hint": "" if cell.p is None else f"p = {cell.p:.4g} against the best",
-        "value": format_value(cell, metric),
-        "interval": format_interval(cell, metric),
-    }
 
 
 def _explain_example(

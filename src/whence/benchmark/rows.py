@@ -1,8 +1,10 @@
-"""Compute the missing rows of a benchmark run, batch by batch."""
+"""Compute the missing rows of a benchmark run: threads read samples while the model works."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
 
 import torch
 
@@ -10,17 +12,15 @@ from whence._util.progress import bar
 from whence._util.text import first_line
 from whence.benchmark.job import BenchmarkJob
 from whence.benchmark.protocols.base import NamedSample, Row
-from whence.benchmark.reading import UnreadableSample, read_batches
 from whence.errors import MemoryShortError, WhenceError
 from whence.methods import MethodSpecification
 
+_THREADS = 4
+_AHEAD = 2
+
 
 def compute_missing_rows(job: BenchmarkJob) -> None:
-    """Compute the rows that the store lacks, and add them to it.
-
-    Raises:
-        WhenceError: A method fails on all samples, memory is too small, or rows cannot be written.
-    """
+    """Compute the rows that the store lacks, and add them to it."""
     computer = _RowComputer(job)
     groups = [job.names[at : at + job.batch] for at in range(0, len(job.names), job.batch)]
     missing = [
@@ -32,7 +32,7 @@ def compute_missing_rows(job: BenchmarkJob) -> None:
     # Each sample is read once for all methods.
     to_read = [list(dict.fromkeys(n for names in m.values() for n in names)) for m in missing]
     with bar(f"Benchmark: {job.protocol.name}", total) as advance:
-        batches = read_batches(to_read, computer.read)
+        batches = _read_batches(to_read, computer.read)
         for by_method, samples in zip(missing, batches, strict=True):
             by_name = {sample.name: sample for sample in samples}
             for method in job.methods:
@@ -51,19 +51,25 @@ class _RowComputer:
         self.working = {m.label for m in job.methods if job.store.has_results(m.label)}
 
     def read(self, name: str) -> NamedSample:
-        prepared: NamedSample = self.job.protocol.prepare(
-            self.job.loaded, self.job.dataset.read(name)
-        )
-        return prepared
+        """Read and prepare a sample; this runs in threads."""
+        try:
+            sample: NamedSample
+            sample = self.job.protocol.prepare(self.job.loaded, self.job.dataset.read(name))
+            return sample
+        except WhenceError as error:
+            return _UnreadableSample(name, str(error))
+        except Exception as error:  # one odd sample must not end the run
+            reason = f"{type(error).__name__}: {first_line(error)}"
+            return _UnreadableSample(name, f"It cannot be read: {reason}.")
 
     def compute(self, samples: Sequence[NamedSample], method: MethodSpecification) -> list[Row]:
         """Rows of a batch, in order."""
         rows: dict[str, Row] = {
             one.name: {"sample": one.name, "error": one.error}
             for one in samples
-            if isinstance(one, UnreadableSample)
+            if isinstance(one, _UnreadableSample)
         }
-        usable = [one for one in samples if not isinstance(one, UnreadableSample)]
+        usable = [one for one in samples if not isinstance(one, _UnreadableSample)]
         if usable:
             rows |= {row["sample"]: row for row in self._compute_usable(usable, method)}
         return [rows[one.name] for one in samples]
@@ -101,10 +107,31 @@ class _RowComputer:
         except WhenceError:
             raise
         except torch.OutOfMemoryError:
-            raise MemoryShortError(
-                "The device's memory is too small; give a smaller --batch."
-            ) from None
+            short = "The device's memory is too small; give a smaller --batch."
+            raise MemoryShortError(short) from None
         except Exception as error:  # a model may raise anything
-            raise WhenceError(
-                f"Method '{method.label}' failed: {type(error).__name__}: {first_line(error)}."
-            ) from error
+            reason = f"{type(error).__name__}: {first_line(error)}"
+            raise WhenceError(f"Method '{method.label}' failed: {reason}.") from error
+
+
+class _UnreadableSample(NamedTuple):
+    """A sample that cannot be read or prepared, and why."""
+
+    name: str
+    error: str
+
+
+def _read_batches(
+    groups: Sequence[Sequence[str]], read: Callable[[str], NamedSample]
+) -> Iterator[list[NamedSample]]:
+    """Yield the samples of each group of names, while threads read the next groups."""
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="whence-reading") as pool:
+        waiting: list[list[Future[NamedSample]]] = []
+        try:
+            for at in range(len(groups)):
+                for group in groups[at + len(waiting) : at + _AHEAD]:
+                    waiting.append([pool.submit(read, name) for name in group])
+                yield [one.result() for one in waiting.pop(0)]
+        finally:
+            for future in (one for group in waiting for one in group):
+                future.cancel()

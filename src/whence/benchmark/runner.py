@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import random
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -11,11 +13,10 @@ from whence import datasets
 from whence._util.defaults import METHOD
 from whence._util.fingerprint import hash_weights
 from whence.benchmark.job import BenchmarkJob
-from whence.benchmark.names import draw_names, to_file_name
 from whence.benchmark.output import BenchmarkResult, write_output
 from whence.benchmark.protocols import AnyProtocol, build_protocol
 from whence.benchmark.rows import compute_missing_rows
-from whence.benchmark.store import ResultStore
+from whence.benchmark.store import ResultStore, to_file_name
 from whence.errors import WhenceError
 from whence.methods import MethodSpecification, parse_methods
 from whence.models import LoadedModel, load
@@ -89,7 +90,12 @@ def run(
         kind = None if model else dataset.kind
         loaded = load(model, kind, weights, device, compile=compile, precision=precision)
     names = draw_names(dataset.list_names(), limit, seed)
-    _check(judge, loaded, dataset, names, chosen)
+    for method in chosen:
+        if dataset.kind not in method.description.inputs:
+            kinds = " and ".join(method.description.inputs)
+            refused = f"Method '{method.name}' explains {kinds}s only, not {dataset.kind}s."
+            raise WhenceError(refused)
+    _check_samples(judge, loaded, dataset, names)
     judge.labels.check(loaded)
     title = to_file_name(f"{protocol}-{dataset.name}-{Path(loaded.name).name}")
     settings = {
@@ -118,6 +124,15 @@ def run(
     return write_output(job)
 
 
+def draw_names(names: Sequence[str], limit: int | None, seed: int) -> list[str]:
+    """Draw some of the names at random, fixed by the seed and the names, in their own order."""
+    if limit is None or limit >= len(names):
+        return list(names)
+    listed = hashlib.sha256("\0".join([str(seed), *sorted(names)]).encode("utf-8", "replace"))
+    chosen = set(random.Random(listed.digest()).sample(sorted(names), limit))
+    return [name for name in names if name in chosen]
+
+
 def _seed_methods(methods: list[MethodSpecification], seed: int) -> list[MethodSpecification]:
     """Give the run's seed to methods that draw random numbers and were given no seed."""
     return [
@@ -128,20 +143,10 @@ def _seed_methods(methods: list[MethodSpecification], seed: int) -> list[MethodS
     ]
 
 
-def _check(
-    protocol: AnyProtocol,
-    loaded: LoadedModel,
-    dataset: Dataset,
-    names: Sequence[str],
-    methods: Sequence[MethodSpecification],
+def _check_samples(
+    protocol: AnyProtocol, loaded: LoadedModel, dataset: Dataset, names: Sequence[str]
 ) -> None:
-    """Refuse methods, models and datasets that do not fit together, before any work."""
-    for method in methods:
-        if dataset.kind not in method.description.inputs:
-            kinds = " and ".join(method.description.inputs)
-            raise WhenceError(
-                f"Method '{method.name}' explains {kinds}s only, not {dataset.kind}s."
-            )
+    """Refuse a model and a dataset that do not fit together, before any work."""
     unreadable: WhenceError | None = None
     unfit: list[WhenceError] = []
     for name in names:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,6 @@ from whence._util.extras import import_extra
 from whence._util.files import exists, is_file, write_atomically
 from whence._util.fingerprint import hash_texts
 from whence.benchmark.columns import Columns, concatenate_columns, to_columns
-from whence.benchmark.names import to_file_name
 from whence.errors import WhenceError
 
 _FORMAT = "whence benchmark 1"
@@ -24,18 +25,10 @@ _FILES = ("table.md", "table.csv", "table.tex", "curves.png", "report.html")
 
 
 class ResultStore:
-    """Results of a run, a Parquet file for each batch and method, and `run.json`.
+    """Results of a run in its folder: a Parquet file for each batch and method, and `run.json`.
 
-    Args:
-        folder: Where; it is made if it is not there.
-        settings: What the results depend on. A folder of other settings is refused.
-
-    Attributes:
-        set_aside: Result files that were damaged, and are called ``….broken`` now.
-
-    Raises:
-        WhenceError: The folder holds a run of other settings or something else, or cannot be
-            written to.
+    They depend on `settings`: a folder of other settings is refused. `set_aside` are result files
+    that were damaged, and are called ``….broken`` now.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, object]) -> None:
@@ -70,11 +63,7 @@ class ResultStore:
         )
 
     def add(self, method: str, rows: Sequence[Mapping[str, object]]) -> None:
-        """Add the rows of a batch.
-
-        Raises:
-            WhenceError: They cannot be written; nothing that was written before is lost.
-        """
+        """Add the rows of a batch; if that fails, nothing written before is lost."""
         rows = [
             {k: _to_utf8(v) if isinstance(v, str) else v for k, v in row.items()} for row in rows
         ]
@@ -167,9 +156,8 @@ class ResultStore:
 
     def _read_part(self, file: Path) -> None:
         try:
-            table = self._parquet.read_table(
-                io.BytesIO(file.read_bytes()), page_checksum_verification=True
-            )
+            content = io.BytesIO(file.read_bytes())
+            table = self._parquet.read_table(content, page_checksum_verification=True)
             method = table.schema.metadata[b"method"].decode()
             columns = to_columns(table.to_pylist())
             assert "sample" in columns
@@ -177,9 +165,8 @@ class ResultStore:
             try:
                 file.replace(file.with_name(f"{file.name}.broken"))
             except OSError as error:
-                raise WhenceError(
-                    f"'{file}' is damaged and cannot be set aside: {error}."
-                ) from None
+                problem = f"'{file}' is damaged and cannot be set aside: {error}."
+                raise WhenceError(problem) from None
             self.set_aside.append(str(file.relative_to(self.folder)))
             return
         self._add_columns(method, columns)
@@ -193,11 +180,9 @@ class ResultStore:
 
     def _remove_if_stale(self, file: Path) -> None:
         """Remove a file that a killed run was writing, unless another run may be writing it now."""
-        try:
+        with suppress(OSError):
             if time.time() - file.stat().st_mtime > _STALE_SECONDS:
                 file.unlink()
-        except OSError:
-            pass
 
 
 def _is_complete(content: Mapping[str, object]) -> bool:
@@ -217,3 +202,8 @@ def _to_utf8(text: str) -> str:
 
 def _quote(value: object) -> str:
     return "not set" if value is None else json.dumps(value, ensure_ascii=False)
+
+
+def to_file_name(text: str) -> str:
+    """Turn a text into a part of a file name."""
+    return re.sub(r"[^A-Za-z0-9.=_-]+", "-", text).strip("-.")[-60:].strip("-.") or "unnamed"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,15 +28,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class TableCell:
-    """A figure of a method.
+    """A figure of a method, with its 95 % interval and the number of its samples.
 
-    Attributes:
-        value: The figure.
-        low: Where its 95 % interval begins.
-        high: Where that ends.
-        p: How likely so large a difference to the best is by chance alone, corrected after Holm for
-            all methods of the column; None for the best one itself.
-        samples: Of how many samples.
+    `p` is how likely so large a difference to the best is by chance alone, corrected after Holm for
+    all methods of the column; None for the best one itself.
     """
 
     value: float
@@ -65,12 +60,8 @@ class TableCell:
 class BenchmarkTable:
     """Methods and metrics.
 
-    Attributes:
-        title: Its heading.
-        metrics: Its columns.
-        methods: Its rows.
-        cells: By method and metric; what a method has no figure for is missing.
-        notes: Sentences under it.
+    `cells` are by method and metric; what a method has no figure for is missing. `notes` are
+    sentences under the table.
     """
 
     title: str
@@ -91,21 +82,12 @@ class BenchmarkTable:
 
     def to_dict(self) -> dict[str, dict[str, dict[str, float | str | None]]]:
         """All figures, for scripts."""
-        return {
-            method: {
-                metric.name: {
-                    "value": cell.value,
-                    "low": cell.low,
-                    "high": cell.high,
-                    "p": cell.p,
-                    "samples": cell.samples,
-                    "verdict": cell.verdict,
-                }
-                for metric in self.metrics
-                if (cell := self.get_cell(method, metric)) is not None
-            }
-            for method in self.methods
-        }
+        figures: dict[str, dict[str, dict[str, float | str | None]]] = {m: {} for m in self.methods}
+        for method in self.methods:
+            for metric in self.metrics:
+                if (cell := self.get_cell(method, metric)) is not None:
+                    figures[method][metric.name] = {**asdict(cell), "verdict": cell.verdict}
+        return figures
 
 
 def tabulate(
@@ -117,20 +99,28 @@ def tabulate(
 ) -> BenchmarkTable:
     """Compute every figure with its interval, and test every method against the best.
 
-    Args:
-        protocol: Says what the columns are.
-        title: The heading.
-        results: For each method its columns, rows of the same samples in the same order.
-        seed: Of intervals and tests.
-        notes: Further sentences.
+    `results` are the columns of each method, rows of the same samples in the same order; `seed` is
+    that of intervals and tests.
     """
-    metrics = protocol.list_metrics(results)
-    cells: dict[tuple[str, str], TableCell] = {}
-    for metric in metrics:
-        for method, cell in _compute_column(metric, results, seed).items():
-            cells[method, metric.name] = cell
+    metrics = [metric for metric in protocol.list_metrics() if _is_filled(metric, results)]
+    cells = {
+        (method, metric.name): cell
+        for metric in metrics
+        for method, cell in _compute_column(metric, results, seed).items()
+    }
     all_notes = [*protocol.write_notes(results), *notes, _write_legend(len(results))]
     return BenchmarkTable(title, metrics, list(results), cells, all_notes)
+
+
+def _is_filled(metric: Metric, results: Mapping[str, Columns]) -> bool:
+    """Whether each column of a metric has a number of some method."""
+    return all(
+        any(
+            name in columns and columns[name].dtype != object and np.isfinite(columns[name]).any()
+            for columns in results.values()
+        )
+        for name in (*metric.columns, *metric.denominators)
+    )
 
 
 def _write_legend(methods: int) -> str:
@@ -159,7 +149,8 @@ def _compute_column(
     if not common.any():
         return {}
     columns = {method: one[common] for method, one in columns.items()}
-    draws = int(np.clip(_DRAWN_NUMBERS // int(common.sum()), _FEWEST_DRAWS, 10_000))
+    samples = int(common.sum())
+    draws = int(np.clip(_DRAWN_NUMBERS // samples, _FEWEST_DRAWS, 10_000))
     intervals = {
         method: _compute_interval(metric, one, seed, draws) for method, one in columns.items()
     }
@@ -168,19 +159,12 @@ def _compute_column(
     others = [method for method in columns if method != best]
     own = {method: _linearize(metric, one) for method, one in columns.items()}
     tests = [paired_test(own[other], own[best], draws, seed).p_value for other in others]
-    p_values: dict[str, float | None] = {
-        other: float(p) for other, p in zip(others, adjust_p_values(tests), strict=True)
-    }
-    return {
-        method: TableCell(
-            metric.factor * found.estimate,
-            metric.factor * found.low,
-            metric.factor * found.high,
-            p_values.get(method),
-            int(common.sum()),
-        )
-        for method, found in intervals.items()
-    }
+    p_values = dict(zip(others, adjust_p_values(tests).tolist(), strict=True))
+    cells = {}
+    for method, found in intervals.items():
+        value, low, high = (metric.factor * number for number in found)
+        cells[method] = TableCell(value, low, high, p_values.get(method), samples)
+    return cells
 
 
 def _compute_interval(metric: Metric, values: Floats, seed: int, draws: int) -> ConfidenceInterval:

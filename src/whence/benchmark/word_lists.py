@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, compress
+from typing import NamedTuple
 
 from torch import Tensor
 from transformers import BatchEncoding
@@ -20,14 +21,8 @@ UNREAD = -math.inf
 WordIds = Sequence[int | None]
 
 
-@dataclass(frozen=True)
-class EncodedWords:
-    """Lists of words as the model takes them.
-
-    Attributes:
-        batch: The model's inputs, padded.
-        word_ids: For each token the index of its word; None for special tokens.
-    """
+class EncodedWords(NamedTuple):
+    """The padded inputs, and for each token the index of its word; None for special tokens."""
 
     batch: BatchEncoding
     word_ids: list[list[int | None]]
@@ -58,13 +53,7 @@ def encode_words(loaded: LoadedModel, texts: Sequence[Sequence[str]]) -> Encoded
 def find_word_ids(
     word_ids: WordIds, offsets: Sequence[tuple[int, int]], words: Sequence[str]
 ) -> list[int | None]:
-    """Find the word of each token of words joined by spaces, by the token's offsets.
-
-    Args:
-        word_ids: The tokenizer's own, None for special tokens.
-        offsets: [start, end) of each token in the joined text.
-        words: The words.
-    """
+    """Find the word of each token of words joined by spaces, by its offsets [start, end)."""
     starts = list(accumulate((len(word) + 1 for word in words), initial=0))
     # A token may begin with the space before its word, so its last letter decides.
     return [
@@ -84,12 +73,7 @@ def sum_word_scores(scores: Tensor, word_ids: WordIds, words: int) -> list[float
 
 @dataclass(frozen=True)
 class WordListRunner:
-    """Runs a model on lists of words some of which are deleted.
-
-    Attributes:
-        loaded: The model.
-        texts: The lists of words.
-    """
+    """Runs a model on lists of words some of which are deleted."""
 
     loaded: LoadedModel
     texts: Sequence[Sequence[str]]

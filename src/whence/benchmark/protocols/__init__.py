@@ -24,11 +24,7 @@ __all__ = ["PROTOCOLS", "AnyProtocol", "BenchmarkProtocol", "build_protocol"]
 
 
 def build_protocol(name: str, options: Mapping[str, object]) -> AnyProtocol:
-    """Build a protocol with its options.
-
-    Raises:
-        WhenceError: There is no such protocol or option, or a value is not one of those allowed.
-    """
+    """Build a protocol with its options; unknown ones are errors."""
     if name not in PROTOCOLS:
         near = difflib.get_close_matches(name, PROTOCOLS, n=1)
         hint = f" Did you mean '{near[0]}'?" if near else ""

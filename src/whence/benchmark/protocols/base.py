@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeAlias, TypeVar
 
-import numpy as np
 from PIL import Image
 from torch import Tensor
 
@@ -42,15 +41,10 @@ PreparedT = TypeVar("PreparedT", bound=NamedSample)
 class Metric:
     """A column of a table: a mean over samples, or sums over the set divided by sums.
 
-    Attributes:
-        name: Its heading.
-        columns: Columns of the rows: the one that is averaged, or the numerators.
-        better: Which direction is better.
-        denominators: If the figure is pooled over the set: the sums of columns are divided by the
-            sums of these. Of several ratios the mean is taken.
-        factor: Figures are multiplied by this: 100 for percent.
-        digits: How many digits after the point are shown.
-        shown: Whether it has a place in narrow tables; all are in table.csv and report.html.
+    `columns` are columns of the rows: the one that is averaged, or the numerators. With
+    `denominators` the figure is pooled over the set: sums of columns divided by sums of these, and
+    the mean of several ratios. Figures are multiplied by `factor`, 100 for percent. Narrow tables
+    hold what is `shown`; table.csv and report.html hold all.
     """
 
     name: str
@@ -71,12 +65,8 @@ class Metric:
 class Curve:
     """A panel of the chart, with one line for each method.
 
-    Attributes:
-        title: Its heading.
-        column: A column of the rows whose values are lists; the mean over samples is drawn.
-        x: The x coordinates of the values.
-        x_title: What x is.
-        percent: Whether values are shares, drawn as percentages from 0.
+    `column` holds lists, whose mean over samples is drawn over `x`; shares are drawn as percentages
+    from 0.
     """
 
     title: str
@@ -92,7 +82,6 @@ class BenchmarkProtocol(Generic[PreparedT]):
 
     Attributes:
         name: The name on the command line.
-        title: The heading of its table.
         kinds: The kinds of samples that it takes.
         main: The name of the metric that examples are ranked by.
         main_column: The column of the rows that ranks samples by it.
@@ -100,7 +89,6 @@ class BenchmarkProtocol(Generic[PreparedT]):
     """
 
     name: ClassVar[str]
-    title: ClassVar[str]
     kinds: ClassVar[tuple[str, ...]]
     main: ClassVar[str]
     main_column: ClassVar[str]
@@ -114,16 +102,7 @@ class BenchmarkProtocol(Generic[PreparedT]):
         return options | ({"classes": dict(self.labels.given)} if self.labels.given else {})
 
     def check(self, loaded: LoadedModel, kind: str, first: Sample) -> None:  # noqa: ARG002
-        """Refuse a model or a dataset that the protocol cannot judge.
-
-        Args:
-            loaded: The model.
-            kind: Of the dataset.
-            first: A sample of it.
-
-        Raises:
-            WhenceError: It says what is missing.
-        """
+        """Refuse a model, a kind of dataset or a first sample that the protocol cannot judge."""
         if kind not in self.kinds:
             raise WhenceError(self.describe_wrong_kind(kind))
         if loaded.kind != kind:
@@ -145,21 +124,15 @@ class BenchmarkProtocol(Generic[PreparedT]):
     def compute_rows(
         self, loaded: LoadedModel, samples: Sequence[PreparedT], method: MethodSpecification
     ) -> list[Row]:
-        """Judge a method on a batch: a row for each sample, in order.
-
-        Args:
-            loaded: The model.
-            samples: Samples, as `prepare` returned them.
-            method: The method.
-        """
+        """Judge a method on a batch of prepared samples: a row for each, in order."""
         raise NotImplementedError
 
-    def list_metrics(self, results: Mapping[str, Columns]) -> list[Metric]:
-        """The columns of the table that there are results for."""
+    def list_metrics(self) -> list[Metric]:
+        """The columns of the table; those that have no numbers are left out of it."""
         raise NotImplementedError
 
     def list_curves(self, results: Mapping[str, Columns]) -> list[Curve]:  # noqa: ARG002
-        """The panels of the chart."""
+        """The panels of the chart; those that have no numbers are left out of it."""
         return []
 
     def write_notes(self, results: Mapping[str, Columns]) -> list[str]:  # noqa: ARG002
@@ -169,11 +142,7 @@ class BenchmarkProtocol(Generic[PreparedT]):
     def explain_example(
         self, loaded: LoadedModel, sample: Sample, method: MethodSpecification
     ) -> tuple[Image.Image | str, Explanation]:
-        """Explain a sample, for the class that this protocol explains.
-
-        Returns:
-            The model's input to show (a photo, or the text), and the explanation.
-        """
+        """The input to show (a photo, or the text), and its explanation for the judged class."""
         prepared = loaded.prepare([sample.content])
         return prepared.contents[0], loaded.explain(prepared, **method.explain_arguments())
 
@@ -181,28 +150,11 @@ class BenchmarkProtocol(Generic[PreparedT]):
 AnyProtocol: TypeAlias = BenchmarkProtocol[Any]
 
 
-def has_numbers(results: Mapping[str, Columns], column: str) -> bool:
-    """Whether any method has a number in a column."""
-    return any(
-        column in columns
-        and columns[column].dtype != object
-        and bool(np.isfinite(columns[column]).any())
-        for columns in results.values()
-    )
-
-
-def keep_filled(results: Mapping[str, Columns], metrics: Sequence[Metric]) -> list[Metric]:
-    """The metrics that there are numbers for."""
-    return [
-        m
-        for m in metrics
-        if all(has_numbers(results, column) for column in (*m.columns, *m.denominators))
-    ]
-
-
-def to_numbers(values: Tensor) -> list[float | list[float]]:
-    """A tensor as plain numbers, for rows."""
-    return list(values.detach().double().cpu().tolist())
+def add_columns(rows: Sequence[Row], columns: Mapping[str, Tensor]) -> None:
+    """Add columns to rows, as plain numbers or lists of them."""
+    for name, values in columns.items():
+        for row, value in zip(rows, values.detach().double().cpu().tolist(), strict=True):
+            row[name] = value
 
 
 def explain_batch(

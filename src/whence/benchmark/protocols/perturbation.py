@@ -15,13 +15,12 @@ from whence.benchmark.columns import Columns
 from whence.benchmark.photos import PreparedPhoto, compute_by_shape, prepare_photo
 from whence.benchmark.protocols.base import (
     BenchmarkProtocol,
+    Better,
     Curve,
     Metric,
     Row,
+    add_columns,
     explain_batch,
-    has_numbers,
-    keep_filled,
-    to_numbers,
 )
 from whence.errors import WhenceError
 from whence.explanation import Explanation
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from whence.datasets import Sample
 
 _ORDERS: dict[str, Order] = {"positive": "highest", "negative": "lowest"}
+_BETTER: dict[str, Better] = {"positive": "lower", "negative": "higher"}
 _STEPS = (0.0, *FRACTIONS)
 _CLASSES = ("predicted", "target")
 
@@ -59,7 +59,6 @@ class PerturbationProtocol(BenchmarkProtocol[PreparedPhoto]):
     """
 
     name: ClassVar[str] = "perturbation"
-    title: ClassVar[str] = "Perturbation"
     kinds: ClassVar[tuple[str, ...]] = ("image",)
     main: ClassVar[str] = "positive, predicted"
     main_column: ClassVar[str] = "positive_predicted_probability_auc"
@@ -101,11 +100,9 @@ class PerturbationProtocol(BenchmarkProtocol[PreparedPhoto]):
         }
         if targets and predicted.class_specific:
             # Each batch has another number of them, for which compiling does not pay.
-            others = list(targets)
-            target = explain_batch(
-                loaded.to_eager(), pixels[others], method, target=list(targets.values())
-            )
-            maps.append(self._unit_scores(target))
+            eager, others = loaded.to_eager(), list(targets)
+            of_others = explain_batch(eager, pixels[others], method, list(targets.values()))
+            maps.append(self._unit_scores(of_others))
             for number, at in enumerate(others):
                 of_target[at] = len(photos) + number
             inputs += others
@@ -121,11 +118,9 @@ class PerturbationProtocol(BenchmarkProtocol[PreparedPhoto]):
             }
             for n, one in enumerate(photos)
         ]
-        watched: dict[str, tuple[Sequence[int | None], list[int]]] = {
-            "predicted": (classes, inputs[: len(photos)]),
-            "target": (labels, of_target),
-        }
-        for which, (indices, of_map) in watched.items():
+        watched: list[tuple[Sequence[int | None], list[int]]]
+        watched = [(classes, inputs[: len(photos)]), (labels, of_target)]
+        for which, (indices, of_map) in zip(_CLASSES, watched, strict=True):
             known = {n: index for n, index in enumerate(indices) if index is not None}
             self._add_figures(
                 [rows[n] for n in known],
@@ -153,14 +148,12 @@ class PerturbationProtocol(BenchmarkProtocol[PreparedPhoto]):
         """Logits of the clean photo and of each step, (orders, maps, steps, classes)."""
         if self.unit == "patches" and predicted.grid is None:
             raise WhenceError("The model has no grid of patches; use --unit pixels.")
-        ranks = torch.cat([rank_units(maps, order) for order in _ORDERS.values()])
         of_photo = torch.tensor(inputs, device=pixels.device)
+        grid = predicted.grid if self.unit == "patches" else None
         logits = delete_in_order(
-            ranks,
+            torch.cat([rank_units(maps, order) for order in _ORDERS.values()]),
             count_units(maps.shape[1], self._steps[1:]),
-            PhotoRunner(
-                loaded, pixels, predicted.grid if self.unit == "patches" else None, self.fill
-            ),
+            PhotoRunner(loaded, pixels, grid, self.fill),
             of_photo.repeat(len(_ORDERS)),
             chunk_size=choose_chunk_size(loaded),
         ).reshape(len(_ORDERS), len(maps), len(self._steps) - 1, -1)
@@ -196,52 +189,38 @@ class PerturbationProtocol(BenchmarkProtocol[PreparedPhoto]):
                 kind = "deletion" if order == "positive" else "insertion"
                 curve = probability if order == "positive" else probability.flip(1)
                 columns[f"{kind}_{which}"] = area_under_curve(curve, self._steps)
-            _add_columns(rows, columns)
-        _add_columns(rows, {f"difference_{which}_auc": areas["negative"] - areas["positive"]})
+            add_columns(rows, columns)
+        add_columns(rows, {f"difference_{which}_auc": areas["negative"] - areas["positive"]})
 
     @override
-    def list_metrics(self, results: Mapping[str, Columns]) -> list[Metric]:
-        found = [
-            Metric(f"{order}, {which}", (f"{order}_{which}_auc",), _better_direction(order))
-            for which in _CLASSES
-            for order in _ORDERS
+    def list_metrics(self) -> list[Metric]:
+        orders = _BETTER.items()
+        groups: list[list[tuple[str, str, Better]]] = [
+            [(f"{order}, {{}}", f"{order}_{{}}_auc", better) for order, better in orders],
+            [("difference, {}", "difference_{}_auc", "higher")],
+            [("deletion, {}", "deletion_{}", "lower"), ("insertion, {}", "insertion_{}", "higher")],
         ]
-        found += [
-            Metric(f"difference, {which}", (f"difference_{which}_auc",), "higher")
-            for which in _CLASSES
+        hidden = [
+            (f"{order}, {{}}, probability", f"{order}_{{}}_probability_auc", better)
+            for order, better in orders
         ]
-        found += [
-            Metric(f"{kind}, {which}", (f"{kind}_{which}",), _better_direction(order))
+        return [
+            Metric(name.format(which), (column.format(which),), better, shown=group is not hidden)
+            for group in (*groups, hidden)
             for which in _CLASSES
-            for kind, order in (("deletion", "positive"), ("insertion", "negative"))
+            for name, column, better in group
         ]
-        found += [
-            Metric(
-                f"{order}, {which}, probability",
-                (f"{order}_{which}_probability_auc",),
-                _better_direction(order),
-                shown=False,
-            )
-            for which in _CLASSES
-            for order in _ORDERS
-        ]
-        return keep_filled(results, found)
 
     @override
     def list_curves(self, results: Mapping[str, Columns]) -> list[Curve]:
-        return [
-            Curve(
-                f"{order}, {which} class: {column}",
-                f"{order}_{which}_{column}",
-                _STEPS,
-                f"share of {self.unit} deleted",
-                column != "logit",
-            )
-            for column in ("accuracy", "probability", "logit")
-            for which in _CLASSES
-            for order in _ORDERS
-            if has_numbers(results, f"{order}_{which}_{column}")
-        ]
+        x_title = f"share of {self.unit} deleted"
+        curves = []
+        for figure in ("accuracy", "probability", "logit"):
+            for which in _CLASSES:
+                for order in _ORDERS:
+                    title, column = f"{order}, {which} class: {figure}", f"{order}_{which}_{figure}"
+                    curves.append(Curve(title, column, _STEPS, x_title, figure != "logit"))
+        return curves
 
     @override
     def write_notes(self, results: Mapping[str, Columns]) -> list[str]:
@@ -249,16 +228,14 @@ class PerturbationProtocol(BenchmarkProtocol[PreparedPhoto]):
         labels = first.get("label", np.array([]))
         clean = float(np.nanmean(first["clean"])) if len(first.get("clean", ())) else float("nan")
         unlabelled = int(np.isnan(labels).sum()) if labels.dtype != object else len(labels)
-        notes = []
+        notes = [f"Clean accuracy: {100 * clean:.2f} %."]
         if unlabelled == len(labels):
-            notes.append(
+            notes = [
                 "The dataset has no labels: accuracy is against the class that the model predicts "
                 "for the clean photo, and the target class is left out."
-            )
-        else:
-            notes.append(f"Clean accuracy: {100 * clean:.2f} %.")
-            if unlabelled:
-                notes.append(f"{unlabelled} photo(s) without a label count against the prediction.")
+            ]
+        elif unlabelled:
+            notes.append(f"{unlabelled} photo(s) without a label count against the prediction.")
         filling = {"zero": "black", "mean": "the photo's mean colour", "blur": "a blurred copy"}
         notes.append(
             f"Areas under the top-1 accuracy when 0, 10, … 90 % of the {self.unit} become "
@@ -266,13 +243,3 @@ class PerturbationProtocol(BenchmarkProtocol[PreparedPhoto]):
             f"lowest; the difference is negative less positive."
         )
         return notes
-
-
-def _better_direction(order: str) -> Literal["higher", "lower"]:
-    return "lower" if order == "positive" else "higher"
-
-
-def _add_columns(rows: Sequence[Row], columns: Mapping[str, Tensor]) -> None:
-    for name, values in columns.items():
-        for row, value in zip(rows, to_numbers(values), strict=True):
-            row[name] = value

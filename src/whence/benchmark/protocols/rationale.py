@@ -16,10 +16,8 @@ from whence.benchmark.protocols.base import (
     Curve,
     Metric,
     Row,
+    add_columns,
     explain_batch,
-    has_numbers,
-    keep_filled,
-    to_numbers,
 )
 from whence.benchmark.word_lists import UNREAD, WordListRunner, encode_words, sum_word_scores
 from whence.errors import WhenceError
@@ -59,7 +57,6 @@ class RationaleProtocol(BenchmarkProtocol["Sample"]):
     """
 
     name: ClassVar[str] = "rationale"
-    title: ClassVar[str] = "Rationale"
     kinds: ClassVar[tuple[str, ...]] = ("text",)
     main: ClassVar[str] = "token-F1"
     main_column: ClassVar[str] = "f1_mean"
@@ -159,37 +156,34 @@ class RationaleProtocol(BenchmarkProtocol["Sample"]):
             "without": without,
             "only": only,
         }
-        for name, values in columns.items():
-            for row, value in zip(rows, to_numbers(values), strict=True):
-                row[name] = value
+        add_columns(rows, columns)
 
     @override
-    def list_metrics(self, results: Mapping[str, Columns]) -> list[Metric]:
-        found = [
-            Metric("token-F1", ("f1_mean",), "higher", factor=100),
-            Metric("precision", ("precision_mean",), "higher", factor=100),
-            Metric("recall", ("recall_mean",), "higher", factor=100),
-            Metric("AUPRC", ("auprc",), "higher", factor=100),
-            Metric("IOU-F1", ("iou_f1_mean",), "higher", factor=100),
-            Metric("comprehensiveness", ("comprehensiveness",), "higher", factor=100),
-            Metric("sufficiency", ("sufficiency",), "lower", factor=100),
-        ]
-        found += [
+    def list_metrics(self) -> list[Metric]:
+        higher = {
+            "token-F1": "f1_mean",
+            "precision": "precision_mean",
+            "recall": "recall_mean",
+            "AUPRC": "auprc",
+            "IOU-F1": "iou_f1_mean",
+            "comprehensiveness": "comprehensiveness",
+        }
+        found = [Metric(name, (column,), "higher", factor=100) for name, column in higher.items()]
+        found.append(Metric("sufficiency", ("sufficiency",), "lower", factor=100))
+        return found + [
             Metric(f"token-F1, k={k}", (f"f1_at_{k}",), "higher", factor=100, shown=False)
             for k in KS
         ]
-        return keep_filled(results, found)
 
     @override
     def list_curves(self, results: Mapping[str, Columns]) -> list[Curve]:
         titles = {"f1": "token-F1", "precision": "precision", "recall": "recall"}
         found = [Curve(t, c, tuple(map(float, KS)), "words chosen") for c, t in titles.items()]
         erased = {"without": "without the highest words", "only": "with the highest words alone"}
-        found += [
+        return found + [
             Curve(f"probability {title}", column, SHARES, "share of the words")
             for column, title in erased.items()
         ]
-        return [curve for curve in found if has_numbers(results, curve.column)]
 
     @override
     def write_notes(self, results: Mapping[str, Columns]) -> list[str]:

@@ -13,13 +13,7 @@ from typing_extensions import override
 
 from whence.benchmark.columns import Columns
 from whence.benchmark.photos import IGNORED, PreparedPhoto, View, compute_by_shape, prepare_photo
-from whence.benchmark.protocols.base import (
-    BenchmarkProtocol,
-    Metric,
-    Row,
-    explain_batch,
-    keep_filled,
-)
+from whence.benchmark.protocols.base import BenchmarkProtocol, Metric, Row, explain_batch
 from whence.errors import WhenceError
 from whence.explanation import Explanation
 from whence.methods import MethodSpecification
@@ -32,7 +26,6 @@ if TYPE_CHECKING:
 
 _INTERSECTIONS = ("intersection_foreground", "intersection_background")
 _UNIONS = ("union_foreground", "union_background")
-_OF_PHOTOS = ("average_precision", "f1")
 
 
 @dataclass
@@ -50,7 +43,6 @@ class SegmentationProtocol(BenchmarkProtocol[PreparedPhoto]):
     """
 
     name: ClassVar[str] = "segmentation"
-    title: ClassVar[str] = "Segmentation"
     kinds: ClassVar[tuple[str, ...]] = ("image",)
     main: ClassVar[str] = "mIoU"
     main_column: ClassVar[str] = "average_precision"
@@ -94,10 +86,9 @@ class SegmentationProtocol(BenchmarkProtocol[PreparedPhoto]):
             masks = _stack_masks([photos[at].mask for at in with_mask], maps)
             found = compare_with_masks(maps[with_mask], masks, self.threshold)
             for number, at in enumerate(with_mask):
-                row = {column: float(values[number]) for column, values in found.items()}
-                # Nothing labelled is nothing to be right or wrong about.
-                left_out = _OF_PHOTOS if row["labelled"] == 0 else ()
-                rows[at] |= {c: None if c in left_out else v for c, v in row.items()}
+                rows[at] |= {column: float(values[number]) for column, values in found.items()}
+                if not rows[at]["labelled"]:  # nothing to be right or wrong about
+                    rows[at] |= {"average_precision": None, "f1": None}
         truth = [one.mask if one.boxes is None else one.boxes for one in photos]
         inside = _stack_masks(truth, maps)
         hits, energies = pointing_game(maps, inside), energy_inside(maps, inside)
@@ -107,19 +98,18 @@ class SegmentationProtocol(BenchmarkProtocol[PreparedPhoto]):
         return rows
 
     @override
-    def list_metrics(self, results: Mapping[str, Columns]) -> list[Metric]:
-        pooled = [
-            Metric("pixel accuracy", ("correct",), "higher", ("labelled",), factor=100),
-            Metric("mIoU", _INTERSECTIONS, "higher", _UNIONS, factor=100),
-        ]
+    def list_metrics(self) -> list[Metric]:
         means = {
             "mAP": "average_precision",
             "F1": "f1",
             "pointing game": "pointing_game",
             "energy inside": "energy_inside",
         }
-        found = [Metric(name, (column,), "higher", factor=100) for name, column in means.items()]
-        return keep_filled(results, [*pooled, *found])
+        return [
+            Metric("pixel accuracy", ("correct",), "higher", ("labelled",), factor=100),
+            Metric("mIoU", _INTERSECTIONS, "higher", _UNIONS, factor=100),
+            *(Metric(name, (column,), "higher", factor=100) for name, column in means.items()),
+        ]
 
     @override
     def write_notes(self, results: Mapping[str, Columns]) -> list[str]:

@@ -21,25 +21,49 @@ from whence.benchmark.protocols.base import (
     Metric,
     ModelInputs,
     Row,
+    add_columns,
     explain_batch,
-    has_numbers,
-    keep_filled,
-    to_numbers,
 )
 from whence.errors import WhenceError
 from whence.explanation import Explanation
 from whence.methods import MethodSpecification
-from whence.metrics.trust import (
-    agreement,
-    completeness_error,
-    randomization_cascade,
-    sensitivity,
-)
+from whence.metrics.trust import agreement, completeness_error, randomization_cascade, sensitivity
 from whence.models import LoadedModel
 from whence.models.forward import compute_logits, stack_on_device
 
 if TYPE_CHECKING:
     from whence.datasets import Sample
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Inputs on the device, with the method and the classes to explain: None for the predicted."""
+
+    loaded: LoadedModel
+    method: MethodSpecification
+    inputs: ModelInputs
+    classes: list[int] | None = None
+
+    def explain(self) -> Explanation:
+        """Explain the inputs."""
+        return explain_batch(self.loaded, self.inputs, self.method, self.classes)
+
+    def select(self, samples: list[int]) -> _Batch:
+        """Some samples of the batch."""
+        if isinstance(self.inputs, Tensor):
+            inputs: ModelInputs = self.inputs[samples]
+        else:
+            inputs = {name: value[samples] for name, value in self.inputs.items()}
+        classes = None if self.classes is None else [self.classes[at] for at in samples]
+        return replace(self, inputs=inputs, classes=classes)
+
+    def embed(self) -> tuple[Tensor, dict[str, Tensor] | None]:
+        """Pixels and None; or embeddings of a text's tokens, and the model's other inputs."""
+        if isinstance(self.inputs, Tensor):
+            return self.inputs, None
+        model: Any = self.loaded.model
+        embeddings = model.get_input_embeddings()(self.inputs["input_ids"]).detach()
+        return embeddings, {k: v for k, v in self.inputs.items() if k != "input_ids"}
 
 
 @dataclass
@@ -58,7 +82,6 @@ class TrustProtocol(BenchmarkProtocol["PreparedPhoto | Sample"]):
     """
 
     name: ClassVar[str] = "trust"
-    title: ClassVar[str] = "Trust"
     kinds: ClassVar[tuple[str, ...]] = ("image", "text")
     main: ClassVar[str] = "sensitivity"
     main_column: ClassVar[str] = "sensitivity"
@@ -93,81 +116,60 @@ class TrustProtocol(BenchmarkProtocol["PreparedPhoto | Sample"]):
             # has a length of its own, for which compiling does not pay.
             plain = loaded.to_eager()
             texts = [sample for sample in samples if not isinstance(sample, PreparedPhoto)]
-            return [self._compute_text_row(plain, sample, method) for sample in texts]
+            inputs = [dict(plain.prepare([one.content]).inputs) for one in texts]
+            return [
+                self._compute_rows([one.name], _Batch(plain, method, given))[0]
+                for one, given in zip(texts, inputs, strict=True)
+            ]
 
         def compute(group: list[PreparedPhoto]) -> list[Row]:
             pixels = stack_on_device([one.pixels for one in group], loaded.device)
-            return self._compute_rows(loaded, [one.name for one in group], pixels, method)
+            names = [one.name for one in group]
+            return self._compute_rows(names, _Batch(loaded, method, pixels))
 
         return compute_by_shape(photos, compute)
 
-    def _compute_text_row(
-        self, loaded: LoadedModel, sample: Sample, method: MethodSpecification
-    ) -> Row:
-        inputs = loaded.prepare([sample.content]).inputs
-        return self._compute_rows(loaded, [sample.name], dict(inputs), method)[0]
-
-    def _compute_rows(
-        self,
-        loaded: LoadedModel,
-        names: Sequence[str],
-        inputs: ModelInputs,
-        method: MethodSpecification,
-    ) -> list[Row]:
-        explanation = explain_batch(loaded, inputs, method)
+    def _compute_rows(self, names: Sequence[str], batch: _Batch) -> list[Row]:
+        explanation = batch.explain()
         classes = explanation.target.tolist()
+        batch = replace(batch, classes=classes)
         rows: list[Row] = [
             {"sample": name, "predicted": target}
             for name, target in zip(names, classes, strict=True)
         ]
-        precise = self._explain_in_double(loaded, inputs, method, classes)
-        for name, values in agreement(explanation.scores, precise).items():
-            for row, value in zip(rows, to_numbers(values), strict=True):
-                row[f"float64_{name}"] = value
+        compared = agreement(explanation.scores, self._explain_in_double(batch))
+        add_columns(rows, {f"float64_{name}": values for name, values in compared.items()})
         for at, row in enumerate(rows):
-            row["sensitivity"] = self._measure_sensitivity(
-                loaded, _select(inputs, [at]), method, classes[at]
-            )
-        errors = self._measure_completeness(loaded, inputs, method, explanation)
+            row["sensitivity"] = self._measure_sensitivity(batch.select([at]))
+        errors = _measure_completeness(batch, explanation)
         if errors is not None:
-            for row, value in zip(rows, to_numbers(errors), strict=True):
-                row["completeness_error"] = value
+            add_columns(rows, {"completeness_error": errors})
         chosen = [
             at for at, name in enumerate(names) if self._cascaded is None or name in self._cascaded
         ]
         if chosen:
-            alike = self._randomize_layers(
-                loaded, _select(inputs, chosen), method, [classes[i] for i in chosen]
-            )
+            alike = self._randomize_layers(batch.select(chosen))
             for at, values in zip(chosen, alike.tolist(), strict=True):
                 rows[at]["cascade"] = values
                 rows[at]["cascade_mean"] = sum(values) / len(values)
                 rows[at]["cascade_last"] = values[-1]
         return rows
 
-    def _explain_in_double(
-        self,
-        loaded: LoadedModel,
-        inputs: ModelInputs,
-        method: MethodSpecification,
-        classes: list[int],
-    ) -> Tensor:
+    def _explain_in_double(self, batch: _Batch) -> Tensor:
+        loaded, inputs = batch.loaded, batch.inputs
         if self._double is None or self._double_of is not loaded.model:
             model = copy.deepcopy(loaded.model).double()
             self._double = replace(loaded, model=model, compile=False, precision=None)
             self._double_of = loaded.model
         given = inputs.double() if isinstance(inputs, Tensor) else inputs
-        return _explain_classes(self._double, given, method, classes)
+        return replace(batch, loaded=self._double, inputs=given).explain().scores.detach()
 
-    def _measure_sensitivity(
-        self, loaded: LoadedModel, inputs: ModelInputs, method: MethodSpecification, target: int
-    ) -> float | None:
+    def _measure_sensitivity(self, one: _Batch) -> float | None:
         """Measure one sample, so that its noise is the same in every batch."""
-        noisy, rest = (inputs, None) if isinstance(inputs, Tensor) else _embed(loaded, inputs)
+        noisy, rest = one.embed()
 
         def explain(values: Tensor) -> Tensor:
-            given = values if rest is None else {**rest, "inputs_embeds": values}
-            return _explain_classes(loaded, given, method, [target])
+            return replace(one, inputs=_put_back(values, rest)).explain().scores.detach()
 
         try:
             found = sensitivity(explain, noisy, self.radius, self.draws, self._seed)
@@ -177,48 +179,19 @@ class TrustProtocol(BenchmarkProtocol["PreparedPhoto | Sample"]):
             return None  # a text model that takes no embeddings
         return float(found[0])
 
-    def _measure_completeness(
-        self,
-        loaded: LoadedModel,
-        inputs: ModelInputs,
-        method: MethodSpecification,
-        explanation: Explanation,
-    ) -> Tensor | None:
-        """The relative error of the scores' sum; None if the method promises no sum."""
-        built: Any = methods.build(method.name, method.options)
-        promises = methods.get(method.name) is methods.get("integrated_gradients")
-        if not promises or built.gradients != "plain":
-            return None
-        if isinstance(inputs, Tensor):
-            empty = compute_logits(loaded, torch.full_like(inputs, built.baseline))
-        else:
-            embeddings, rest = _embed(loaded, inputs)
-            filled = torch.full_like(embeddings, built.baseline)
-            empty = compute_logits(loaded, {**rest, "inputs_embeds": filled})
-        at = explanation.target[:, None]
-        outputs = (logits.gather(1, at)[:, 0] for logits in (explanation.logits, empty))
-        return completeness_error(explanation.scores.double().sum(1), *outputs)["relative"]
-
-    def _randomize_layers(
-        self,
-        loaded: LoadedModel,
-        inputs: ModelInputs,
-        method: MethodSpecification,
-        classes: list[int],
-    ) -> Tensor:
+    def _randomize_layers(self, batch: _Batch) -> Tensor:
         """Correlation of ranks with the model's own maps, (samples, layers), top layer first."""
 
         def explain(model: nn.Module) -> Tensor:
-            return _explain_classes(
-                replace(loaded, model=model, compile=False), inputs, method, classes
-            )
+            loaded = replace(batch.loaded, model=model, compile=False)
+            return replace(batch, loaded=loaded).explain().scores.detach()
 
-        found = [one.spearman for one in randomization_cascade(loaded.model, explain, self._seed)]
-        return torch.stack(found, 1).double().cpu()
+        layers = randomization_cascade(batch.loaded.model, explain, self._seed)
+        return torch.stack([one.spearman for one in layers], 1).double().cpu()
 
     @override
-    def list_metrics(self, results: Mapping[str, Columns]) -> list[Metric]:
-        found = [
+    def list_metrics(self) -> list[Metric]:
+        return [
             Metric("sensitivity", ("sensitivity",), "lower", digits=4),
             Metric("completeness error", ("completeness_error",), "lower", digits=4),
             Metric("float64 difference", ("float64_difference",), "lower", digits=7),
@@ -226,13 +199,11 @@ class TrustProtocol(BenchmarkProtocol["PreparedPhoto | Sample"]):
             Metric("randomised, mean", ("cascade_mean",), "lower", digits=3),
             Metric("randomised, all layers", ("cascade_last",), "lower", digits=3),
         ]
-        return keep_filled(results, found)
 
     @override
     def list_curves(self, results: Mapping[str, Columns]) -> list[Curve]:
-        if not has_numbers(results, "cascade"):
-            return []
-        layers = max(c["cascade"].shape[1] for c in results.values() if c["cascade"].ndim == 2)
+        cascades = [columns["cascade"] for columns in results.values() if "cascade" in columns]
+        layers = max((one.shape[1] for one in cascades if one.ndim == 2), default=0)
         steps = tuple(float(n) for n in range(1, layers + 1))
         return [Curve("rank correlation", "cascade", steps, "layers made random", False)]
 
@@ -251,21 +222,21 @@ class TrustProtocol(BenchmarkProtocol["PreparedPhoto | Sample"]):
         ]
 
 
-def _explain_classes(
-    loaded: LoadedModel, inputs: ModelInputs, method: MethodSpecification, classes: list[int]
-) -> Tensor:
-    return explain_batch(loaded, inputs, method, target=classes).scores.detach()
+def _measure_completeness(batch: _Batch, explanation: Explanation) -> Tensor | None:
+    """The relative error of the scores' sum; None if the method promises no sum."""
+    method = batch.method
+    built: Any = methods.build(method.name, method.options)
+    promises = methods.get(method.name) is methods.get("integrated_gradients")
+    if not promises or built.gradients != "plain":
+        return None
+    values, rest = batch.embed()
+    baseline = _put_back(torch.full_like(values, built.baseline), rest)
+    at = explanation.target[:, None]
+    every_logit = (explanation.logits, compute_logits(batch.loaded, baseline))
+    outputs = (logits.gather(1, at)[:, 0] for logits in every_logit)
+    return completeness_error(explanation.scores.double().sum(1), *outputs)["relative"]
 
 
-def _select(inputs: ModelInputs, samples: list[int]) -> ModelInputs:
-    """The inputs of some samples of a batch."""
-    if isinstance(inputs, Tensor):
-        return inputs[samples]
-    return {name: value[samples] for name, value in inputs.items()}
-
-
-def _embed(loaded: LoadedModel, inputs: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-    """Embed a text's tokens; the model's other inputs are returned beside."""
-    model: Any = loaded.model
-    embeddings = model.get_input_embeddings()(inputs["input_ids"]).detach()
-    return embeddings, {name: value for name, value in inputs.items() if name != "input_ids"}
+def _put_back(values: Tensor, rest: Mapping[str, Tensor] | None) -> ModelInputs:
+    """The model's inputs with these pixels, or embeddings beside the rest."""
+    return values if rest is None else {**rest, "inputs_embeds": values}
