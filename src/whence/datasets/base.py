@@ -17,29 +17,20 @@ if TYPE_CHECKING:
     from PIL import Image
 
 Label = int | str | None
+Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """A photo or a text with its label and what people annotated.
+    """A photo or a text with its label and what people annotated."""
 
-    Attributes:
-        name: Unique in the dataset and stable: a relative path or an id.
-        content: An RGB photo, or the text.
-        label: The true class: an index of the model's classes, or the name of one.
-        mask: (height, width) uint8 of the photo: 1 object, 0 background, 255 ignored.
-        boxes: (left, top, right, bottom) of each object, in pixels of the photo.
-        words: The words of the text that evidence spans count.
-        evidence: [start, end) in words: the reasons for the label that people marked.
-    """
-
-    name: str
-    content: Image.Image | str
-    label: Label = None
-    mask: NDArray[np.uint8] | None = None
-    boxes: tuple[tuple[float, float, float, float], ...] = ()
-    words: tuple[str, ...] = ()
-    evidence: tuple[tuple[int, int], ...] = ()
+    name: str  # unique in the dataset and stable: a relative path or an id
+    content: Image.Image | str  # an RGB photo, or the text
+    label: Label = None  # the true class: an index of the model's classes, or the name of one
+    mask: NDArray[np.uint8] | None = None  # (height, width): 1 object, 0 background, 255 ignored
+    boxes: tuple[Box, ...] = ()  # of the objects, in pixels of the photo
+    words: tuple[str, ...] = ()  # the words of the text that evidence spans count
+    evidence: tuple[tuple[int, int], ...] = ()  # [start, end) in words: marked reasons
 
 
 class Record(Protocol):
@@ -47,11 +38,9 @@ class Record(Protocol):
 
     def read_sample(self, name: str) -> Sample:
         """Read the sample and give it this name."""
-        ...
 
     def list_facts(self) -> list[object]:
         """Return what enters the fingerprint, as JSON takes it."""
-        ...
 
 
 class Dataset:
@@ -73,11 +62,7 @@ class Dataset:
         return list(self._records)
 
     def read(self, name: str) -> Sample:
-        """Read one sample.
-
-        Raises:
-            WhenceError: The sample is broken, or there is none of that name; the message names it.
-        """
+        """Read one sample; if it is broken or missing, the error names it."""
         if name not in self._records:
             raise WhenceError(f"The dataset {self.name} has no sample '{name}'.")
         try:

@@ -27,16 +27,14 @@ def open_dataset(path: Path, split: str | None) -> Dataset:
     file = _find_table(path, split)
     if file is None:
         which = "table" if split is None else f"{split}.tsv or {split}.csv"
-        raise WhenceError(
-            f"'{path}' has no {which} with a header that names a column {', '.join(TEXT_COLUMNS)}."
-        )
+        columns = ", ".join(TEXT_COLUMNS)
+        raise WhenceError(f"'{path}' has no {which} with a header that names a column {columns}.")
     table = read_table(file, TEXT_COLUMNS)
     if table is None or not table.rows:
         raise WhenceError(f"The table '{file}' holds no texts.")
     column = table.find_column(("label", "class"))
-    labels = (
-        {row[column].strip() for row in table.list_whole_rows()} if column is not None else set()
-    )
+    whole = table.list_whole_rows()
+    labels = {row[column].strip() for row in whole} if column is not None else set()
     # A class called "1" among others called "one" or "1b" is a name; alone, it is an index.
     are_indices = all(re.fullmatch(r"-1|\d{1,9}", label) for label in labels if label)
     records = {
@@ -58,9 +56,8 @@ class TextRecord:
     def read_sample(self, name: str) -> Sample:
         """Return the text and its label."""
         if not self.table.is_whole(self.row):
-            raise WhenceError(
-                f"Row '{name}' has {len(self.row)} fields, the header {len(self.table.columns)}."
-            )
+            fields, columns = len(self.row), len(self.table.columns)
+            raise WhenceError(f"Row '{name}' has {fields} fields, the header {columns}.")
         text = validate_text(self.row[self.table.key], f"Row '{name}'")
         return Sample(name, text, self._parse_label())
 
@@ -86,11 +83,9 @@ def _list_files(path: Path, split: str | None) -> list[Path]:
         return [path] if fits else []
     if not is_folder(path):
         return []
-    by_split = [
-        find_first_file(path / f"{name}{suffix}" for suffix in _SUFFIXES)
-        for name in ([split] if split is not None else _SPLITS)
-    ]
-    files = [file for file in by_split if file is not None]
+    names = [split] if split is not None else _SPLITS
+    tables = (find_first_file(path / f"{name}{suffix}" for suffix in _SUFFIXES) for name in names)
+    files = [file for file in tables if file is not None]
     if split is None:
         others = sorted(file for file in path.iterdir() if file.suffix.lower() in _SUFFIXES)
         files += [file for file in others if file not in files and is_file(file)]

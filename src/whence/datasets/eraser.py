@@ -36,8 +36,7 @@ def open_dataset(path: Path, split: str | None) -> Dataset:
     if path.suffix == ".jsonl" and is_file(path):
         path, split = path.parent, split or path.stem
     splits = [name for name in _SPLITS if is_file(path / f"{name}.jsonl")]
-    if split is None:
-        split = splits[0] if splits else "test"
+    split = split if split is not None else next(iter(splits), "test")
     file = path / f"{split}.jsonl"
     if not is_file(file):
         raise WhenceError(f"'{path}' has no '{file.name}'; it has: {', '.join(splits) or 'none'}.")
@@ -116,9 +115,8 @@ class DocumentStore:
                 documents = map(json.loads, filter(str.strip, lines))
                 return {str(one["docid"]): str(one["document"]) for one in documents}
         except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-            raise WhenceError(
-                f"'{self._file}' is not a file of documents as ERASER has them."
-            ) from error
+            message = f"'{self._file}' is not a file of documents as ERASER has them."
+            raise WhenceError(message) from error
 
 
 @dataclass(frozen=True)
@@ -146,10 +144,8 @@ class AnnotationRecord:
         for document, start, end in spans:
             count, offset = len(ranges[document]), ranges[document].start
             if not 0 <= start < end <= count:
-                raise WhenceError(
-                    f"Evidence of '{name}' counts words {start} to {end} of '{document}', which "
-                    f"has {count}."
-                )
+                counted = f"words {start} to {end} of '{document}', which has {count}"
+                raise WhenceError(f"Evidence of '{name}' counts {counted}.")
             evidence.add((offset + start, offset + end))
         label = annotation.get("classification")
         text, label = " ".join(words), None if label is None else str(label)

@@ -26,19 +26,12 @@ _IMAGENET = "https://www.image-net.org/download.php"
 
 @dataclass(frozen=True)
 class DatasetFormat:
-    """A layout of files in which datasets are published.
+    """A layout of files in which datasets are published."""
 
-    Attributes:
-        layout: The files and folders of the layout, in words.
-        source: Where to get such a dataset.
-        has_layout: Whether a file or folder is in this layout.
-        open: Opens a split of the dataset at a path; WhenceError if there is no such split.
-    """
-
-    layout: str
-    source: str
+    layout: str  # its files and folders, in words
+    source: str  # where to get such a dataset
     has_layout: Callable[[Path], bool]
-    open: Callable[[Path, str | None], Dataset]
+    open: Callable[[Path, str | None], Dataset]  # opens a split of the dataset at a path
 
 
 def _make_format(module: ModuleType, layout: str, source: str) -> DatasetFormat:
@@ -86,16 +79,14 @@ def load(path: str | Path, format: str | None = None, split: str | None = None) 
     if format is not None and format not in FORMATS:
         raise WhenceError(f"There is no format '{format}'; there are {', '.join(FORMATS)}.")
     if not exists(path):
-        raise WhenceError(
-            f"'{path}' is not there, or may not be read; {_describe_sources(format)}."
-        )
+        problem = f"'{path}' is not there, or may not be read"
+        raise WhenceError(f"{problem}; {_describe_sources(format)}.")
     if is_folder(path) and not list_entries(path):
         raise WhenceError(f"The folder '{path}' is empty; {_describe_sources(format)}.")
     name = format or next((name for name, one in FORMATS.items() if one.has_layout(path)), None)
     if name is None:
-        raise WhenceError(
-            f"'{path}' is laid out as no dataset that is known; {_describe_sources()}."
-        )
+        problem = f"'{path}' is laid out as no dataset that is known"
+        raise WhenceError(f"{problem}; {_describe_sources()}.")
     dataset = FORMATS[name].open(path, split)
     if not dataset.list_names():
         raise WhenceError(f"The dataset at '{path}' holds no sample; {_describe_sources(name)}.")

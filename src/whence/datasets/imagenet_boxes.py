@@ -12,21 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-from whence.datasets.base import Dataset, Sample
-from whence.datasets.classes import ClassIndex
-from whence.datasets.folders import (
-    find_files,
-    find_first_folder,
-    get_size,
-    list_photos,
-    list_subfolders,
-    name_relative,
-)
-from whence.datasets.imagenet import list_split_folders
+from whence.datasets import folders
+from whence.datasets.base import Box, Dataset, Sample
+from whence.datasets.imagenet import ClassIndex, list_split_folders
 from whence.errors import WhenceError
 from whence.inputs.sources import read_image
 
-Box = tuple[float, float, float, float]
 _MAX_BYTES = 1_000_000
 
 
@@ -35,7 +26,7 @@ def has_layout(path: Path) -> bool:
     annotations = _find_annotation_folder(path, None)
     if annotations is None or _find_photo_folder(path, None) is None:
         return False
-    return next(find_files(annotations, ".xml"), None) is not None
+    return any(folders.find_files(annotations, ".xml"))
 
 
 def open_dataset(path: Path, split: str | None) -> Dataset:
@@ -44,17 +35,17 @@ def open_dataset(path: Path, split: str | None) -> Dataset:
     if photos is None or annotations is None:
         missing = "photos" if photos is None else "folder 'Annotations'"
         raise WhenceError(f"'{path}' has no {missing}{f' of a split {split!r}' if split else ''}.")
-    classes = ClassIndex(photos, [folder.name for folder in list_subfolders(photos)])
+    classes = ClassIndex(photos, [folder.name for folder in folders.list_subfolders(photos)])
     by_stem = defaultdict(list)
-    for file in find_files(annotations, ".xml"):
+    for file in folders.find_files(annotations, ".xml"):
         by_stem[file.stem].append(file)
     records = {}
-    for photo in list_photos(photos, deep=True):
+    for photo in folders.list_photos(photos, deep=True):
         files = by_stem.get(photo.stem, [])
         near = [file for file in files if file.parent.name == photo.parent.name]
         if files:
             chosen = near if len(near) == 1 else sorted(files)
-            records[name_relative(photo, photos)] = BoxRecord(photo, tuple(chosen), classes)
+            records[folders.name_relative(photo, photos)] = BoxRecord(photo, tuple(chosen), classes)
     if not records:
         raise WhenceError(f"No photo in '{photos}' has an XML file of its name in '{annotations}'.")
     return Dataset("imagenet_boxes" if split is None else f"imagenet_boxes-{split}", records)
@@ -84,7 +75,7 @@ class BoxRecord:
         """Return the size of the photo and hashes of the XML files."""
         # The boxes themselves: another number is mostly as long. These files are small.
         contents = [hashlib.sha256(_read_bytes(file)).hexdigest() for file in self.annotations]
-        return [get_size(self.photo), *contents]
+        return [folders.get_size(self.photo), *contents]
 
 
 def _read_boxes(file: Path) -> tuple[tuple[float, float] | None, list[tuple[str, Box]]]:
@@ -95,10 +86,7 @@ def _read_boxes(file: Path) -> tuple[tuple[float, float] | None, list[tuple[str,
         raise WhenceError(f"'{file}' has a DOCTYPE, which a file of boxes does not need.")
     try:
         root = ElementTree.fromstring(content)
-        objects = [
-            ((one.findtext("name") or "").strip(), _parse_box(one)) for one in root.iter("object")
-        ]
-        return _parse_size(root.find("size")), objects
+        return _parse_size(root.find("size")), list(map(_parse_object, root.iter("object")))
     except (ElementTree.ParseError, ValueError, LookupError, RecursionError) as error:
         raise WhenceError(f"'{file}' is not a file of boxes as Pascal VOC has them.") from error
 
@@ -121,10 +109,10 @@ def _parse_numbers(element: ElementTree.Element, *paths: str) -> list[float]:
     return numbers
 
 
-def _parse_box(element: ElementTree.Element) -> Box:
+def _parse_object(element: ElementTree.Element) -> tuple[str, Box]:
     edges = (f"bndbox/{edge}" for edge in ("xmin", "ymin", "xmax", "ymax"))
     left, top, right, bottom = _parse_numbers(element, *edges)
-    return left, top, right, bottom
+    return (element.findtext("name") or "").strip(), (left, top, right, bottom)
 
 
 def _parse_size(element: ElementTree.Element | None) -> tuple[float, float] | None:
@@ -153,13 +141,13 @@ def _find_photo_folder(path: Path, split: str | None) -> Path | None:
     candidates = [folder for one in splits for folder in list_split_folders(path, one)]
     if split is None:
         candidates += [path / "images", path / "JPEGImages"]
-    return find_first_folder(candidates)
+    return folders.find_first_folder(candidates)
 
 
 def _find_annotation_folder(path: Path, split: str | None) -> Path | None:
     roots = [path / "Annotations", path / "annotations", path / "ILSVRC" / "Annotations"]
-    folder = find_first_folder(roots)
+    folder = folders.find_first_folder(roots)
     if folder is None or split is None:
         return folder
     # Only to look at fewer files: each is matched to its photo by name.
-    return find_first_folder([folder / "CLS-LOC" / split, folder / split]) or folder
+    return folders.find_first_folder([folder / "CLS-LOC" / split, folder / split]) or folder

@@ -17,8 +17,8 @@ from PIL import Image
 from whence._util.extras import import_extra
 from whence._util.files import is_file
 from whence.datasets.base import Dataset, Label, Sample
-from whence.datasets.classes import ClassIndex
 from whence.datasets.folders import get_size
+from whence.datasets.imagenet import ClassIndex
 from whence.errors import WhenceError
 from whence.inputs.sources import image_from_array
 
@@ -45,10 +45,8 @@ def open_dataset(path: Path, split: str | None) -> Dataset:
             photos, masks = (opened[f"value/{part}"].shape for part in ("img", "gt"))
             wnids = _read_wnids(opened, photos[0])
     except Exception as error:  # OSError, KeyError, AttributeError, as the file is wrong
-        raise WhenceError(
-            f"'{file}' is not the {FILE} of ImageNet-Segmentation: an HDF5 file with value/img "
-            f"and value/gt."
-        ) from error
+        expected = f"the {FILE} of ImageNet-Segmentation: an HDF5 file with value/img and value/gt"
+        raise WhenceError(f"'{file}' is not {expected}.") from error
     if photos != masks or len(wnids) != photos[0]:
         raise WhenceError(f"'{file}' has {photos} photos, {masks} masks and {len(wnids)} classes.")
     classes, size = ClassIndex(file.parent), get_size(file)
@@ -89,9 +87,8 @@ class SegmentationRecord:
             raise WhenceError(f"Record '{name}' of '{self.file}' is damaged.") from error
         photo = image_from_array(pixels)
         if mask.ndim != 2 or 0 in mask.shape or not np.isin(mask, (0, 1)).all():
-            raise WhenceError(
-                f"The mask of record '{name}' of '{self.file}' is not one of 0 and 1."
-            )
+            where = f"record '{name}' of '{self.file}'"
+            raise WhenceError(f"The mask of {where} is not one of 0 and 1.")
         # Published results scale photo and mask each to 224 x 224, so their sizes may differ.
         image = Image.fromarray(mask.astype(np.uint8))
         resized = image.resize(photo.size, Image.Resampling.NEAREST)

@@ -26,9 +26,8 @@ def open_dataset(path: Path, split: str | None) -> Dataset:
     if not has_layout(path):
         raise WhenceError(f"'{path}' has no folders 'images' and 'masks'.")
     images, masks, table = path / "images", path / "masks", path / "labels.csv"
-    by_stem = {
-        name_relative(one.with_suffix(""), masks): one for one in list_photos(masks, deep=True)
-    }
+    files = list_photos(masks, deep=True)
+    by_stem = {name_relative(file.with_suffix(""), masks): file for file in files}
     rows = read_labels(table, ("label", "class")) if is_file(table) else []
     labels = {image: label for image, label, _ in rows}
     records = {}

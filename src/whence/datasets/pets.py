@@ -19,6 +19,7 @@ from whence.errors import WhenceError
 from whence.inputs.tables import has_column
 
 _SPECIES = {"1": "cat", "2": "dog"}
+_LISTS = {"test": "test.txt", "trainval": "trainval.txt", "all": "list.txt"}
 # The names that a column of labels may have, the best for a model first.
 _LABELS = ("imagenet_class", "label", "species", "breed")
 _PET_LABELS = ("imagenet_class", "species", "breed")
@@ -71,10 +72,7 @@ def _read_lists(
     path: Path, split: str | None, photos: dict[str, Path]
 ) -> Iterator[tuple[str, Label]]:
     """Yield name and species from the list of a split; all photos, unlabelled, without lists."""
-    lists = {
-        name: path / "annotations" / f"{stem}.txt"
-        for name, stem in (("test", "test"), ("trainval", "trainval"), ("all", "list"))
-    }
+    lists = {name: path / "annotations" / file for name, file in _LISTS.items()}
     splits = [name for name, file in lists.items() if is_file(file)]
     if split is None and not splits:
         yield from ((name, None) for name in photos)

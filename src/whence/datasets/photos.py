@@ -25,15 +25,11 @@ Mask = NDArray[np.uint8]
 class PhotoRecord:
     """The files of a photo and its mask.
 
-    Attributes:
-        file: The photo; None if the list of samples names one that does not exist.
-        label: The true class.
-        mask: The image of the mask.
-        decode_mask: Converts that image to 1 object, 0 background, 255 ignored; None if the
-            dataset has no masks, otherwise a missing mask is an error.
+    `decode_mask` converts the image of the mask to 1 object, 0 background, 255 ignored. It is None
+    if the dataset has no masks; otherwise a missing mask is an error.
     """
 
-    file: Path | None
+    file: Path | None  # None if the list of samples names a photo that does not exist
     label: Label = None
     mask: Path | None = None
     decode_mask: Callable[[Image.Image], Mask] | None = None
@@ -59,15 +55,7 @@ class PhotoRecord:
 
 
 def read_labels(file: Path, columns: Sequence[str]) -> list[tuple[str, Label, str | None]]:
-    """Read image, label and split of each complete row of a table; the split may be missing.
-
-    Args:
-        file: The table, with a column `image` and perhaps one `split`.
-        columns: The names that the column of labels may have, the best first.
-
-    Raises:
-        WhenceError: The table has no such columns.
-    """
+    """Read image, label (from the first of these columns) and split, if any, of whole rows."""
     table = read_table(file, ("image",))
     label = table.find_column(columns) if table is not None else None
     if table is None or label is None:
@@ -104,8 +92,6 @@ def _resize(mask: Mask, path: Path, file: Path, photo: Image.Image) -> Mask:
         is_turned = image.getexif().get(ExifTags.Base.Orientation) in (5, 6, 7, 8)
         upright = image.size[::-1] if is_turned else image.size
     if (width, height) != upright or max(width, height) <= MAX_SIDE:
-        raise WhenceError(
-            f"The mask '{path}' has {width} x {height} pixels, but its photo, upright, "
-            f"has {photo.width} x {photo.height}."
-        )
+        upright_photo = f"its photo, upright, has {photo.width} x {photo.height}"
+        raise WhenceError(f"The mask '{path}' has {width} x {height} pixels, but {upright_photo}.")
     return np.array(Image.fromarray(mask).resize(photo.size, Image.Resampling.NEAREST))
