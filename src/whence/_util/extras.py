@@ -1,4 +1,4 @@
-"""Libraries that only some methods need."""
+"""Import libraries that only some features need, or say how to install them."""
 
 from __future__ import annotations
 

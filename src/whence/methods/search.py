@@ -1,4 +1,4 @@
-"""An Attention Matrix for Every Decision (Mylonas, Mollas, Tsoumakas; DMKD 2023)."""
+"""Choose the most faithful of many explanations (Mylonas, Mollas, Tsoumakas; DMKD 2023)."""
 
 from __future__ import annotations
 

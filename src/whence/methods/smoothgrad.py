@@ -86,12 +86,12 @@ class SmoothGrad(Method):
         seeds = SeededRandom(self.seed).draw_integers(2**62, self.samples)
 
         @lru_cache(maxsize=1)
-        def drawn(copy: int, count: int) -> Tensor:
+        def draw_noise(copy: int, count: int) -> Tensor:
             # On the CPU and in single precision: the same for every device and precision.
             return SeededRandom(seeds[copy]).draw_normal(count)
 
         def noise(copy: int, sample: int) -> Tensor:
-            numbers = drawn(copy, len(kept[sample])).to(inputs)
+            numbers = draw_noise(copy, len(kept[sample])).to(inputs)
             return torch.zeros_like(inputs[sample]).masked_scatter_(
                 real[sample], numbers * deviations[sample]
             )

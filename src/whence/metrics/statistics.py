@@ -74,12 +74,12 @@ def bootstrap_ratio(
         raise WhenceError("Denominators have to be 0 or more.")
     ratios = above.shape[1]
 
-    def pooled(sums: _Floats) -> _Floats:
+    def pool_ratio(sums: _Floats) -> _Floats:
         parts, wholes = sums[:, :ratios], sums[:, ratios:]
         means = np.divide(parts, wholes, out=np.zeros_like(parts), where=wholes > 0).mean(1)
         return np.asarray(means)
 
-    return _bootstrap(np.concatenate([above, below], 1), pooled, level, resamples, seed)
+    return _bootstrap(np.concatenate([above, below], 1), pool_ratio, level, resamples, seed)
 
 
 def paired_test(one: Numbers, other: Numbers, resamples: int = 10_000, seed: int = 0) -> PairedTest:

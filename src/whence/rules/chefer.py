@@ -108,7 +108,7 @@ def with_pixel_rule(rule: Rule) -> Rule:
             {\sum_{j'} x_{j'} w_{j'i} - l w_{j'i}^+ - h w_{j'i}^-} R_i
     """
 
-    def bounded(op: Linear, relevance: Tensor) -> Tensor | tuple[Tensor | None, ...]:
+    def share_bounded(op: Linear, relevance: Tensor) -> Tensor | tuple[Tensor | None, ...]:
         if not (isinstance(op, Convolution) and op.x.dim() == 4 and op.x.shape[1] == 3):
             return rule(op, relevance)
         low, high = (op.x * 0 + bound((1, 2, 3), True) for bound in (op.x.amin, op.x.amax))
@@ -121,7 +121,7 @@ def with_pixel_rule(rule: Rule) -> Rule:
         s = relevance / (total + 1e-9)
         return sum(sign * x * op.adjoint(s, weight) for x, weight, sign in parts)  # type: ignore[return-value]
 
-    return bounded
+    return share_bounded
 
 
 def _share_signs_apart(op: Linear, relevance: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
+from typing_extensions import override
 
 from whence._util.torch_internals import view_base
 from whence.errors import NoRuleError, TooLargeError, WhenceError
@@ -74,7 +75,8 @@ class RecordedNode(torch.autograd.Function):
     """The autograd node of an operation."""
 
     @staticmethod
-    def forward(  # noqa: D102
+    @override
+    def forward(
         ctx: Any, operation: Operation, rules: BackwardRules | None, *inputs: Tensor
     ) -> Tensor:
         ctx.operation, ctx.rules = operation, rules
@@ -83,7 +85,8 @@ class RecordedNode(torch.autograd.Function):
         return operation.forward(*inputs).data
 
     @staticmethod
-    def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
+    @override
+    def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor | None, ...]:
         operation: Operation = ctx.operation
         if ctx.rules is None:
             return (None, None, *operation.gradient(outputs[0]))

@@ -59,19 +59,15 @@ class Guard:
 
 
 class BackwardRules(Protocol):
-    """How values pass operations backward, in place of plain gradients.
-
-    Attributes:
-        name: Its name, for messages.
-        supports_partial: Whether `propagate` may be given an operation that makes only some rows of
-            the output, or one of which not all inputs are wanted.
-    """
+    """How values pass operations backward, in place of plain gradients."""
 
     @property
-    def name(self) -> str: ...  # noqa: D102
+    def name(self) -> str:
+        """Its name, for messages."""
 
     @property
-    def supports_partial(self) -> bool: ...  # noqa: D102
+    def supports_partial(self) -> bool:
+        """Whether `propagate` may be given some rows of an operation, or some of its inputs."""
 
     def propagate(self, operation: Operation, value: Tensor) -> Values:
         """The value of each input of an operation, given that of its output."""
