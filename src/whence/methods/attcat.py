@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -34,13 +33,13 @@ class AttCat(Method):
         gradients: ``"plain"``, as the authors', or ``"balanced"``.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("attention", "hidden", "hidden_gradient", "blocks")
-    citation: ClassVar[str] = (
+    needs = ("attention", "hidden", "hidden_gradient", "blocks")
+    citation = (
         "Qiang, Pan, Li, Li, Jang, Zhu: AttCAT: Explaining Transformers via Attentive Class "
         "Activation Tokens, NeurIPS 2022"
     )
-    cost: ClassVar[str] = "2"
-    signed: ClassVar[bool] = True
+    cost = "2"
+    signed = True
 
     gradients: Gradients = "plain"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -18,11 +17,7 @@ from whence._util.progress import bar
 from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
-from whence.methods.shared.attention_maps import (
-    check_start_layer,
-    lower_pooled_token,
-    require_one_sequence,
-)
+from whence.methods.shared.attention_maps import lower_pooled_token, require_one_sequence
 
 Floats = NDArray[np.float64]
 # Capacities are whole numbers, multiples of 1 / _UNIT: as fine as 32 bits allow.
@@ -53,17 +48,16 @@ class AttentionFlow(Method):
         start_layer: The first layer that counts; earlier ones are left out.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("attention",)
-    citation: ClassVar[str] = "Abnar, Zuidema: Quantifying Attention Flow in Transformers, ACL 2020"
-    cost: ClassVar[str] = "1, and a maximum flow for each token"
-    class_specific: ClassVar[bool] = False
+    needs = ("attention",)
+    citation = "Abnar, Zuidema: Quantifying Attention Flow in Transformers, ACL 2020"
+    cost = "1, and a maximum flow for each token"
+    class_specific = False
 
     start_layer: int = 0
 
     @override
     def __call__(self, evidence: Evidence) -> Tensor:
-        require_one_sequence(evidence)
-        check_start_layer(self.start_layer, evidence)
+        require_one_sequence(evidence, self.start_layer)
         used = evidence.attention[self.start_layer :]
         maps = [layer.mean(1).cpu().double().numpy() for layer in reversed(used)]
         real = evidence.token_mask.cpu().numpy()
@@ -97,11 +91,7 @@ def _compute_flows(
 ) -> Floats:
     """Compute the maximum flow to every input token; 0 for tokens that are no sinks.
 
-    Args:
-        pooling: (queries of the first map,), where the flow starts.
-        capacities: Capacities of each layer, the model's last layer first.
-        sinks: Which tokens to compute; None for all.
-        advance: Called after each token.
+    It starts at the tokens of ``pooling``, and ``capacities`` are those of the last layer first.
     """
     network = _Network([pooling[None], *capacities[:-1]])
     flows = np.zeros(capacities[-1].shape[1])
@@ -113,11 +103,7 @@ def _compute_flows(
 
 
 class _Network:
-    """A layered network between one source and one sink.
-
-    Args:
-        capacities: (from, to) for the edges between each layer and the next, the source's first.
-    """
+    """A layered network; ``capacities`` are (from, to) for each layer, the source's first."""
 
     def __init__(self, capacities: list[Floats]) -> None:
         for upper, lower in pairwise(capacities):
@@ -131,15 +117,10 @@ class _Network:
         self._above = np.arange(capacities[-1].shape[1]) + offsets[-1]
         self._sink = int(self._above[-1]) + 1
         edges = [np.nonzero(layer) for layer in capacities]
-        self._start = np.concatenate(
-            [*(e[0] + o for e, o in zip(edges, offsets, strict=False)), self._above]
-        )
-        self._end = np.concatenate(
-            [
-                *(e[1] + o for e, o in zip(edges, offsets[1:], strict=False)),
-                np.full(len(self._above), self._sink),
-            ]
-        )
+        starts = [e[0] + o for e, o in zip(edges, offsets, strict=False)]
+        ends = [e[1] + o for e, o in zip(edges, offsets[1:], strict=False)]
+        self._start = np.concatenate([*starts, self._above])
+        self._end = np.concatenate([*ends, np.full(len(self._above), self._sink)])
         inner = [layer[edge] for layer, edge in zip(capacities, edges, strict=True)]
         self._size = np.concatenate([*inner, np.zeros(len(self._above))])
         self._whole = (self._size * _UNIT).astype(np.int32)
@@ -150,11 +131,7 @@ class _Network:
         self._columns = self._end.astype(np.int32)
 
     def compute_flow(self, into: Floats) -> float:
-        """Compute the maximum flow from the source to a sink.
-
-        Args:
-            into: Capacities of the edges from the last layer of nodes to the sink.
-        """
+        """Compute the maximum flow to a sink, with the capacities of the edges into it."""
         to_sink = slice(len(self._size) - len(into), None)
         self._size[to_sink] = into
         self._whole[to_sink] = into * _UNIT

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-import torch
 from torch import Tensor
 from typing_extensions import override
 
@@ -13,8 +11,8 @@ from whence.evidence import Evidence
 from whence.methods.registry import Method, register
 from whence.methods.shared.attention_maps import (
     check_readable_layer,
-    lower_pooled_token,
-    select_pooled_rows,
+    mask_padding,
+    score_pooled_rows,
 )
 from whence.rules.balanced import Gradients
 
@@ -42,12 +40,12 @@ class AttentionGradCam(Method):
         gradients: ``"plain"``, as the authors', or ``"balanced"``.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("attention", "gradient")
-    citation: ClassVar[str] = (
+    needs = ("attention", "gradient")
+    citation = (
         "Selvaraju et al.: Grad-CAM, ICCV 2017; on attention as in Chefer, Gur, Wolf: Transformer "
         "Interpretability Beyond Attention Visualization, CVPR 2021"
     )
-    cost: ClassVar[str] = "2"
+    cost = "2"
 
     layer: int = -1
     gradients: Gradients = "plain"
@@ -61,21 +59,11 @@ class AttentionGradCam(Method):
     def __call__(self, evidence: Evidence) -> Tensor:
         layer = check_readable_layer(self.layer, evidence)
         gradient, maps = evidence.gradient[layer], evidence.attention[layer]
-        mask = _make_mask(gradient, evidence)
+        mask = mask_padding(maps[:, 0], evidence)
+        if maps.shape[-1] == evidence.tokens:
+            mask[..., : evidence.layout.prefix or 0] = False
+        mask = mask[:, None].to(gradient.dtype)
         total = (gradient * mask).sum((-2, -1), keepdim=True)
         weights = total / mask.sum((-2, -1), keepdim=True).clamp(min=1)
         weighted = (weights * maps).mean(-3).clamp(min=0)
-        return lower_pooled_token(select_pooled_rows(weighted, evidence), evidence)
-
-
-def _make_mask(gradient: Tensor, evidence: Evidence) -> Tensor:
-    """Mark queries and keys that count, (batch, 1, queries, keys): no padding, no prefix key."""
-    queries, keys = gradient.shape[-2:]
-    real = evidence.token_mask
-    mask = torch.ones(len(real), queries, keys, dtype=torch.bool, device=gradient.device)
-    if keys == evidence.tokens:
-        mask &= real[:, None, :]
-        mask[..., : evidence.layout.prefix or 0] = False
-    if queries == evidence.tokens:
-        mask &= real[:, :, None]
-    return mask[:, None].to(gradient.dtype)
+        return score_pooled_rows(weighted, evidence)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,12 +12,7 @@ from typing_extensions import override
 from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
-from whence.methods.shared.attention_maps import (
-    multiply_layers,
-    normalize_rows,
-    require_one_sequence,
-    select_layers,
-)
+from whence.methods.shared.attention_maps import multiply_layers, select_layers
 from whence.tracing.graph import Block
 from whence.tracing.ops.base import Function
 from whence.tracing.ops.products import Linear
@@ -56,23 +51,22 @@ class AttentionNorm(Method):
         layer: One layer alone; negative numbers count from the last; None multiplies all layers.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("attention", "blocks")
-    citation: ClassVar[str] = (
+    needs = ("attention", "blocks")
+    citation = (
         "Kobayashi, Kuribayashi, Yokoi, Inui: Attention is Not Only a Weight: Analyzing "
         "Transformers with Vector Norms, EMNLP 2020; Incorporating Residual and Normalization "
         "Layers into Analysis of Masked Language Models, EMNLP 2021"
     )
-    cost: ClassVar[str] = "1"
-    class_specific: ClassVar[bool] = False
+    cost = "1"
+    class_specific = False
 
     include: Literal["weights", "residual", "layer_norm"] = "weights"
     layer: int | None = None
 
     @override
     def __call__(self, evidence: Evidence) -> Tensor:
-        require_one_sequence(evidence)
-        layers = select_layers(self.layer, len(evidence.blocks))
-        matrices = [normalize_rows(self._compute_norms(evidence, layer)) for layer in layers]
+        layers = select_layers(self.layer, evidence)
+        matrices = [self._compute_norms(evidence, layer) for layer in layers]
         add_identity = self.include == "weights" and self.layer is None
         return multiply_layers(matrices, evidence.pooling, add_identity)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 from typing_extensions import override
@@ -34,15 +33,15 @@ class AttnLrp(Method):
     same. Biases keep their share of the relevance.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("inputs", "input_gradient")
-    citation: ClassVar[str] = (
+    needs = ("inputs", "input_gradient")
+    citation = (
         "Achtibat et al.: AttnLRP: Attention-Aware Layer-Wise Relevance Propagation for "
         "Transformers, ICML 2024"
     )
-    cost: ClassVar[str] = "2"
-    signed: ClassVar[bool] = True
+    cost = "2"
+    signed = True
 
-    gradients: ClassVar[str] = "attnlrp"
+    gradients = "attnlrp"
 
     @override
     def __call__(self, evidence: Evidence) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -44,14 +44,14 @@ class FullGradPlus(Method):
         gradients: ``"plain"``, or ``"balanced"``, as in the paper's Libra FullGrad+.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("hidden", "hidden_gradient", "blocks")
-    citation: ClassVar[str] = (
+    needs = ("hidden", "hidden_gradient", "blocks")
+    citation = (
         "Mehri, Soleymani Baghshah, Pilehvar: LibraGrad: Balancing Gradient Flow for Universally "
         "Better Vision Transformer Attributions, CVPR 2025; Srinivas, Fleuret: Full-Gradient "
         "Representation for Neural Network Visualization, NeurIPS 2019"
     )
-    cost: ClassVar[str] = "3"
-    signed: ClassVar[bool] = True
+    cost = "3"
+    signed = True
 
     layers: Literal["all", "first"] = "all"
     biases: bool = True

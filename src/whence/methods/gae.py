@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 from typing_extensions import override
@@ -13,11 +11,7 @@ from typing_extensions import override
 from whence.errors import WhenceError
 from whence.evidence import Evidence, MapReadings
 from whence.methods.registry import Method, register
-from whence.methods.shared.attention_maps import (
-    lower_pooled_token,
-    rollout_step,
-    select_pooled_rows,
-)
+from whence.methods.shared.attention_maps import lower_pooled_token, roll_out, score_pooled_rows
 from whence.rules.balanced import Gradients
 from whence.tracing import Intervention
 from whence.tracing.graph import (
@@ -62,13 +56,13 @@ class Gae(Method):
         gradients: ``"plain"``, as the authors', or ``"balanced"``.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("attention", "gradient")
-    citation: ClassVar[str] = (
+    needs = ("attention", "gradient")
+    citation = (
         "Chefer, Gur, Wolf: Generic Attention-model Explainability for Interpreting Bi-Modal and "
         "Encoder-Decoder Transformers, ICCV 2021"
     )
-    cost: ClassVar[str] = "2, or 4 with cross-attention"
-    streamed: ClassVar[bool] = True
+    cost = "2, or 4 with cross-attention"
+    streamed = True
 
     gradients: Gradients = "plain"
 
@@ -84,9 +78,7 @@ class Gae(Method):
         within = sequences[:-1] if is_attention_pooling(trace, sequences) else sequences
         if len({end for one in within for end in (one.queries, one.keys)}) > 1:
             return self._explain_across(evidence, trace, sequences)
-        kept, moved = evidence.pooling, torch.zeros_like(evidence.pooling)
-        for added in evidence.fuse_heads(_weigh):
-            kept, moved = rollout_step(kept, moved, added)
+        _, moved = roll_out(evidence.pooling, evidence.fuse_heads(_weigh))
         return lower_pooled_token(moved, evidence)
 
     def _explain_across(
@@ -116,7 +108,7 @@ class Gae(Method):
                 "of the input. Models with windows or merged tokens, or whose inputs meet outside "
                 "of attention, cannot be explained by this method."
             )
-        return lower_pooled_token(select_pooled_rows(found, evidence), evidence)
+        return score_pooled_rows(found, evidence)
 
 
 def _weigh(readings: MapReadings) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -35,13 +34,12 @@ class GradCam(Method):
         gradients: ``"plain"``, as the authors', or ``"balanced"``.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("value_input", "value_input_gradient")
-    citation: ClassVar[str] = (
+    needs = ("value_input", "value_input_gradient")
+    citation = (
         "Selvaraju, Cogswell, Das, Vedantam, Parikh, Batra: Grad-CAM: Visual Explanations from "
         "Deep Networks via Gradient-based Localization, ICCV 2017"
     )
-    cost: ClassVar[str] = "2"
-    class_specific: ClassVar[bool] = True
+    cost = "2"
 
     layer: int = -1
     gradients: Gradients = "plain"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 from typing_extensions import override
@@ -32,13 +31,12 @@ class Gradient(Method):
         gradients: ``"plain"``, as the authors', or ``"balanced"``.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("input_gradient",)
-    citation: ClassVar[str] = (
+    needs = ("input_gradient",)
+    citation = (
         "Simonyan, Vedaldi, Zisserman: Deep Inside Convolutional Networks: Visualising Image "
         "Classification Models and Saliency Maps, ICLR 2014 workshop"
     )
-    cost: ClassVar[str] = "2"
-    class_specific: ClassVar[bool] = True
+    cost = "2"
 
     gradients: Gradients = "plain"
 

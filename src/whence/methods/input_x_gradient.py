@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 from typing_extensions import override
@@ -31,14 +30,13 @@ class InputXGradient(Method):
         gradients: ``"plain"``, as the authors', or ``"balanced"``.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("inputs", "input_gradient")
-    citation: ClassVar[str] = (
+    needs = ("inputs", "input_gradient")
+    citation = (
         "Shrikumar, Greenside, Shcherbina, Kundaje: Not Just a Black Box: Learning Important "
         "Features Through Propagating Activation Differences, arXiv 2016"
     )
-    cost: ClassVar[str] = "2"
-    class_specific: ClassVar[bool] = True
-    signed: ClassVar[bool] = True
+    cost = "2"
+    signed = True
 
     gradients: Gradients = "plain"
 

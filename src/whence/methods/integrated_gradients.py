@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -43,13 +43,10 @@ class IntegratedGradients(Method):
         gradients: ``"plain"``, as the authors', or ``"balanced"``.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("inputs", "forwards")
-    citation: ClassVar[str] = (
-        "Sundararajan, Taly, Yan: Axiomatic Attribution for Deep Networks, ICML 2017"
-    )
-    cost: ClassVar[str] = "2 × steps × classes"  # noqa: RUF001
-    class_specific: ClassVar[bool] = True
-    signed: ClassVar[bool] = True
+    needs = ("inputs", "forwards")
+    citation = "Sundararajan, Taly, Yan: Axiomatic Attribution for Deep Networks, ICML 2017"
+    cost = "2 × steps × classes"  # noqa: RUF001
+    signed = True
 
     steps: int = 32
     baseline: float = 0.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 from typing_extensions import override
@@ -30,13 +29,13 @@ class Lrp(Method):
     zero; under ``"stable"`` they never are.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("input_relevance",)
-    citation: ClassVar[str] = (
+    needs = ("input_relevance",)
+    citation = (
         "Bach et al.: On Pixel-Wise Explanations for Non-Linear Classifier Decisions by Layer-Wise "
         "Relevance Propagation, PLOS ONE 2015"
     )
-    cost: ClassVar[str] = "4"
-    signed: ClassVar[bool] = True
+    cost = "4"
+    signed = True
 
     @override
     def __call__(self, evidence: Evidence) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -40,13 +39,10 @@ class Occlusion(Method):
         output: ``"logit"`` or ``"probability"``.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("inputs", "forwards")
-    citation: ClassVar[str] = (
-        "Zeiler, Fergus: Visualizing and Understanding Convolutional Networks, ECCV 2014"
-    )
-    cost: ClassVar[str] = "tokens"
-    class_specific: ClassVar[bool] = True
-    signed: ClassVar[bool] = True
+    needs = ("inputs", "forwards")
+    citation = "Zeiler, Fergus: Visualizing and Understanding Convolutional Networks, ECCV 2014"
+    cost = "tokens"
+    signed = True
 
     window: int = 1
     baseline: float = 0.0

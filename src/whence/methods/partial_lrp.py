@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 from typing_extensions import override
 
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
-from whence.methods.shared.attention_maps import (
-    check_readable_layer,
-    lower_pooled_token,
-    select_pooled_rows,
-)
+from whence.methods.shared.attention_maps import check_readable_layer, score_pooled_rows
 
 
 @register("partial_lrp")
@@ -32,12 +27,12 @@ class PartialLrp(Method):
         layer: Which layer; negative numbers count from the last.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("relevance",)
-    citation: ClassVar[str] = (
+    needs = ("relevance",)
+    citation = (
         "Voita et al.: Analyzing Multi-Head Self-Attention: Specialized Heads Do the Heavy "
         "Lifting, the Rest Can Be Pruned, ACL 2019"
     )
-    cost: ClassVar[str] = "1 for the last layer, up to 4 for the first"
+    cost = "1 for the last layer, up to 4 for the first"
 
     layer: int = -1
 
@@ -50,4 +45,4 @@ class PartialLrp(Method):
     def __call__(self, evidence: Evidence) -> Tensor:
         layer = check_readable_layer(self.layer, evidence)
         relevance = evidence.relevance[layer].clamp(min=0).mean(-3)
-        return lower_pooled_token(select_pooled_rows(relevance, evidence), evidence)
+        return score_pooled_rows(relevance, evidence)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -26,8 +25,8 @@ class Random(Method):
         seed: Seed of the generator.
     """
 
-    cost: ClassVar[str] = "1"
-    class_specific: ClassVar[bool] = False
+    cost = "1"
+    class_specific = False
 
     seed: int = 0
 

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 from typing_extensions import override
 
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
-from whence.methods.shared.attention_maps import (
-    check_readable_layer,
-    lower_pooled_token,
-    select_pooled_rows,
-)
+from whence.methods.shared.attention_maps import check_readable_layer, score_pooled_rows
 
 
 @register("raw_attention")
@@ -33,17 +28,14 @@ class RawAttention(Method):
         layer: Which layer; negative numbers count from the last.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("attention",)
-    citation: ClassVar[str] = (
-        "Vaswani et al.: Attention Is All You Need, NeurIPS 2017 (the maps themselves)"
-    )
-    cost: ClassVar[str] = "1"
-    class_specific: ClassVar[bool] = False
+    needs = ("attention",)
+    citation = "Vaswani et al.: Attention Is All You Need, NeurIPS 2017 (the maps themselves)"
+    cost = "1"
+    class_specific = False
 
     layer: int = -1
 
     @override
     def __call__(self, evidence: Evidence) -> Tensor:
         layer = check_readable_layer(self.layer, evidence)
-        rows = select_pooled_rows(evidence.attention[layer].mean(1), evidence)
-        return lower_pooled_token(rows, evidence)
+        return score_pooled_rows(evidence.attention[layer].mean(1), evidence)

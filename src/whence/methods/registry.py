@@ -49,12 +49,13 @@ class Method:
 
     @property
     def first_site(self) -> int:
-        """The first attention site whose map the method reads; no earlier one is read."""
-        return 0
+        """The first attention site whose map is read, as an option ``start_layer`` says."""
+        first: int = getattr(self, "start_layer", 0)
+        return first
 
     @property
     def gradient_rules(self) -> RuleSet | None:
-        """How gradients are read, as an option ``gradients`` says; None for plain ones."""
+        """The rules for gradients, as an option ``gradients`` says; None for plain ones."""
         gradients: str = getattr(self, "gradients", "plain")
         return None if gradients == "plain" else rules.get(gradients)
 

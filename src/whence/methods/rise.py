@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -48,13 +47,12 @@ class Rise(Method):
         output: ``"probability"``, as the authors', or ``"logit"``.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("inputs", "forwards")
-    citation: ClassVar[str] = (
+    needs = ("inputs", "forwards")
+    citation = (
         "Petsiuk, Das, Saenko: RISE: Randomized Input Sampling for Explanation of Black-box "
         "Models, BMVC 2018"
     )
-    cost: ClassVar[str] = "masks"
-    class_specific: ClassVar[bool] = True
+    cost = "masks"
 
     masks: int = 1000
     keep: float = 0.5

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
 from whence.errors import WhenceError
-from whence.evidence import Evidence, MapReadings
+from whence.evidence import Evidence
 from whence.methods.registry import Method, register
 from whence.methods.shared.attention_maps import (
-    check_start_layer,
     lower_pooled_token,
+    mask_padding,
     require_one_sequence,
-    rollout_step,
+    roll_out,
 )
 
 
@@ -46,11 +46,11 @@ class Rollout(Method):
         normalize_rows: Divide the rows of (I + A) by their sum.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("attention",)
-    citation: ClassVar[str] = "Abnar, Zuidema: Quantifying Attention Flow in Transformers, ACL 2020"
-    cost: ClassVar[str] = "1"
-    class_specific: ClassVar[bool] = False
-    streamed: ClassVar[bool] = True
+    needs = ("attention",)
+    citation = "Abnar, Zuidema: Quantifying Attention Flow in Transformers, ACL 2020"
+    cost = "1"
+    class_specific = False
+    streamed = True
 
     start_layer: int = 0
     heads: Literal["mean", "max", "min"] = "mean"
@@ -64,40 +64,23 @@ class Rollout(Method):
                 f"0 to below 1."
             )
 
-    @property
-    @override
-    def first_site(self) -> int:
-        return self.start_layer
-
     @override
     def __call__(self, evidence: Evidence) -> Tensor:
-        require_one_sequence(evidence)
-        kept, moved = evidence.pooling, torch.zeros_like(evidence.pooling)
-        check_start_layer(self.start_layer, evidence)
-        for fused in evidence.fuse_heads(_get_attention, self.heads, self.start_layer):
-            if self.discard_ratio:
-                fused = _discard_lowest(fused, self.discard_ratio, evidence)
-            kept, moved = rollout_step(kept, moved, fused, self.normalize_rows)
+        require_one_sequence(evidence, self.start_layer)
+        maps = evidence.fuse_heads(lambda at: at.attention, self.heads, self.start_layer)
+        if self.discard_ratio:
+            maps = (_discard_lowest(one, self.discard_ratio, evidence) for one in maps)
+        kept, moved = roll_out(evidence.pooling, maps, self.normalize_rows)
         return lower_pooled_token(kept + moved, evidence)
-
-
-def _get_attention(readings: MapReadings) -> Tensor:
-    return readings.attention
 
 
 def _discard_lowest(maps: Tensor, ratio: float, evidence: Evidence) -> Tensor:
     """Set the lowest entries of maps, (batch, queries, keys), to 0; padding does not count."""
-    mask = torch.ones_like(maps, dtype=torch.bool)
+    mask = mask_padding(maps, evidence)
     protected = torch.zeros_like(mask)
-    real = evidence.token_mask
-    if maps.shape[-1] == evidence.tokens:
-        mask &= real[:, None, :]
-    if maps.shape[-2] == evidence.tokens:
-        mask &= real[:, :, None]
     if maps.shape[-2:] == 2 * evidence.pooling.shape[-1:]:
         protected |= torch.diag_embed((evidence.pooling == 1).any(0))
-    flat = maps.masked_fill(~mask, torch.inf).flatten(1)
-    order = flat.argsort(dim=1, stable=True)
+    order = maps.masked_fill(~mask, torch.inf).flatten(1).argsort(dim=1, stable=True)
     discarded = torch.zeros_like(mask).flatten(1)
     for sample, total in enumerate(mask.sum((1, 2)).tolist()):
         discarded[sample, order[sample, : int(total * ratio)]] = True

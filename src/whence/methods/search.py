@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -68,13 +68,13 @@ class Search(Method):
         gradients: ``"plain"`` or ``"balanced"`` ones, in all candidates that use gradients.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("attention", "gradient", "forwards")
-    citation: ClassVar[str] = (
+    needs = ("attention", "gradient", "forwards")
+    citation = (
         "Mylonas, Mollas, Tsoumakas: An Attention Matrix for Every Decision: Faithfulness-based "
         "Arbitration Among Multiple Attention-Based Interpretations of Transformers in Text "
         "Classification, Data Mining and Knowledge Discovery 2023"
     )
-    cost: ClassVar[str] = "3 + 2 × budget × fractions, or 4 + tokens if score is ranked"  # noqa: RUF001
+    cost = "3 + 2 × budget × fractions, or 4 + tokens if score is ranked"  # noqa: RUF001
 
     candidates: Literal["aggregations", "methods"] = "aggregations"
     methods: tuple[str, ...] = ("gae", "rollout", "raw_attention", "tiba")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -41,13 +40,12 @@ class SmoothGrad(Method):
         gradients: ``"plain"``, as the authors', or ``"balanced"``.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("inputs", "forwards")
-    citation: ClassVar[str] = (
+    needs = ("inputs", "forwards")
+    citation = (
         "Smilkov, Thorat, Kim, Viégas, Wattenberg: SmoothGrad: removing noise by adding noise, "
         "arXiv 2017"
     )
-    cost: ClassVar[str] = "2 × samples"  # noqa: RUF001
-    class_specific: ClassVar[bool] = True
+    cost = "2 × samples"  # noqa: RUF001
 
     samples: int = 25
     noise: float = 0.15

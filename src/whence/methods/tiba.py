@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-import torch
 from torch import Tensor
 from typing_extensions import override
 
 from whence.evidence import Evidence, MapReadings
 from whence.methods.registry import Method, register
-from whence.methods.shared.attention_maps import (
-    check_start_layer,
-    lower_pooled_token,
-    require_one_sequence,
-    rollout_step,
-)
+from whence.methods.shared.attention_maps import lower_pooled_token, require_one_sequence, roll_out
 from whence.rules.balanced import Gradients
 
 
@@ -44,29 +37,22 @@ class Tiba(Method):
         gradients: ``"plain"``, as the authors', or ``"balanced"``.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("gradient", "relevance")
-    citation: ClassVar[str] = (
+    needs = ("gradient", "relevance")
+    citation = (
         "Chefer, Gur, Wolf: Transformer Interpretability Beyond Attention Visualization, CVPR 2021"
     )
-    cost: ClassVar[str] = "5"
-    streamed: ClassVar[bool] = True
+    cost = "5"
+    streamed = True
 
     start_layer: int = 0
     normalize_rows: bool = False
     gradients: Gradients = "plain"
 
-    @property
-    @override
-    def first_site(self) -> int:
-        return self.start_layer
-
     @override
     def __call__(self, evidence: Evidence) -> Tensor:
-        require_one_sequence(evidence)
-        kept, moved = evidence.pooling, torch.zeros_like(evidence.pooling)
-        check_start_layer(self.start_layer, evidence)
-        for added in evidence.fuse_heads(_weigh, first=self.start_layer):
-            kept, moved = rollout_step(kept, moved, added, self.normalize_rows)
+        require_one_sequence(evidence, self.start_layer)
+        maps = evidence.fuse_heads(_weigh, first=self.start_layer)
+        _, moved = roll_out(evidence.pooling, maps, self.normalize_rows)
         return lower_pooled_token(moved, evidence)
 
 

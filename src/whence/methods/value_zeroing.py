@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,12 +12,7 @@ from typing_extensions import override
 
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
-from whence.methods.shared.attention_maps import (
-    multiply_layers,
-    normalize_rows,
-    require_one_sequence,
-    select_layers,
-)
+from whence.methods.shared.attention_maps import multiply_layers, select_layers
 from whence.tracing import Edit
 from whence.tracing.graph import Block
 
@@ -43,21 +37,20 @@ class ValueZeroing(Method):
         layer: One layer alone; negative numbers count from the last; None multiplies all layers.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("blocks", "forwards")
-    citation: ClassVar[str] = (
+    needs = ("blocks", "forwards")
+    citation = (
         "Mohebbi, Zuidema, Chrupała, Alishahi: Quantifying Context Mixing in Transformers, "
         "EACL 2023"
     )
-    cost: ClassVar[str] = "3 + tokens"
-    class_specific: ClassVar[bool] = False
+    cost = "3 + tokens"
+    class_specific = False
 
     layer: int | None = None
 
     @override
     def __call__(self, evidence: Evidence) -> Tensor:
         forwards = evidence.forwards
-        require_one_sequence(evidence)
-        layers = select_layers(self.layer, len(evidence.blocks))
+        layers = select_layers(self.layer, evidence)
         zeroings = [_Zeroing(evidence.blocks[layer], evidence) for layer in layers]
         # A pass of two equal rows shows the order of dimensions.
         first = torch.zeros(2, dtype=torch.long, device=evidence.logits.device)
@@ -67,8 +60,7 @@ class ValueZeroing(Method):
             samples, tokens = rows[chunk].T
             changes = [zeroing.zero_values(samples, tokens) for zeroing in zeroings]
             forwards.run_edited(samples, _merge(changes))
-        matrices = [normalize_rows(zeroing.distances) for zeroing in zeroings]
-        return multiply_layers(matrices, evidence.pooling, add_identity=False)
+        return multiply_layers([one.distances for one in zeroings], evidence.pooling)
 
 
 class _Zeroing:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -48,12 +47,10 @@ class VitCx(Method):
         layer: Which attention's input is taken as features; negative numbers count from the last.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("value_input", "forwards")
-    citation: ClassVar[str] = (
-        "Xie, Li, Cao, Zhang: ViT-CX: Causal Explanation of Vision Transformers, IJCAI 2023"
-    )
-    cost: ClassVar[str] = "1 + 2 × masks, at most one mask a channel"  # noqa: RUF001
-    inputs: ClassVar[tuple[str, ...]] = ("image",)
+    needs = ("value_input", "forwards")
+    citation = "Xie, Li, Cao, Zhang: ViT-CX: Causal Explanation of Vision Transformers, IJCAI 2023"
+    cost = "1 + 2 × masks, at most one mask a channel"  # noqa: RUF001
+    inputs = ("image",)
 
     distance: float = 0.1
     noise: float = 0.1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -14,7 +13,6 @@ from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
 from whence.methods.shared.attention_maps import (
-    check_start_layer,
     input_token_mask,
     lower_pooled_token,
     require_one_sequence,
@@ -53,13 +51,13 @@ class Whence(Method):
         gradients: ``"balanced"``, or ``"plain"``.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("attention", "hidden", "hidden_gradient")
-    citation: ClassVar[str] = (
+    needs = ("attention", "hidden", "hidden_gradient")
+    citation = (
         "Of this library; balanced gradients: Mehri, Soleymani Baghshah, Pilehvar: LibraGrad: "
         "Balancing Gradient Flow for Universally Better Vision Transformer Attributions, CVPR 2025"
     )
-    cost: ClassVar[str] = "2"
-    streamed: ClassVar[bool] = True
+    cost = "2"
+    streamed = True
 
     sharing: float | None = None
     start_layer: int = 0
@@ -69,15 +67,9 @@ class Whence(Method):
         if self.sharing is not None and not 0 <= self.sharing < math.inf:
             raise WhenceError(f"sharing is a weight of 0 or more, not {self.sharing}.")
 
-    @property
-    @override
-    def first_site(self) -> int:
-        return self.start_layer
-
     @override
     def __call__(self, evidence: Evidence) -> Tensor:
-        require_one_sequence(evidence)
-        check_start_layer(self.start_layer, evidence)
+        require_one_sequence(evidence, self.start_layer)
         image = evidence.layout.grid is not None
         sharing = _SHARING["image" if image else "text"] if self.sharing is None else self.sharing
         roots = _sum_evidence(evidence, self.start_layer).sqrt()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product, starmap
 from typing import NamedTuple
 
 import torch
@@ -10,7 +11,11 @@ from torch import Tensor
 
 from whence.errors import WhenceError
 from whence.evidence import Evidence
-from whence.methods.shared.attention_maps import lower_pooled_token, require_one_sequence
+from whence.methods.shared.attention_maps import (
+    lower_pooled_token,
+    require_one_sequence,
+    select_pooled_rows,
+)
 
 HEADS = ("mean", "gradient", "each")
 LAYERS = ("mean", "product", "rollout", "each")
@@ -40,20 +45,14 @@ class Aggregation(NamedTuple):
 def list_aggregations(
     heads: Sequence[str], layers: Sequence[str], rows: Sequence[str], counts: tuple[int, range]
 ) -> list[Aggregation]:
-    """All combinations of heads, layers and rows; those over all heads and layers first.
+    """List all combinations of heads, layers and rows; those over all heads and layers first.
 
-    Args:
-        heads: Any of `HEADS`, or numbers.
-        layers: Any of `LAYERS`, or numbers.
-        rows: Any of `ROWS`.
-        counts: How many heads there are, and which layers.
+    ``counts`` says how many heads there are, and which layers.
     """
     every_head = _expand_each(heads, range(counts[0]), "heads")
     every_layer = _expand_each(layers, counts[1], "layers")
-    found = [
-        Aggregation(h, b, r) for h in every_head for b in every_layer for r in dict.fromkeys(rows)
-    ]
-    return sorted(found, key=lambda aggregation: not aggregation.is_joint)
+    every = starmap(Aggregation, product(every_head, every_layer, dict.fromkeys(rows)))
+    return sorted(every, key=lambda aggregation: not aggregation.is_joint)
 
 
 def _expand_each(words: Sequence[str], numbers: range, option: str) -> list[str]:
@@ -73,13 +72,7 @@ def _expand_each(words: Sequence[str], numbers: range, option: str) -> list[str]
 def aggregate_attention(
     evidence: Evidence, aggregations: Sequence[Aggregation], layers: range
 ) -> Tensor:
-    """Compute the scores of aggregations, (aggregations, classes, batch, tokens).
-
-    Args:
-        evidence: The attention maps.
-        aggregations: Which to compute.
-        layers: The layers that take part.
-    """
+    """Compute the scores of aggregations of layers: (aggregations, classes, batch, tokens)."""
     require_one_sequence(evidence)
     tokens = evidence.pooling.shape[-1]
     for layer in layers:
@@ -104,7 +97,7 @@ def aggregate_attention(
 
 
 def _aggregate_heads(evidence: Evidence, heads: str, layer: int) -> Tensor:
-    """One map of a layer, (classes or 1, batch, tokens, tokens)."""
+    """Aggregate the heads of a layer to one map: (classes or 1, batch, tokens, tokens)."""
     attention = evidence.attention[layer]
     if heads == "gradient":
         return (evidence.gradient[layer] * attention).clamp_(min=0).mean(-3)
@@ -112,7 +105,7 @@ def _aggregate_heads(evidence: Evidence, heads: str, layer: int) -> Tensor:
 
 
 def _aggregate_layers(maps: dict[int, Tensor], how: str) -> Tensor:
-    """One map of all layers, (classes or 1, batch, tokens, tokens)."""
+    """Aggregate all layers to one map: (classes or 1, batch, tokens, tokens)."""
     if how.isdecimal():
         return maps[int(how)]
     each = list(maps.values())
@@ -128,9 +121,9 @@ def _aggregate_layers(maps: dict[int, Tensor], how: str) -> Tensor:
 
 
 def _aggregate_rows(evidence: Evidence, attention: Tensor, rows: str) -> Tensor:
-    """One row of a map, (classes, batch, tokens). Rows of padding do not count."""
+    """Aggregate a map to one row, (classes, batch, tokens); rows of padding do not count."""
     if rows == "read":
-        return (evidence.pooling[..., None, :] @ attention)[..., 0, :]
+        return select_pooled_rows(attention, evidence)
     if rows == "to":
         return (attention @ evidence.pooling[..., None])[..., 0]
     real = evidence.token_mask[..., None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -16,14 +16,7 @@ from whence.tracing.graph import find_sequences, is_attention_pooling
 def check_layer(layer: int, layers: int, option: str = "layer", negative: bool = True) -> int:
     """Check that a layer exists, and return its number counted from the input.
 
-    Args:
-        layer: Its number.
-        layers: How many layers there are.
-        option: Name of the method's option, for the error.
-        negative: Whether negative numbers count from the last layer.
-
-    Raises:
-        WhenceError: There is no such layer.
+    Negative numbers count from the last of all layers, where they are allowed.
     """
     if not (-layers if negative else 0) <= layer < layers:
         from_end = f", or -{layers} to -1 from the end" if negative else ""
@@ -34,30 +27,15 @@ def check_layer(layer: int, layers: int, option: str = "layer", negative: bool =
     return layer % layers
 
 
-def check_start_layer(start: int, evidence: Evidence) -> None:
-    """Check that the first layer of a method exists.
-
-    Raises:
-        WhenceError: There is no such layer.
-    """
-    check_layer(start, len(evidence.trace.sites), "start_layer", negative=False)
-
-
-def select_layers(layer: int | None, layers: int) -> list[int]:
-    """Select all layers, or one; negative numbers count from the last.
-
-    Raises:
-        WhenceError: There is no such layer.
-    """
+def select_layers(layer: int | None, evidence: Evidence) -> list[int]:
+    """Select one layer, or all, of a model with one sequence; negative numbers count back."""
+    require_one_sequence(evidence)
+    layers = len(evidence.blocks)
     return list(range(layers)) if layer is None else [check_layer(layer, layers)]
 
 
 def check_readable_layer(layer: int, evidence: Evidence) -> int:
-    """Check that a layer's map leads from the pooled tokens to the input's; return its number.
-
-    Raises:
-        WhenceError: There is no such layer, or its map connects other tokens.
-    """
+    """Check that a layer's map leads from the pooled tokens to the input's; return its number."""
     sites, sequences = evidence.trace.sites, find_sequences(evidence.trace)
     number = check_layer(layer, len(sites))
     site, own = sites[number], sequences[number]
@@ -71,12 +49,8 @@ def check_readable_layer(layer: int, evidence: Evidence) -> int:
     return number
 
 
-def require_one_sequence(evidence: Evidence) -> None:
-    """Check that all attention is within one sequence, but for attention pooling at the end.
-
-    Raises:
-        WhenceError: There are several sequences, as in an encoder-decoder.
-    """
+def require_one_sequence(evidence: Evidence, start_layer: int = 0) -> None:
+    """Check that attention, but for pooling at the end, is within one sequence, and start_layer."""
     sequences = find_sequences(evidence.trace)
     pairs = list(zip(evidence.trace.sites, sequences, strict=True))
     for site, own in pairs[:-1] if is_attention_pooling(evidence.trace, sequences) else pairs:
@@ -86,16 +60,27 @@ def require_one_sequence(evidence: Evidence) -> None:
                 f"first attention reads. Models with merged tokens, several inputs or "
                 f"cross-attention cannot be explained by this method; 'gae' knows cross-attention."
             )
+    check_layer(start_layer, len(pairs), "start_layer", negative=False)
 
 
 def select_pooled_rows(maps: Tensor, evidence: Evidence) -> Tensor:
-    """Average the rows of the pooled tokens by their weights: (classes, batch, keys).
-
-    Args:
-        maps: (..., batch, queries, keys).
-        evidence: Has the weights of the pooled tokens.
-    """
+    """Average the pooled tokens' rows of maps, (..., queries, keys): (classes, batch, keys)."""
     return (evidence.pooling[..., None, :] @ maps)[..., 0, :]
+
+
+def score_pooled_rows(maps: Tensor, evidence: Evidence) -> Tensor:
+    """Score tokens by the pooled tokens' rows; a single pooled token gets the lowest score."""
+    return lower_pooled_token(select_pooled_rows(maps, evidence), evidence)
+
+
+def mask_padding(maps: Tensor, evidence: Evidence) -> Tensor:
+    """Mark the queries and keys of maps, (batch, queries, keys), that are no padding."""
+    mask, real = torch.ones_like(maps, dtype=torch.bool), evidence.token_mask
+    if maps.shape[-1] == evidence.tokens:
+        mask &= real[:, None, :]
+    if maps.shape[-2] == evidence.tokens:
+        mask &= real[:, :, None]
+    return mask
 
 
 def normalize_rows(matrix: Tensor) -> Tensor:
@@ -104,22 +89,25 @@ def normalize_rows(matrix: Tensor) -> Tensor:
     return matrix / torch.where(sums == 0, 1, sums)
 
 
-def rollout_step(
-    kept: Tensor, moved: Tensor, added: Tensor, normalize: bool = False
+def roll_out(
+    rows: Tensor, maps: Iterable[Tensor], normalize: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Multiply a row vector, kept + moved, by (I + added); return it in two terms.
+    """Multiply row vectors, (..., tokens), by (I + A) of all maps A, the last layer's first.
 
-    The first term is the product with identities alone: it shows which tokens are pooled, not
-    where in the input their content comes from. The second is small beside it, and precise when
-    kept apart.
-
-    Args:
-        kept: (..., tokens), the product with identities alone so far.
-        moved: (..., tokens), the rest.
-        added: (..., tokens, tokens). Where queries are not the keys, as in attention pooling, there
-            is no skip connection, and no identity is added.
-        normalize: Whether to divide the rows of (I + added) by their sum first.
+    The product is returned in two terms. The first is the product with identities alone: it shows
+    which tokens are pooled, not where in the input their content comes from. The second is small
+    beside it, and precise when kept apart. Rows of (I + A) may be divided by their sum first.
     """
+    kept, moved = rows, torch.zeros_like(rows)
+    for added in maps:
+        kept, moved = _rollout_step(kept, moved, added, normalize)
+    return kept, moved
+
+
+def _rollout_step(
+    kept: Tensor, moved: Tensor, added: Tensor, normalize: bool
+) -> tuple[Tensor, Tensor]:
+    """Multiply a row vector, kept + moved, by (I + added); return it in two terms."""
     queries, keys = added.shape[-2:]
     if kept.shape[-1] != queries:
         raise WhenceError(
@@ -127,6 +115,7 @@ def rollout_step(
             f"reads {kept.shape[-1]} tokens. Models with windows, merged tokens or cross-attention "
             f"cannot be explained by this method."
         )
+    # Where queries are not the keys, as in attention pooling, there is no skip connection.
     identity = 1 if queries == keys else 0
     if normalize:
         sums = identity + added.sum(-1)
@@ -136,25 +125,18 @@ def rollout_step(
     return (kept, moved + step) if identity else (torch.zeros_like(step), step)
 
 
-def multiply_layers(matrices: Sequence[Tensor], rows: Tensor, add_identity: bool) -> Tensor:
-    """Multiply row vectors by the matrices of all layers, from the last layer to the first.
+def multiply_layers(matrices: list[Tensor], rows: Tensor, add_identity: bool = False) -> Tensor:
+    """Normalize the rows of all layers' matrices, and multiply row vectors by them from the last.
 
-    Args:
-        matrices: (batch, tokens, tokens) for each layer, the one nearest the input first, with rows
-            that sum to 1.
-        rows: (classes, batch, tokens), weights of the pooled tokens.
-        add_identity: Whether matrices lack the skip connection, so that it is added as the
-            identity, and rows are divided by their sum again. The product of identities alone is
-            then left out.
+    Where the matrices, (batch, tokens, tokens), lack the skip connection, it is added as the
+    identity, and rows are normalized again. The product of identities alone is then left out.
     """
-    if not add_identity:
-        for matrix in reversed(matrices):
-            rows = (rows[..., None, :] @ matrix)[..., 0, :]
-        return rows
-    kept, moved = rows, torch.zeros_like(rows)
-    for matrix in reversed(matrices):
-        kept, moved = rollout_step(kept, moved, matrix, normalize=True)
-    return moved
+    normalized = map(normalize_rows, reversed(matrices))
+    if add_identity:
+        return roll_out(rows, normalized, normalize=True)[1]
+    for matrix in normalized:
+        rows = (rows[..., None, :] @ matrix)[..., 0, :]
+    return rows
 
 
 def input_token_mask(evidence: Evidence, tokens: int) -> Tensor:
