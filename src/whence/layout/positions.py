@@ -1,7 +1,5 @@
 """The grid of patches, the prefix tokens and the pooled tokens of a model's sequence."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -35,16 +33,10 @@ class Layout:
 def find_layout(
     given: Layout, tokens: int, main: Tensor, grids: Sequence[tuple[int, ...]]
 ) -> Layout:
-    """Complete a layout from a forward pass.
+    """Complete a layout, as far as the user stated it, from a forward pass.
 
-    Args:
-        given: The layout as far as the user stated it.
-        tokens: Number of tokens that enter the first attention.
-        main: The model's main input.
-        grids: Spatial sizes of the outputs of convolutions; most models make patches by one.
-
-    Raises:
-        WhenceError: The given layout does not fit, or an image's grid cannot be found.
+    ``tokens`` enter the first attention, ``main`` is the model's main input, and ``grids`` are the
+    spatial sizes of the outputs of convolutions: most models make patches by one.
     """
     pooled = given.pooled
     if pooled is not None and not (pooled and all(0 <= p < tokens for p in pooled)):
@@ -101,11 +93,7 @@ def compute_pooling(dependence: Tensor, layout: Layout) -> Tensor:
     that the classifier reads. A class token alone gets weight 1; averaged tokens get equal weights;
     class and distillation token get a half each. Where a head reads prefix tokens and patches (the
     class token beside the patches' mean, as in DINOv2), each group is averaged, and each group
-    weighs as much as the logit depends on it.
-
-    Args:
-        dependence: (..., tokens), how strongly the logit depends on each row of the last attention.
-        layout: Number of prefix tokens, and the pooled tokens if the user named them.
+    weighs as much as the logit depends on it: ``dependence``, (..., tokens), at the last attention.
     """
     weights = torch.zeros_like(dependence)
     if layout.pooled is not None:

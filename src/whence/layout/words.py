@@ -60,11 +60,7 @@ def find_tokens(
 ) -> Tokens | None:
     """Find token strings and words: from a fast tokenizer's encodings, or from ids, or None."""
     encodings = getattr(inputs, "encodings", None)
-    if (
-        encodings
-        and len(encodings) == len(ids)
-        and all(len(e.ids) == ids.shape[1] for e in encodings)
-    ):
+    if encodings and [len(e.ids) for e in encodings] == [ids.shape[1]] * len(ids):
         return Tokens([list(e.tokens) for e in encodings], [list(e.word_ids) for e in encodings])
     if tokenizer is None or ids.is_floating_point():  # embeddings have no names
         return None

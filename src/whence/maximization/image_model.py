@@ -26,13 +26,8 @@ ChannelValues = float | Sequence[float]
 class ImageModel:
     """A vision model, and how an image with values from 0 to 1 becomes its input.
 
-    Attributes:
-        model: The model.
-        class_names: Names of its classes, where they are known.
-        size: Height and width of its images.
-        mean: (3, 1, 1), subtracted from values from 0 to 1.
-        std: (3, 1, 1), divides the difference.
-        dtype: Type of the pixels that the model takes.
+    ``size`` is height and width; ``mean`` and ``std``, (3, 1, 1), are those of values from 0 to 1;
+    ``dtype`` is the type of the pixels that the model takes.
     """
 
     model: nn.Module
@@ -50,14 +45,11 @@ class ImageModel:
         mean: ChannelValues | None = None,
         std: ChannelValues | None = None,
     ) -> ImageModel:
-        """Load a model, and find the size, mean and std that the user left out.
-
-        Raises:
-            WhenceError: The model does not exist or takes text, or its image size is not known.
-        """
+        """Load a model, and find the size, mean and std that the user left out."""
         loaded = _load(model)
         module = loaded.model if isinstance(loaded, LoadedModel) else loaded
         inner = unwrap_model(module)
+        names = loaded.class_names if isinstance(loaded, LoadedModel) else find_class_names(inner)
         if getattr(inner, "main_input_name", None) == "input_ids":
             raise WhenceError(f"{type(inner).__name__} reads texts; pictures need a vision model.")
         size = _find_size(inner, loaded) if image_size is None else _check_size(image_size)
@@ -67,9 +59,7 @@ class ImageModel:
         own_mean, own_std = _find_normalization(inner, loaded)
         return cls(
             model=module,
-            class_names=loaded.class_names
-            if isinstance(loaded, LoadedModel)
-            else find_class_names(inner),
+            class_names=names,
             size=size,
             mean=_to_channels("mean", own_mean if mean is None else mean).to(like),
             std=_to_channels("std", own_std if std is None else std).to(like),
@@ -99,14 +89,13 @@ def _load(model: Model) -> LoadedModel | nn.Module:
 def _find_size(model: nn.Module, loaded: LoadedModel | nn.Module) -> tuple[int, int]:
     """Find the image size where models of transformers, timm and torchvision keep it."""
     timm_size = _get_timm_config(model).get("input_size")
-    candidates = (
+    for size in (
         getattr(getattr(model, "config", None), "image_size", None),
         getattr(getattr(model, "patch_embed", None), "img_size", None),
         timm_size[1:] if isinstance(timm_size, Sequence) else None,
         getattr(model, "image_size", None),
         getattr(getattr(loaded, "preprocessor", None), "size", None),
-    )
-    for size in candidates:
+    ):
         if size is not None:
             return _check_size(size)
     raise WhenceError(
@@ -133,12 +122,10 @@ def _find_normalization(
     if isinstance(loaded, LoadedModel):
         with suppress(WhenceError):  # a preparation of the user's own
             scale = PixelScale.from_model(loaded)
-            mean, std = ([v / scale.factor for v in values] for values in (scale.mean, scale.std))
-            return mean, std
-    timm_config = _get_timm_config(model)
-    timm_mean, timm_std = timm_config.get("mean"), timm_config.get("std")
-    if isinstance(timm_mean, Sequence) and isinstance(timm_std, Sequence):
-        return timm_mean, timm_std
+            return [v / scale.factor for v in scale.mean], [v / scale.factor for v in scale.std]
+    mean, std = (_get_timm_config(model).get(name) for name in ("mean", "std"))
+    if isinstance(mean, Sequence) and isinstance(std, Sequence):
+        return mean, std
     return 0.5, 0.5
 
 

@@ -1,7 +1,5 @@
 """Gradient ascent on a picture, from nearly grey to a maximum of a logit or an activation."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict, dataclass
 
@@ -18,7 +16,7 @@ from whence.maximization.objectives import (
     Output,
     build_class_objective,
     build_inner_objective,
-    find_class,
+    pick_logits,
 )
 from whence.maximization.parametrization import (
     PARAMETRIZATIONS,
@@ -27,6 +25,8 @@ from whence.maximization.parametrization import (
     transform_randomly,
 )
 from whence.maximization.picture import MaximalPicture
+from whence.targets import find_class_index
+from whence.tracing import replicate
 
 
 def activation_maximization(
@@ -112,7 +112,8 @@ def _build_objective(
         if isinstance(target, InnerTarget):
             return target, str(target), build_inner_objective(model, target, start, output)
         with torch.no_grad():
-            index = find_class(model, target, names, start, output)
+            logits = pick_logits(replicate(model)(start), output)
+        index = find_class_index(target, names, logits.shape[1])
         name = names.get(index, f"class {index}")
         return index, name, build_class_objective(model, index, output)
     except WhenceError:
@@ -159,14 +160,10 @@ class GradientAscent:
             raise WhenceError(f"zoom is a share below 1, not {self.zoom!r}.")
 
     def run(self, image_model: ImageModel, objective: Objective) -> tuple[Tensor, Tensor]:
-        """Return the final picture, (3, height, width), and the value at each step.
-
-        Raises:
-            WhenceError: The objective does not depend on the picture, or is not finite.
-        """
+        """Return the final picture, (3, height, width), and the value at each step."""
         random = torch.Generator().manual_seed(self.seed)
-        make = PARAMETRIZATIONS[self.parametrization]
-        parametrized = make(image_model.size, random, image_model.mean)
+        make_picture = PARAMETRIZATIONS[self.parametrization]
+        parametrized = make_picture(image_model.size, random, image_model.mean)
         parameters = parametrized.parameters.requires_grad_()
         adam = torch.optim.Adam([parameters], lr=self.learning_rate)
         values = []
@@ -177,10 +174,9 @@ class GradientAscent:
                 value = objective.compute(image_model.normalize(view).to(image_model.dtype))
                 if step == 0:
                     _check_dependence(value, picture)
-                penalty = self._penalize(image_model, picture)
-                parameters.grad = _compute_gradient(
-                    value / objective.scale, penalty, picture, parameters
-                )
+                (of_value,) = torch.autograd.grad(value / objective.scale, picture)
+                (of_penalty,) = torch.autograd.grad(self._penalize(image_model, picture), picture)
+                (parameters.grad,) = torch.autograd.grad(picture, parameters, of_penalty - of_value)
                 adam.step()
                 parametrized.clamp()
                 values.append(value.detach())
@@ -197,15 +193,6 @@ class GradientAscent:
     def _penalize(self, image_model: ImageModel, picture: Tensor) -> Tensor:
         size = image_model.normalize(picture).square().mean()
         return self.l2 * size + self.total_variation * compute_total_variation(picture)
-
-
-def _compute_gradient(
-    value: Tensor, penalty: Tensor, picture: Tensor, parameters: Tensor
-) -> Tensor:
-    """Compute the gradient of the loss, penalty minus value, in the parameters."""
-    (of_value,) = torch.autograd.grad(value, picture)
-    (of_penalty,) = torch.autograd.grad(penalty, picture)
-    return torch.autograd.grad(picture, parameters, of_penalty - of_value)[0]
 
 
 def _check_dependence(value: Tensor, picture: Tensor) -> None:

@@ -1,16 +1,13 @@
 """Objectives of activation maximization: a class logit, a channel, a token or a head."""
 
-from __future__ import annotations
-
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
 from whence.errors import WhenceError
-from whence.targets import find_class_index
 from whence.tracing import Edit, Intervention, Trace, find_logits, record, replicate
 from whence.tracing.graph import find_blocks
 
@@ -19,13 +16,10 @@ ScalarFunction = Callable[[Tensor], Tensor]
 Output = Callable[[Any], Tensor] | None
 
 
-@dataclass(frozen=True)
-class Objective:
-    """A scalar to maximise.
+class Objective(NamedTuple):
+    """A scalar to maximise, computed from pixels as the model takes them, (1, 3, height, width).
 
-    Attributes:
-        compute: Computes it from pixels as the model takes them, (1, 3, height, width).
-        scale: Its size at the start; the penalties are weighed against value / scale.
+    Penalties are weighed against the value divided by ``scale``, its size at the start.
     """
 
     compute: ScalarFunction
@@ -90,18 +84,6 @@ def build_class_objective(model: nn.Module, index: int, output: Output = None) -
     return Objective(lambda inputs: pick_logits(replica(inputs), output)[0, index])
 
 
-def find_class(
-    model: nn.Module, target: object, names: Mapping[int, str], start: Tensor, output: Output = None
-) -> int:
-    """Find the index of a class that is given by index or name.
-
-    Raises:
-        WhenceError: There is no such class.
-    """
-    logits = pick_logits(replicate(model)(start), output)
-    return find_class_index(target, names, logits.shape[1])
-
-
 def pick_logits(returned: object, output: Output) -> Tensor:
     """Pick the logits, (1, classes), from a model's return value."""
     logits = find_logits(returned) if output is None else output(returned)
@@ -119,16 +101,8 @@ def build_inner_objective(
 ) -> Objective:
     """Build the objective that is a scalar of one activation inside of the model.
 
-    One recorded pass locates the activation; later passes read it there as they run.
-
-    Args:
-        model: The model, which stays as it is.
-        target: The activation.
-        start: Any input, (1, 3, height, width).
-        output: Gets the logits from the model's return value.
-
-    Raises:
-        WhenceError: The model has no such layer, channel, token or head.
+    One recorded pass of any input, (1, 3, height, width), locates the activation; later passes
+    read it there as they run.
     """
     traced = record(model, (start,), {}, 0, output)
     activation, reduce = _locate(traced, target)
@@ -148,36 +122,23 @@ def build_inner_objective(
     return Objective(compute, float(scale) or 1.0)
 
 
-@dataclass(frozen=True)
-class _Activation:
-    """The output or one input of an operation in a forward pass.
-
-    Attributes:
-        operation: Index of the operation.
-        argument: Which of its inputs; None for its output.
-        value: The value at the start, detached.
-    """
+class _Activation(NamedTuple):
+    """The output, or one input, of an operation in a forward pass, with its value at the start."""
 
     operation: int
-    argument: int | None
+    argument: int | None  # None for the output
     value: Tensor
 
     def observe(self, callback: Callable[[Tensor], None]) -> Edit:
         """Pass a copy of the value on and change nothing: the model may write to the value."""
-        argument = self.argument
 
-        def observe_output(value: Tensor) -> Tensor:
-            callback(value.clone())
-            return value
-
-        if argument is None:
-            return Edit(output=observe_output)
-
-        def observe_input(*values: Tensor) -> tuple[Tensor, ...]:
-            callback(values[argument].clone())
+        def observe_values(*values: Tensor) -> tuple[Tensor, ...]:
+            callback(values[self.argument or 0].clone())
             return values
 
-        return Edit(inputs=observe_input)
+        if self.argument is None:
+            return Edit(output=lambda value: observe_values(value)[0])
+        return Edit(inputs=observe_values)
 
 
 def _locate(traced: Trace, target: InnerTarget) -> tuple[_Activation, ScalarFunction]:

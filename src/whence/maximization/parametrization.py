@@ -1,7 +1,5 @@
 """Pictures as pixels or as Fourier coefficients, their random transforms and total variation."""
 
-from __future__ import annotations
-
 import math
 from typing import Literal
 
@@ -13,20 +11,12 @@ Parametrization = Literal["fourier", "pixels"]
 
 # Principal axes of the colours in 500 photos of ImageNet, one a column, each as long as colours
 # spread along it: brightness, warm against cold, green against purple.
-_COLORS = (
-    (0.249, 0.094, 0.028),
-    (0.256, 0.005, -0.053),
-    (0.259, -0.094, 0.025),
-)
+_COLORS = ((0.249, 0.094, 0.028), (0.256, 0.005, -0.053), (0.259, -0.094, 0.025))
 _NOISE = 0.01
 
 
 class Pixels:
-    """A picture whose parameters are its pixels, from 0 to 1; grey with faint noise at first.
-
-    Attributes:
-        parameters: (3, height, width).
-    """
+    """A picture whose parameters are its pixels, from 0 to 1; grey with faint noise at first."""
 
     def __init__(self, size: tuple[int, int], random: torch.Generator, like: Tensor) -> None:
         noise = torch.randn(3, *size, generator=random, dtype=torch.float64)
@@ -53,15 +43,13 @@ class Fourier:
 
     def __init__(self, size: tuple[int, int], random: torch.Generator, like: Tensor) -> None:
         self._size = size
-        height, width = size
-        down = torch.fft.fftfreq(height, dtype=torch.float64)[:, None]
-        right = torch.fft.rfftfreq(width, dtype=torch.float64)[None]
+        down = torch.fft.fftfreq(size[0], dtype=torch.float64)[:, None]
+        right = torch.fft.rfftfreq(size[1], dtype=torch.float64)[None]
         frequency = (down**2 + right**2).sqrt().clamp(min=1 / max(size))
         colors = torch.tensor(_COLORS, dtype=torch.float64)
         self._scale = (1 / frequency).to(like)
         self._colors = (colors / colors.norm(dim=0).max()).to(like)
-        shape = (2, 3, *frequency.shape)
-        noise = torch.randn(shape, generator=random, dtype=torch.float64)
+        noise = torch.randn(2, 3, *frequency.shape, generator=random, dtype=torch.float64)
         self.parameters = (_NOISE * noise).to(like)
 
     def __call__(self) -> Tensor:
@@ -80,14 +68,9 @@ PARAMETRIZATIONS: dict[str, type[Pixels] | type[Fourier]] = {"fourier": Fourier,
 def transform_randomly(
     picture: Tensor, random: torch.Generator, jitter: int, rotation: float, zoom: float
 ) -> Tensor:
-    """Shift a picture around its edges, rotate and scale it, by random amounts.
+    """Shift a picture, (3, height, width), around its edges, rotate and scale it, randomly.
 
-    Args:
-        picture: (3, height, width).
-        random: Source of random numbers.
-        jitter: Largest shift down and right, in pixels.
-        rotation: Largest angle, in degrees.
-        zoom: Largest relative change of scale.
+    The largest shift is in pixels, the largest angle in degrees, the largest zoom a fraction.
     """
     if jitter:
         down, right = torch.randint(-jitter, jitter + 1, (2,), generator=random).tolist()

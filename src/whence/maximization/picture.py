@@ -1,7 +1,5 @@
 """The result of activation maximization: a picture, and the value that it reaches."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import dataclass, field
 from pathlib import Path

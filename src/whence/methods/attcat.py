@@ -1,7 +1,5 @@
 """AttCAT: hidden states times gradients, weighted by attention (Qiang et al.; NeurIPS 2022)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """Attention flow: maximum flow through attention to each token (Abnar, Zuidema; ACL 2020)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise

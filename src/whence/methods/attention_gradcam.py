@@ -1,7 +1,5 @@
 """Grad-CAM on one attention map, a baseline of Chefer, Gur, Wolf (CVPR 2021)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -11,7 +9,7 @@ from whence.evidence import Evidence
 from whence.methods.registry import Method, register
 from whence.methods.shared.attention_maps import (
     check_readable_layer,
-    mask_padding,
+    mark_unpadded_pairs,
     score_pooled_rows,
 )
 from whence.rules.balanced import Gradients
@@ -59,7 +57,7 @@ class AttentionGradCam(Method):
     def __call__(self, evidence: Evidence) -> Tensor:
         layer = check_readable_layer(self.layer, evidence)
         gradient, maps = evidence.gradient[layer], evidence.attention[layer]
-        mask = mask_padding(maps[:, 0], evidence)
+        mask = mark_unpadded_pairs(maps[:, 0], evidence)
         if maps.shape[-1] == evidence.tokens:
             mask[..., : evidence.layout.prefix or 0] = False
         mask = mask[:, None].to(gradient.dtype)

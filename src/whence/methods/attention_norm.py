@@ -1,7 +1,5 @@
 """Norms of attention-weighted value vectors (Kobayashi et al.; EMNLP 2020 and 2021)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 
@@ -93,12 +91,8 @@ def _compute_norms_of_sums(attention: Tensor, values: Tensor, own: Tensor | None
     r"""Compute the norms of sums over heads, :math:`\alpha^T G \alpha`.
 
     G are the inner products of the heads' vectors. The vectors of all pairs of tokens, which would
-    not fit into memory, are never computed.
-
-    Args:
-        attention: (batch, heads, queries, keys).
-        values: (batch, heads, keys, width).
-        own: (batch, tokens, width), each token's skip connection.
+    not fit into memory, are never computed. Shapes are (batch, heads, queries, keys), (batch,
+    heads, keys, width) and (batch, tokens, width), of each token's own skip connection.
     """
     inner = torch.einsum("bhkw,bgkw->bkhg", values, values)
     squares = (torch.einsum("bhqk,bkhg->bgqk", attention, inner) * attention).sum(1)
@@ -111,11 +105,7 @@ def _compute_norms_of_sums(attention: Tensor, values: Tensor, own: Tensor | None
 
 
 class _LinearNorm:
-    """A normalisation as a linear map, with its denominators held constant.
-
-    Attributes:
-        spread: (batch, queries, 1), the denominators.
-    """
+    """A normalisation as a linear map, with its denominators, ``spread``, held constant."""
 
     def __init__(self, trace: Trace, block: Block, norm: Function) -> None:
         def by_token(value: Tensor, index: int) -> Tensor:
@@ -127,7 +117,7 @@ class _LinearNorm:
         scaled, target = self.scale(sums), normalised - bias
         sizes = scaled.norm(dim=-1, keepdim=True)
         spread = sizes / target.norm(dim=-1, keepdim=True)
-        # Any denominator will do for zeros.
+        # (batch, queries, 1); any denominator will do for zeros.
         self.spread: Tensor = torch.where(spread.isfinite() & (sizes > 0), spread, 1)
         close = 1e3 * torch.finfo(sums.dtype).eps * normalised.abs().amax()
         if (scaled / self.spread - target).abs().amax() > close:
@@ -152,14 +142,13 @@ def _probe_norm(norm: Function) -> tuple[Tensor, Tensor, bool]:
     ones = torch.ones_like(norm.inputs[0], requires_grad=False)
     probe = ones.clone()
     probe[..., -1] = 1 - ones.shape[-1]
-    size = 1e6
 
     def first_row(x: Tensor) -> Tensor:
         with torch.no_grad():
             return norm.function(x).flatten(0, -2)[0]
 
     bias = first_row(torch.zeros_like(ones))
-    at_probe = first_row(probe * size) - bias
+    at_probe = first_row(probe * 1e6) - bias
     probe = probe.flatten(0, -2)[0]
     weight = at_probe * probe.square().mean().sqrt() / probe
     centres = (first_row(ones) - bias).abs().amax() < 1e-3 * weight.abs().amax()
@@ -167,7 +156,7 @@ def _probe_norm(norm: Function) -> tuple[Tensor, Tensor, bool]:
 
 
 def _project_values(trace: Trace, block: Block) -> Tensor:
-    """What each head adds for each token it attends to fully: (batch, heads, keys, width).
+    """Compute what each head adds for each token it attends to fully: (batch, heads, keys, width).
 
     The values of one head are put in their place among zeros, and taken through the projection that
     joins the heads, without its bias.
@@ -179,12 +168,10 @@ def _project_values(trace: Trace, block: Block) -> Tensor:
             f"The attention in {block.site.where} is not followed by a single projection that "
             f"joins its heads, which this method needs."
         )
-    heads, width = values.shape[1], values.shape[3]
-    weight = linear[0].weight
     if getattr(linear[0], "weight_first", False):
         raise WhenceError(f"The projection in {block.site.where} cannot be split into heads.")
-    weight = weight if type(linear[0]) is Linear else weight.mT
-    by_head = weight.reshape(weight.shape[0], heads, width)
+    weight = linear[0].weight if type(linear[0]) is Linear else linear[0].weight.mT
+    by_head = weight.reshape(weight.shape[0], values.shape[1], values.shape[3])
     projected = torch.einsum("bhkd,whd->bhkw", values, by_head)
     for operation in block.projection[block.projection.index(linear[0]) + 1 :]:
         # Scaling by a constant, as LayerScale does.

@@ -1,7 +1,5 @@
 """AttnLRP: relevance through attention as a modified gradient (Achtibat et al., ICML 2024)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """FullGrad+: inputs and biases times their gradients (Mehri et al.; CVPR 2025)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -74,12 +72,11 @@ class FullGradPlus(Method):
         scores = torch.zeros_like(evidence.pooling)
         if not biased:
             return scores
-        edges = [entry.output for entry, _ in biased]
         rows = evidence.batch * evidence.tokens
         folded = [entry.output for entry, _ in biased if len(entry.operation.output) == rows]
         if folded and evidence.batch > 1:
             trace.find_sample_order(folded)
-        gradients = trace.read(evidence.classes, edges, self.gradient_rules)
+        gradients = trace.read(evidence.classes, [e.output for e, _ in biased], self.gradient_rules)
         for (entry, bias), gradient in zip(biased, gradients, strict=True):
             shares = _sum_over_width(entry.operation, bias, gradient)
             scores = scores + _assign_to_tokens(shares, entry, trace, evidence)

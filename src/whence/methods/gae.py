@@ -1,7 +1,5 @@
 """GAE: gradient-weighted attention, also across sequences (Chefer, Gur, Wolf; ICCV 2021)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -30,8 +28,7 @@ class Gae(Method):
     With :math:`A` the attention map of a layer and :math:`\nabla A` the gradient of the class logit
     there,
 
-    .. math::
-        \bar A = \mathbb{E}_h \max(\nabla A \odot A, 0), \qquad R \leftarrow R + \bar A R
+    .. math:: \bar A = \mathbb{E}_h \max(\nabla A \odot A, 0), \qquad R \leftarrow R + \bar A R
 
     for each layer in turn, from :math:`R = I`. The explanation is the row of :math:`R - I` of the
     pooled token; only that row is computed, from the last layer to the first. In a text, a single

@@ -1,7 +1,5 @@
 """Grad-CAM on tokens: features weighted by their mean gradient (Selvaraju et al.; ICCV 2017)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +9,7 @@ from typing_extensions import override
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
 from whence.methods.shared.attention_maps import check_layer
+from whence.methods.shared.inputs import mark_unpadded_rows
 from whence.rules.balanced import Gradients
 
 
@@ -48,16 +47,9 @@ class GradCam(Method):
     def __call__(self, evidence: Evidence) -> Tensor:
         layer = check_layer(self.layer, len(evidence.value_input))
         features, gradient = evidence.value_input[layer], evidence.value_input_gradient[layer]
-        mask = _make_mask(evidence, features)[..., None]
+        mask = mark_unpadded_rows(features, evidence)[..., None]
+        # A class token has no place in the image.
+        mask[:, : evidence.layout.prefix or 0] = False
         count = mask.sum(-2, keepdim=True).clamp(min=1)
         weights = torch.where(mask, gradient, 0).sum(-2, keepdim=True) / count
         return (weights * features).sum(-1).clamp(min=0)
-
-
-def _make_mask(evidence: Evidence, features: Tensor) -> Tensor:
-    """Mark patches, or the tokens of a text without padding: (batch, tokens)."""
-    mask = torch.ones(features.shape[:2], dtype=torch.bool, device=features.device)
-    if evidence.padding is not None and evidence.padding.shape == mask.shape:
-        mask &= ~evidence.padding
-    mask[:, : evidence.layout.prefix or 0] = False
-    return mask

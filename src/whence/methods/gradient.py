@@ -1,7 +1,5 @@
 """The magnitude of the gradient at the input (Simonyan, Vedaldi, Zisserman; 2014)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor

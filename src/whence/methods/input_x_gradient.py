@@ -1,7 +1,5 @@
 """Input times gradient (Shrikumar, Greenside, Shcherbina, Kundaje; 2016)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -20,8 +18,7 @@ class InputXGradient(Method):
 
     With x the pixels, or the token embeddings, and :math:`g` the gradient of the class logit there,
 
-    .. math::
-        s_i = \sum_{k \in i} x_k \, g_k
+    .. math:: s_i = \sum_{k \in i} x_k \, g_k
 
     where k runs over channels and pixels of patch i, or the width of token i's embedding. A linear
     logit would lose this much at a zero input.

@@ -1,7 +1,5 @@
 """Integrated gradients from a baseline to the input (Sundararajan, Taly, Yan; ICML 2017)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -62,8 +60,8 @@ class IntegratedGradients(Method):
 
     @override
     def __call__(self, evidence: Evidence) -> Tensor:
-        captum = import_extra("captum.attr", "captum")
-        method = captum.IntegratedGradients(evidence.forwards.as_function(self.gradient_rules))
+        model = evidence.forwards.as_function(self.gradient_rules)
+        method = import_extra("captum.attr", "captum").IntegratedGradients(model)
         samples = torch.arange(evidence.batch, device=evidence.inputs.device)
         attributions = [
             self._explain_chunk(evidence, method, samples[chunk])

@@ -1,7 +1,5 @@
 """Layer-wise Relevance Propagation (LRP) to the input (Bach et al., 2015)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Occlusion of patches, or of one token of a text (Zeiler, Fergus; ECCV 2014)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +12,7 @@ from whence.methods.registry import Method, register
 from whence.methods.shared.inputs import (
     Output,
     compute_outputs,
-    input_row_mask,
+    mark_unpadded_rows,
     pad_prefix,
     require_one_row_per_token,
     tokens_to_inputs,
@@ -26,8 +24,7 @@ from whence.methods.shared.inputs import (
 class Occlusion(Method):
     r"""The drop of the class logit when a patch or token is covered.
 
-    .. math::
-        s_i = \operatorname{mean}_{w \ni i} \bigl( y(x) - y(x_{\setminus w}) \bigr)
+    .. math:: s_i = \operatorname{mean}_{w \ni i} \bigl( y(x) - y(x_{\setminus w}) \bigr)
 
     with y the class logit or probability, and :math:`x_{\setminus w}` the input whose pixels in
     window w, or the embedding of one token, are replaced by a constant. Windows are squares of
@@ -56,7 +53,10 @@ class Occlusion(Method):
     def __call__(self, evidence: Evidence) -> Tensor:
         inputs, device = evidence.inputs, evidence.inputs.device
         windows = self._make_windows(evidence).to(device)
-        samples, covered = _pair_samples_with_windows(evidence, windows)
+        # All windows of an image; of a text, the tokens without padding.
+        every_pair = torch.ones(evidence.batch, len(windows), dtype=torch.bool, device=device)
+        pairs = every_pair if evidence.layout.grid else mark_unpadded_rows(inputs, evidence)
+        samples, covered = pairs.nonzero(as_tuple=True)
         every = torch.arange(evidence.batch, device=device)
         whole = compute_outputs(evidence, inputs, every, self.output)
         drops = whole.new_zeros(*whole.shape, len(windows))
@@ -84,19 +84,9 @@ class Occlusion(Method):
             raise WhenceError(
                 f"window={self.window} is larger than the grid of {grid[0]}x{grid[1]} patches."
             )
-        prefix = evidence.layout.prefix or 0
-        side = self.window
+        prefix, side = evidence.layout.prefix or 0, self.window
         patches = torch.arange(grid[0] * grid[1], device="cpu").reshape(grid)
         squares = patches.unfold(0, side, 1).unfold(1, side, 1).reshape(-1, side * side)
-        tokens = prefix + patches.numel()
-        windows = torch.zeros(len(squares), tokens, dtype=torch.bool, device="cpu")
+        shape = (len(squares), prefix + patches.numel())
+        windows = torch.zeros(shape, dtype=torch.bool, device="cpu")
         return windows.scatter_(1, prefix + squares, True)
-
-
-def _pair_samples_with_windows(evidence: Evidence, windows: Tensor) -> tuple[Tensor, Tensor]:
-    """List pairs of sample and window: all of an image, of a text those without padding."""
-    if evidence.layout.grid is None:
-        samples, covered = input_row_mask(evidence).nonzero(as_tuple=True)
-        return samples, covered
-    rows = torch.arange(evidence.batch * len(windows), device=windows.device)
-    return rows // len(windows), rows % len(windows)

@@ -1,8 +1,7 @@
 """Parse methods and their options from text, such as ``tiba,rollout:start_layer=1``."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
+from contextlib import suppress
 
 from whence.errors import WhenceError
 from whence.methods import registry
@@ -54,39 +53,30 @@ def parse_option(method: str, option: str, text: str) -> OptionValue:
         WhenceError: The method has no such option, or the text is no value of its type.
     """
     kind = registry.find_option_type(method, option)
-    for value in _readings(text):
-        if registry.is_of_type(value, kind):
-            return value
-    raise WhenceError(
-        f"Option '{option}' of method '{method}' must be {registry.describe_type(kind)}, not "
-        f"{text!r}."
-    )
+    fitting = (value for value in _list_readings(text) if registry.is_of_type(value, kind))
+    value = next(fitting, text)
+    registry.check_option(method, option, value)
+    return value
 
 
-def _readings(text: str) -> list[OptionValue]:
+def _list_readings(text: str) -> list[OptionValue]:
     """List the values that a text may mean, the likeliest first."""
     words: dict[str, OptionValue] = {"true": True, "false": False, "none": None}
     values: list[OptionValue] = [words[text.lower()]] if text.lower() in words else []
     for number in (int, float):
-        try:
+        with suppress(ValueError):
             values.append(number(text))
-        except ValueError:
-            continue
     values.append(text)
     parts = [part.strip() for part in text.split(",") if part.strip()]
     for kind in (int, float, str):
-        try:
+        with suppress(ValueError):
             values.append(tuple(map(kind, parts)))
-        except ValueError:
-            continue
     return values
 
 
 def _split_methods(text: str) -> list[str]:
     labels: list[str] = []
-    for piece in (piece.strip() for piece in text.split(",")):
-        if not piece:
-            continue
+    for piece in filter(None, map(str.strip, text.split(","))):
         if labels and ":" in labels[-1] and not _is_method(piece):
             labels[-1] += f",{piece}"
         else:

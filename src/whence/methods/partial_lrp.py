@@ -1,7 +1,5 @@
 """Partial LRP: the relevance of one attention map (Voita et al., ACL 2019)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor

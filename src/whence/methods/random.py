@@ -1,7 +1,5 @@
 """Random scores: a baseline that any explanation should beat."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """Raw attention: one attention map as it is."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -17,8 +15,7 @@ from whence.methods.shared.attention_maps import check_readable_layer, score_poo
 class RawAttention(Method):
     r"""The attention of one layer from the pooled tokens, averaged over heads.
 
-    .. math::
-        s = p^\top \, \mathbb{E}_h A^{(b)}
+    .. math:: s = p^\top \, \mathbb{E}_h A^{(b)}
 
     with :math:`A^{(b)}` the attention map of layer b, and p the weights of the pooled tokens. A
     single pooled token of a text gets the lowest score of the others: its being pooled says nothing

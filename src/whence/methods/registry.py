@@ -1,7 +1,5 @@
 """The registry of methods: find a method by name, describe it, build it from its options."""
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import functools
@@ -71,31 +69,18 @@ class Method:
 
 @dataclasses.dataclass(frozen=True)
 class Description:
-    """The facts about a method that are known before it runs.
-
-    Attributes:
-        name: Its name.
-        aliases: Other names.
-        summary: Its idea in a sentence.
-        citation: Its paper.
-        needs: Kinds of evidence it works with.
-        cost: Its work, in forward passes.
-        class_specific: Whether different classes get different explanations.
-        signed: Whether scores below zero speak against the class.
-        inputs: ``("image",)``, ``("text",)`` or both.
-        options: Each option with its type in words and its default.
-    """
+    """The facts about a method that are known before it runs: attributes of `Method`, and more."""
 
     name: str
     aliases: tuple[str, ...]
-    summary: str
+    summary: str  # its idea in a sentence
     citation: str
     needs: tuple[str, ...]
     cost: str
     class_specific: bool
     signed: bool
     inputs: tuple[str, ...]
-    options: dict[str, tuple[str, object]]
+    options: dict[str, tuple[str, object]]  # each one's type in words, and default
 
     def __str__(self) -> str:
         specific = "class-specific" if self.class_specific else "the same for every class"
@@ -113,17 +98,10 @@ class Description:
 
 @dataclasses.dataclass(frozen=True)
 class MethodSpecification:
-    """A method's name with its options and relevance rules.
+    """A method's name with its options and relevance rules."""
 
-    Attributes:
-        label: Its name in tables: the text that it was parsed from.
-        name: Its name in the registry.
-        options: Its options.
-        rules: The set of relevance rules.
-    """
-
-    label: str
-    name: str
+    label: str  # its name in tables: the text that it was parsed from
+    name: str  # its name in the registry
     options: dict[str, OptionValue] = dataclasses.field(default_factory=dict)
     rules: str = "stable"
 
@@ -151,8 +129,7 @@ def register(name: str, *, aliases: tuple[str, ...] = ()) -> Callable[[M], M]:
                 f"Method '{name}' must be a dataclass that inherits from whence.methods.Method: "
                 f"its fields are its options."
             )
-        unknown = set(method.needs) - set(KINDS)
-        if unknown:
+        if unknown := set(method.needs) - set(KINDS):
             raise TypeError(f"Method '{name}' needs {sorted(unknown)}; evidence is {list(KINDS)}.")
         _methods[name] = method
         _aliases.update(dict.fromkeys(aliases, name))
@@ -216,12 +193,7 @@ def build(name: str, options: Mapping[str, object]) -> Method:
     """
     method = get(name)
     for option, value in options.items():
-        kind = find_option_type(name, option)
-        if not is_of_type(value, kind):
-            raise WhenceError(
-                f"Option '{option}' of method '{name}' must be {describe_type(kind)}, not "
-                f"{value!r}."
-            )
+        check_option(name, option, value)
     options = {option: _to_python(value) for option, value in options.items()}
     try:
         built = method(**options)
@@ -237,15 +209,8 @@ def build(name: str, options: Mapping[str, object]) -> Method:
     return built
 
 
-_hints = functools.cache(typing.get_type_hints)
-
-
 def find_option_type(name: str, option: str) -> object:
-    """Return the type of a method's option.
-
-    Raises:
-        WhenceError: There is no such method or option.
-    """
+    """Return the type of a method's option; raise an error if there is none."""
     options = _list_options(get(name))
     if option not in options:
         listed = ", ".join(options) or "none"
@@ -253,11 +218,23 @@ def find_option_type(name: str, option: str) -> object:
     return options[option][0]
 
 
+_get_hints = functools.cache(typing.get_type_hints)
+
+
 def _list_options(method: type[Method]) -> dict[str, tuple[object, object]]:
     """List a method's options with their types and defaults."""
-    hints = _hints(method)  # type: ignore[arg-type]
+    hints = _get_hints(method)  # type: ignore[arg-type]
     fields = dataclasses.fields(method)  # type: ignore[arg-type]
     return {field.name: (hints[field.name], field.default) for field in fields}
+
+
+def check_option(name: str, option: str, value: object) -> None:
+    """Raise an error if a value is not of the type of a method's option."""
+    kind = find_option_type(name, option)
+    if not is_of_type(value, kind):
+        raise WhenceError(
+            f"Option '{option}' of method '{name}' must be {describe_type(kind)}, not {value!r}."
+        )
 
 
 def is_of_type(value: object, kind: object) -> bool:

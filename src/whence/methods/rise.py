@@ -1,7 +1,5 @@
 """RISE: the mean output over random masks (Petsiuk, Das, Saenko; BMVC 2018)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,12 +15,15 @@ from whence.methods.registry import Method, register
 from whence.methods.shared.inputs import (
     Output,
     compute_outputs,
-    input_row_mask,
+    mark_unpadded_rows,
     pad_prefix,
     pixels_to_tokens,
     require_one_row_per_token,
     tokens_to_inputs,
 )
+
+# From masks and samples of rows to factors of the input and the visibility of each token.
+_MaskFunction = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 @register("rise")
@@ -30,8 +31,7 @@ from whence.methods.shared.inputs import (
 class Rise(Method):
     r"""The mean output of the class over random masks that leave a patch or token visible.
 
-    .. math::
-        s_i = \frac{1}{\mathbb{E}[M] \, N} \sum_{k=1}^{N} y(x \odot M_k) \, M_k(i)
+    .. math:: s_i = \frac{1}{\mathbb{E}[M] \, N} \sum_{k=1}^{N} y(x \odot M_k) \, M_k(i)
 
     with y the probability of the class and :math:`M_k` one of N random masks. For images a mask is
     a small grid of cells, each visible with a given probability, enlarged bilinearly to one cell
@@ -71,14 +71,13 @@ class Rise(Method):
 
     @override
     def __call__(self, evidence: Evidence) -> Tensor:
-        inputs, batch = evidence.inputs, evidence.batch
-        grid = evidence.layout.grid
-        visible = self._mask_pixels(evidence, grid) if grid else self._mask_tokens(evidence)
+        inputs, batch, grid = evidence.inputs, evidence.batch, evidence.layout.grid
+        make_masks = self._mask_pixels(evidence, grid) if grid else self._mask_tokens(evidence)
         total = inputs.new_zeros(())
         for chunk in evidence.forwards.chunks(batch * self.masks, "masking"):
             rows = torch.arange(chunk.start, chunk.stop, device=inputs.device)
             samples, mask = rows % batch, rows // batch
-            factors, of_tokens = visible(mask, samples)
+            factors, of_tokens = make_masks(mask, samples)
             changed = inputs[samples] * factors + self.baseline * (1 - factors)
             outputs = compute_outputs(evidence, changed, samples, self.output)
             of_tokens = of_tokens.to(outputs.dtype)
@@ -90,18 +89,16 @@ class Rise(Method):
     def _mask_pixels(self, evidence: Evidence, grid: tuple[int, int]) -> _MaskFunction:
         """Make masks of an image: smooth, and shifted by a part of a cell."""
         inputs = evidence.inputs
-        height, width = inputs.shape[-2:]
-        side = self.resolution
+        (height, width), side = inputs.shape[-2:], self.resolution
         cell = (-(-height // side), -(-width // side))
         generator = SeededRandom(self.seed)
-        cells = generator.draw_uniform(self.masks, 1, side, side) < self.keep
-        cells = cells.to(inputs)
+        cells = (generator.draw_uniform(self.masks, 1, side, side) < self.keep).to(inputs)
         down = generator.draw_integers(cell[0], self.masks)
         right = generator.draw_integers(cell[1], self.masks)
         size = ((side + 1) * cell[0], (side + 1) * cell[1])
         pixels = height * width / (grid[0] * grid[1])
 
-        def visible(mask: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
+        def make_masks(mask: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
             # Samples of one mask are adjacent: it is enlarged once for all of them.
             first, last = int(mask[0]), int(mask[-1]) + 1
             large = F.interpolate(cells[first:last], size, mode="bilinear")
@@ -113,13 +110,13 @@ class Rise(Method):
             of_patches = pixels_to_tokens(evidence, factors)[:, 0] / pixels
             return factors[mask - first], of_patches[mask - first]
 
-        return visible
+        return make_masks
 
     def _mask_tokens(self, evidence: Evidence) -> _MaskFunction:
         """Make masks of a text: each token by itself."""
         inputs = evidence.inputs
         require_one_row_per_token(evidence, inputs.shape[1])
-        real = input_row_mask(evidence)
+        real = mark_unpadded_rows(inputs, evidence)
         generator = SeededRandom(self.seed)
         # Drawn token by token: masks of a longer text start like those of a shorter one.
         numbers = [generator.draw_uniform(self.masks) for _ in range(inputs.shape[1])]
@@ -127,13 +124,9 @@ class Rise(Method):
         # The first numbers belong to the first token without padding, on either side.
         place = (real.cumsum(1) - 1).clamp(min=0)
 
-        def visible(mask: Tensor, samples: Tensor) -> tuple[Tensor, Tensor]:
+        def make_masks(mask: Tensor, samples: Tensor) -> tuple[Tensor, Tensor]:
             of_tokens = shown[mask].gather(1, place[samples])
             factors = torch.where(real[samples], of_tokens, 1)
             return tokens_to_inputs(evidence, factors), of_tokens * real[samples]
 
-        return visible
-
-
-# From masks and samples of rows to factors of the input and the visibility of each token.
-_MaskFunction = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+        return make_masks

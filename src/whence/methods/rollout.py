@@ -1,7 +1,5 @@
 """Attention rollout: attention maps multiplied over layers (Abnar, Zuidema; ACL 2020)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,7 +12,7 @@ from whence.evidence import Evidence
 from whence.methods.registry import Method, register
 from whence.methods.shared.attention_maps import (
     lower_pooled_token,
-    mask_padding,
+    mark_unpadded_pairs,
     require_one_sequence,
     roll_out,
 )
@@ -76,7 +74,7 @@ class Rollout(Method):
 
 def _discard_lowest(maps: Tensor, ratio: float, evidence: Evidence) -> Tensor:
     """Set the lowest entries of maps, (batch, queries, keys), to 0; padding does not count."""
-    mask = mask_padding(maps, evidence)
+    mask = mark_unpadded_pairs(maps, evidence)
     protected = torch.zeros_like(mask)
     if maps.shape[-2:] == 2 * evidence.pooling.shape[-1:]:
         protected |= torch.diag_embed((evidence.pooling == 1).any(0))

@@ -1,7 +1,5 @@
 """Choose the most faithful of many explanations (Mylonas, Mollas, Tsoumakas; DMKD 2023)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Literal
@@ -44,8 +42,7 @@ class Search(Method):
     With :math:`p` the probability of the class and :math:`x_{-k}` the input without the fraction
     k of tokens that have the highest, or the lowest, scores, ``"area"`` is
 
-    .. math::
-        \mathbb{E}_k \left[ p(x_{-k}^{lowest}) - p(x_{-k}^{highest}) \right],
+    .. math:: \mathbb{E}_k \left[ p(x_{-k}^{lowest}) - p(x_{-k}^{highest}) \right],
 
     and ``"ranked"``, the authors', is :math:`\sum_t (p(x) - p(x_{-t})) / rank(t)` over single
     tokens t. The best candidate's scores are returned, the first of those that are equally good
@@ -98,21 +95,14 @@ class Search(Method):
             )
         for option, words in (("heads", HEADS), ("layers", LAYERS), ("rows", ROWS)):
             given = getattr(self, option)
-            unknown = [
-                word
-                for word in given
-                if word not in words and (option == "rows" or not word.isdecimal())
-            ]
-            if unknown or not given:
-                number = "" if option == "rows" else ", or numbers"
+            numbers = option != "rows"
+            known = [word in words or (numbers and word.isdecimal()) for word in given]
+            if not given or not all(known):
+                number = ", or numbers" if numbers else ""
                 raise WhenceError(f"{option}={given} must be some of {', '.join(words)}{number}.")
-        if self.candidates == "methods":
-            self._check_methods()
-
-    def _check_methods(self) -> None:
-        if not self.methods:
+        if self.candidates == "methods" and not self.methods:
             raise WhenceError("Name the methods to choose from, such as methods=('tiba',).")
-        if any(get(name) is Search for name in self.methods):
+        if self.candidates == "methods" and any(get(name) is Search for name in self.methods):
             raise WhenceError("Method 'search' cannot be one of the methods it chooses from.")
 
     @property
@@ -157,7 +147,7 @@ class Search(Method):
         return scores.gather(0, best[None, ..., None].expand(1, *scores.shape[1:]))[0]
 
     def _explain_by_methods(self, evidence: Evidence, names: Sequence[str]) -> Tensor:
-        """Scores of methods, (candidates, classes, batch, tokens)."""
+        """Compute the scores of methods, (candidates, classes, batch, tokens)."""
         scores = []
         for name in names:
             takes_gradients = any(field.name == "gradients" for field in fields(get(name)))  # type: ignore[arg-type]
@@ -185,6 +175,6 @@ class Search(Method):
 
 
 def _find_first_best(ratings: Tensor) -> Tensor:
-    """The index, in the first dimension, of the first candidate that no other clearly exceeds."""
+    """Find the first candidate, in the first dimension, that no other clearly exceeds."""
     rounding = 16 * torch.finfo(ratings.dtype).eps
     return (ratings >= ratings.amax(0) - rounding).int().argmax(0)

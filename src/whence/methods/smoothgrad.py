@@ -1,8 +1,6 @@
 """SmoothGrad: the gradient averaged over noisy inputs (Smilkov et al.; 2017)."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -14,7 +12,7 @@ from whence._util.random import SeededRandom
 from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
-from whence.methods.shared.inputs import input_row_mask, measure_magnitudes
+from whence.methods.shared.inputs import mark_unpadded_rows, measure_magnitudes
 from whence.rules.balanced import Gradients
 
 
@@ -62,15 +60,19 @@ class SmoothGrad(Method):
     def __call__(self, evidence: Evidence) -> Tensor:
         inputs, batch = evidence.inputs, evidence.batch
         model = evidence.forwards.as_function(self.gradient_rules)
-        noise = self._make_noise(evidence)
+        draw_noise = self._make_noise(evidence)
         total = inputs.new_zeros(evidence.classes.shape[1], *inputs.shape)
         for chunk in evidence.forwards.chunks(batch * self.samples, "adding noise"):
             rows = range(chunk.start, chunk.stop)
             # Samples of one copy are adjacent, so images share its noise.
-            copies = torch.stack([inputs[i % batch] + noise(i // batch, i % batch) for i in rows])
+            noise = torch.stack([draw_noise(i // batch, i % batch) for i in rows])
             samples = torch.tensor([i % batch for i in rows], device=inputs.device)
-            gradients = _iterate_gradients(evidence, model, copies, samples)
-            for of_class, gradient in zip(total, gradients, strict=True):
+            copies = (inputs[samples] + noise).requires_grad_()
+            with torch.enable_grad():
+                logits = evidence.target_logits(model(copies, samples), samples)
+            for of_class, logit in zip(total, logits, strict=True):
+                ones = torch.ones_like(logit)
+                (gradient,) = torch.autograd.grad(logit, copies, ones, retain_graph=True)
                 of_class.index_add_(0, samples, gradient)
         return measure_magnitudes(evidence, total / self.samples)
 
@@ -78,36 +80,19 @@ class SmoothGrad(Method):
         """Make a function from the number of a copy and a sample to noise."""
         inputs = evidence.inputs
         # An image, whose first two dimensions are samples and channels, has no padding.
-        real = _expand_to_inputs(input_row_mask(evidence), inputs)
+        real = mark_unpadded_rows(inputs, evidence)
+        real = real.reshape(*real.shape, *[1] * (inputs.dim() - 2)).expand_as(inputs)
         kept = [values[where] for values, where in zip(inputs, real, strict=True)]
         deviations = [self.noise * (k.max() - k.min()) if len(k) else k.sum() for k in kept]
         seeds = SeededRandom(self.seed).draw_integers(2**62, self.samples)
 
         @lru_cache(maxsize=1)
-        def draw_noise(copy: int, count: int) -> Tensor:
+        def draw_numbers(copy: int, count: int) -> Tensor:
             # On the CPU and in single precision: the same for every device and precision.
             return SeededRandom(seeds[copy]).draw_normal(count)
 
-        def noise(copy: int, sample: int) -> Tensor:
-            numbers = draw_noise(copy, len(kept[sample])).to(inputs)
-            return torch.zeros_like(inputs[sample]).masked_scatter_(
-                real[sample], numbers * deviations[sample]
-            )
+        def draw_noise(copy: int, sample: int) -> Tensor:
+            noise = draw_numbers(copy, len(kept[sample])).to(inputs) * deviations[sample]
+            return torch.zeros_like(inputs[sample]).masked_scatter_(real[sample], noise)
 
-        return noise
-
-
-def _expand_to_inputs(tokens: Tensor, inputs: Tensor) -> Tensor:
-    """Expand a mask of tokens, (batch, tokens), to the shape of their embeddings."""
-    return tokens.reshape(*tokens.shape, *[1] * (inputs.dim() - 2)).expand_as(inputs)
-
-
-def _iterate_gradients(
-    evidence: Evidence, model: Callable[[Tensor, Tensor], Tensor], inputs: Tensor, samples: Tensor
-) -> Iterator[Tensor]:
-    """Yield the gradient at rows, (rows, ...), of one explained class after the other."""
-    with torch.enable_grad():
-        inputs = inputs.requires_grad_()
-        chosen = evidence.target_logits(model(inputs, samples), samples)
-    for of_class in chosen:
-        yield torch.autograd.grad(of_class, inputs, torch.ones_like(of_class), retain_graph=True)[0]
+        return draw_noise

@@ -1,7 +1,5 @@
 """TIBA: gradient-weighted relevance of attention, rolled out (Chefer, Gur, Wolf; CVPR 2021)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Value zeroing: outputs without the value of one token (Mohebbi et al.; EACL 2023)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -26,8 +24,7 @@ class ValueZeroing(Method):
     same when the value of token j is zero in all heads, computed from the original input of the
     block,
 
-    .. math::
-        C_{ij} = 1 - \cos(\tilde x_i^{\neg j}, \tilde x_i).
+    .. math:: C_{ij} = 1 - \cos(\tilde x_i^{\neg j}, \tilde x_i).
 
     Rows of C are divided by their sum, and the layers' matrices are multiplied. The skip connection
     is inside of the block, so no identity is added, as in the authors' code. Distances within
@@ -67,18 +64,16 @@ class _Zeroing:
     """Edits of one block while the model runs: at its values and at its output.
 
     All blocks are edited in one pass: each passes on its output of the traced pass, so the next one
-    starts from its original input.
-
-    Attributes:
-        distances: (batch, tokens, tokens), cosine distance of the first token's output without the
-            second.
+    starts from its original input. ``distances``, (batch, tokens, tokens), are the cosine distances
+    of the first token's output without the second.
     """
 
     def __init__(self, block: Block, evidence: Evidence) -> None:
-        self._block = block
-        self._batch = evidence.batch
-        tokens = evidence.tokens
-        self.distances = block.output.output.new_zeros(evidence.batch, tokens, tokens)
+        self._block, self._batch = block, evidence.batch
+        # Which factor of the product holds the values.
+        self._value_argument = 0 if block.site.keys_first else 1
+        shape = (evidence.batch, evidence.tokens, evidence.tokens)
+        self.distances = block.output.output.new_zeros(shape)
         self._values_by_row = self._output_by_row = True
 
     def observe(self) -> dict[int, Edit]:
@@ -116,11 +111,6 @@ class _Zeroing:
         product, output = self._block.site.product, self._block.output
         return {product.index: Edit(inputs=at_values), output.index: Edit(output=at_output)}
 
-    @property
-    def _value_argument(self) -> int:
-        """Which factor of the product holds the values."""
-        return 0 if self._block.site.keys_first else 1
-
     def _zero_token(self, values: Tensor, tokens: Tensor) -> Tensor:
         """Set one token's values of each row to zero, in any layout."""
         rows, (height, width) = len(tokens), values.shape[-2:]
@@ -143,12 +133,7 @@ def _merge(edits: list[dict[int, Edit]]) -> dict[int, Edit]:
 
 
 def _is_row_first(twice: Tensor, inner: int) -> bool:
-    """Whether two equal rows come one after the other in a tensor, or alternate.
-
-    Args:
-        twice: The tensor, (..., inner dimensions).
-        inner: How many last dimensions do not contain rows.
-    """
+    """Whether two equal rows come one after the other, or alternate, before inner dimensions."""
     parts = twice.detach().reshape(-1, *twice.shape[-inner:])
     halves, alternating = parts.chunk(2), (parts[::2], parts[1::2])
     return bool((halves[0] - halves[1]).norm() <= (alternating[0] - alternating[1]).norm())

@@ -1,7 +1,5 @@
 """ViT-CX: masks from clustered feature maps (Xie, Li, Cao, Zhang; IJCAI 2023)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -87,8 +85,7 @@ class VitCx(Method):
 
     def _score_masks(self, masks: Tensor, evidence: Evidence, sample: int) -> Tensor:
         """Compute the causal score of each mask: (classes, masks)."""
-        forwards = evidence.forwards
-        image = forwards.inputs[sample]
+        forwards, image = evidence.forwards, evidence.forwards.inputs[sample]
         at = evidence.classes.new_tensor([sample])
         unchanged = evidence.target_probabilities(evidence.logits[at], at)
         source = SeededRandom(self.seed)
@@ -108,8 +105,7 @@ class VitCx(Method):
 
 def _make_masks(maps: Tensor, size: tuple[int, int], distance: float) -> Tensor:
     """Cluster maps, (channels, rows, columns), to masks of an image, (masks, height, width)."""
-    large = F.interpolate(maps[None], size=size, mode="bilinear", align_corners=False)[0]
-    large = _scale(large)
+    large = _scale(F.interpolate(maps[None], size, mode="bilinear", align_corners=False)[0])
     large = large[large.amax((1, 2)) > 0]
     labels = _cluster(large.flatten(1), distance)
     masks = large.new_zeros(int(labels.max()) + 1 if len(labels) else 0, *size)
@@ -119,21 +115,18 @@ def _make_masks(maps: Tensor, size: tuple[int, int], distance: float) -> Tensor:
 def _average_masks(evidence: Evidence, masks: Tensor, scores: Tensor) -> Tensor:
     """Average the masks' scores, (classes, masks), over the masks that cover each token."""
     # Summed to tokens first, so that there is no map of pixels for each class.
-    share = pixels_to_tokens(
-        evidence, masks / masks.sum(0).clamp(min=torch.finfo(masks.dtype).tiny)
-    )
+    cover = masks.sum(0).clamp(min=torch.finfo(masks.dtype).tiny)
+    share = pixels_to_tokens(evidence, masks / cover)
     if not len(masks):
         return scores.new_zeros(len(scores), share.shape[-1])
     # Without the common part, equal scores give zeros and not rounding errors.
-    scores = scores - scores.amin(1, keepdim=True)
-    return scores @ share / len(masks)
+    return (scores - scores.amin(1, keepdim=True)) @ share / len(masks)
 
 
 def _scale(maps: Tensor) -> Tensor:
     """Shift and scale each map to 0 ... 1; constant ones become 0."""
     lowest, highest = maps.amin((1, 2), keepdim=True), maps.amax((1, 2), keepdim=True)
-    spread = highest - lowest
-    return (maps - lowest) / torch.where(spread > 0, spread, 1)
+    return (maps - lowest) / torch.where(highest > lowest, highest - lowest, 1)
 
 
 def _cluster(vectors: Tensor, distance: float) -> Tensor:

@@ -1,7 +1,5 @@
 """The default method: evidence for the class at each token, shared along attention."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

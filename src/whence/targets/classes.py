@@ -1,7 +1,5 @@
 """Class indices from indices, names or the model's own ranking; names and probabilities."""
 
-from __future__ import annotations
-
 import difflib
 import operator
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,12 +28,10 @@ def find_class_names(model: nn.Module) -> dict[int, str]:
 
 
 def to_probabilities(logits: Tensor, multi_label: bool = False) -> Tensor:
-    """Probabilities of classes, (..., classes), from their logits.
+    """Convert logits, (..., classes), to probabilities.
 
-    Args:
-        logits: (..., classes).
-        multi_label: Whether several classes can hold at once, each with a probability of its own. A
-            single logit that is no such class is a quantity, not a probability, and stays as it is.
+    With ``multi_label``, each class has a probability of its own. Otherwise a single logit is a
+    quantity, not a probability, and stays as it is.
     """
     if multi_label:
         return logits.sigmoid()
@@ -55,9 +51,6 @@ def resolve_classes(
         names: Names of class indices.
         target: None (the predicted class), an index, a name, or one of these for each sample.
         classes: A number k (the k highest), or indices or names for all samples, or for each.
-
-    Raises:
-        WhenceError: A class does not exist, or the numbers do not fit.
     """
     batch, count = logits.shape
     if target is not None and classes is not None:
@@ -89,11 +82,7 @@ def resolve_classes(
 def select_samples(
     target: ClassTarget | None, classes: Classes | None, rows: slice, batch: int
 ) -> tuple[ClassTarget | None, Classes | None]:
-    """Select some samples' target or classes, where each sample of the batch has its own.
-
-    Raises:
-        WhenceError: The number of targets is not the number of samples.
-    """
+    """Select some samples' target or classes, where each sample of the batch has its own."""
     if rows == slice(0, batch):
         return target, classes
     if target is not None and not _is_one(target):
@@ -148,28 +137,23 @@ def find_class_index(value: object, names: Mapping[int, str], count: int) -> int
 def _find_index_of_name(name: str, names: Mapping[int, str], count: int) -> int:
     wanted = name.strip().lower()
     # Labels may list synonyms: "tabby, tabby cat".
-    synonyms = {
-        index: [label.lower(), *label.lower().split(", ")]
-        for index, label in names.items()
-        if index < count
-    }
-    matches = [index for index, labels in synonyms.items() if wanted == labels[0]]
-    matches = matches or [index for index, labels in synonyms.items() if wanted in labels]
+    labels = {index: label.lower() for index, label in names.items() if index < count}
+    matches = [index for index, label in labels.items() if wanted == label]
+    matches = matches or [index for index, label in labels.items() if wanted in label.split(", ")]
     if len(matches) == 1:
         return matches[0]
     if len(matches) > 1:
         raise WhenceError(f"'{name}' names several classes: {matches}. Give the index.")
     if wanted.isdecimal():
         return find_class_index(int(wanted), names, count)
-    if not synonyms:
+    if not labels:
         raise WhenceError(
             f"The model does not name its classes, so '{name}' cannot be found. Give an index, or "
             f"names: Explainer(model, class_names=[...])."
         )
-    every = [label for labels in synonyms.values() for label in dict.fromkeys(labels)]
-    near = difflib.get_close_matches(wanted, every, n=3, cutoff=0.5)
-    near = (
-        near or sorted(every, key=lambda s: -difflib.SequenceMatcher(None, wanted, s).ratio())[:3]
-    )
+    every = [[label, *label.split(", ")] for label in labels.values()]
+    synonyms = [one for listed in every for one in dict.fromkeys(listed)]
+    near = difflib.get_close_matches(wanted, synonyms, n=3, cutoff=0.5)
+    near = near or difflib.get_close_matches(wanted, synonyms, n=3, cutoff=0)
     listed = ", ".join(f"'{label}'" for label in near)
     raise WhenceError(f"There is no class '{name}'. Nearest: {listed}.")

@@ -1,7 +1,5 @@
 """Aggregate all attention maps to scores of tokens, in many ways: by heads, layers and rows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import product, starmap
 from typing import NamedTuple
@@ -23,18 +21,11 @@ ROWS = ("read", "to", "mean", "max")
 
 
 class Aggregation(NamedTuple):
-    """One way to aggregate all attention maps to a single row.
+    """One way to aggregate all attention maps to a single row."""
 
-    Attributes:
-        heads: Their ``"mean"``, weighted by ``"gradient"``, or a head's number.
-        layers: Their ``"mean"``, ``"product"`` or ``"rollout"``, or a layer's number.
-        rows: The row that is ``"read"``, attention ``"to"`` it, or each column's ``"mean"`` or
-            ``"max"``.
-    """
-
-    heads: str
-    layers: str
-    rows: str
+    heads: str  # their "mean", weighted by "gradient", or a head's number
+    layers: str  # their "mean", "product" or "rollout", or a layer's number
+    rows: str  # the row that is "read", attention "to" it, or each column's "mean" or "max"
 
     @property
     def is_joint(self) -> bool:

@@ -1,7 +1,5 @@
 """Attention maps as scores: rollout over layers, rows of pooled tokens, checks of layers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 
@@ -39,8 +37,8 @@ def check_readable_layer(layer: int, evidence: Evidence) -> int:
     sites, sequences = evidence.trace.sites, find_sequences(evidence.trace)
     number = check_layer(layer, len(sites))
     site, own = sites[number], sequences[number]
-    reads_input = own.keys == sequences[0].keys
-    reads_input = reads_input or (own.merged and site.key_count == evidence.tokens)
+    merged_input = own.merged and site.key_count == evidence.tokens
+    reads_input = own.keys == sequences[0].keys or merged_input
     if own.queries != sequences[-1].queries or not reads_input:
         raise WhenceError(
             f"layer={layer}, the attention in {site.where}, is not from the tokens that the "
@@ -50,7 +48,7 @@ def check_readable_layer(layer: int, evidence: Evidence) -> int:
 
 
 def require_one_sequence(evidence: Evidence, start_layer: int = 0) -> None:
-    """Check that attention, but for pooling at the end, is within one sequence, and start_layer."""
+    """Check that all attention but a last pooling is in one sequence, and that a layer exists."""
     sequences = find_sequences(evidence.trace)
     pairs = list(zip(evidence.trace.sites, sequences, strict=True))
     for site, own in pairs[:-1] if is_attention_pooling(evidence.trace, sequences) else pairs:
@@ -73,7 +71,7 @@ def score_pooled_rows(maps: Tensor, evidence: Evidence) -> Tensor:
     return lower_pooled_token(select_pooled_rows(maps, evidence), evidence)
 
 
-def mask_padding(maps: Tensor, evidence: Evidence) -> Tensor:
+def mark_unpadded_pairs(maps: Tensor, evidence: Evidence) -> Tensor:
     """Mark the queries and keys of maps, (batch, queries, keys), that are no padding."""
     mask, real = torch.ones_like(maps, dtype=torch.bool), evidence.token_mask
     if maps.shape[-1] == evidence.tokens:

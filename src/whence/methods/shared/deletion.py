@@ -4,8 +4,6 @@ A token is deleted by setting its pixels or its embedding to 0. Scores that diff
 such as those of a map that is the same everywhere, count as equal.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch
@@ -23,15 +21,8 @@ def rate_by_area(evidence: Evidence, scores: Tensor, fractions: Sequence[float])
 
     It is the mean over fractions of the probability without that fraction of tokens which has the
     lowest scores, less the probability without that which has the highest. Tokens of equal scores
-    are deleted in reading order, at least one at a time.
-
-    Args:
-        evidence: Runs the model again.
-        scores: (candidates, classes, batch, tokens).
-        fractions: Which fractions of the tokens are deleted, each between 0 and 1.
-
-    Returns:
-        (candidates, classes, batch).
+    are deleted in reading order, at least one at a time. Scores, (candidates, classes, batch,
+    tokens), become ratings, (candidates, classes, batch).
     """
     shape, tokens = scores.shape[:-1], scores.shape[-1]
     allowed = input_token_mask(evidence, tokens)
@@ -42,12 +33,9 @@ def rate_by_area(evidence: Evidence, scores: Tensor, fractions: Sequence[float])
         for size, view in ((shape[1], (1, -1, 1)), (shape[2], (1, 1, -1)))
     )
     counts = count_units(allowed.sum(1), fractions, "nearest")
-    chances = delete_in_order(
-        torch.cat([rank_units(maps, order, allowed) for order in ("highest", "lowest")]),
-        counts.repeat(2, 1),
-        _TokenRunner(evidence, tokens),
-        samples.repeat(2),
-    )
+    orders = torch.cat([rank_units(maps, order, allowed) for order in ("highest", "lowest")])
+    run = _TokenRunner(evidence, tokens)
+    chances = delete_in_order(orders, counts.repeat(2, 1), run, samples.repeat(2))
     chances = chances.gather(2, classes.repeat(2)[:, None, None].expand(*chances.shape[:2], 1))
     highest, lowest = chances.reshape(2, *shape, -1).unbind(0)
     return (lowest - highest).mean(-1)
@@ -58,14 +46,7 @@ def rate_by_rank(evidence: Evidence, scores: Tensor) -> Tensor:
 
     It is the sum over tokens of the probability that is lost when that token alone is deleted,
     divided by the token's rank: 1 for the highest score. Tokens of equal scores share the last of
-    their ranks.
-
-    Args:
-        evidence: Runs the model again.
-        scores: (candidates, classes, batch, tokens).
-
-    Returns:
-        (candidates, classes, batch).
+    their ranks. Shapes are those of `rate_by_area`.
     """
     tokens = scores.shape[-1]
     allowed = input_token_mask(evidence, tokens)
@@ -76,11 +57,8 @@ def rate_by_rank(evidence: Evidence, scores: Tensor) -> Tensor:
     deleted = [torch.cat([nothing, one_token[of.any(0)]]) for of in allowed.unbind(1)]
     counts = [len(rows) for rows in deleted]
     samples = [sample for sample, count in enumerate(counts) for _ in range(count)]
-    chances = run_without(
-        torch.cat(deleted),
-        _TokenRunner(evidence, tokens),
-        torch.tensor(samples, device=scores.device),
-    )
+    rows = torch.tensor(samples, device=scores.device)
+    chances = run_without(torch.cat(deleted), _TokenRunner(evidence, tokens), rows)
     for sample, of_sample in enumerate(torch.split(chances, counts)):
         for target, chance in enumerate(of_sample.unbind(1)):
             at = allowed[target, sample]
@@ -104,11 +82,11 @@ class _TokenRunner:
         self.evidence, self.forwards = evidence, forwards
 
     def __call__(self, deleted: Tensor, samples: Tensor) -> Tensor:
-        """Probabilities of the explained classes, (rows, classes)."""
+        """Compute the probabilities of the explained classes, (rows, classes)."""
         chances = []
         for chunk in self.forwards.chunks(len(deleted), "deleting"):
-            kept = ~deleted[chunk]
-            weights = tokens_to_inputs(self.evidence, kept.to(self.forwards.inputs.dtype))
+            kept = (~deleted[chunk]).to(self.forwards.inputs.dtype)
+            weights = tokens_to_inputs(self.evidence, kept)
             changed = self.forwards.inputs[samples[chunk]] * weights
             logits = self.forwards(changed, samples[chunk])
             chances.append(self.evidence.target_probabilities(logits, samples[chunk]))
@@ -116,7 +94,7 @@ class _TokenRunner:
 
 
 def _round_scores(scores: Tensor, allowed: Tensor) -> Tensor:
-    """Scores as whole numbers of steps that rounding errors do not reach."""
+    """Round scores to whole numbers of steps that rounding errors do not reach."""
     largest = (scores * allowed).abs().amax(-1, keepdim=True)
     # Half precision has so few steps that most scores would fall into one.
     coarse = torch.finfo(scores.dtype).bits < 32

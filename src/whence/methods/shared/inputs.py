@@ -1,7 +1,5 @@
 """Scores at pixels or embeddings summed to tokens, masks of tokens as factors of the inputs."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch
@@ -32,28 +30,23 @@ def measure_magnitudes(evidence: Evidence, gradient: Tensor) -> Tensor:
     if grid is not None:
         _check_image(gradient)
         height, width = gradient.shape[-2:]
-        largest = gradient.abs().amax(-3)
-        return pixels_to_tokens(evidence, largest) * (grid[0] * grid[1] / (height * width))
+        sums = pixels_to_tokens(evidence, gradient.abs().amax(-3))
+        return sums * (grid[0] * grid[1] / (height * width))
     rows = gradient.reshape(*gradient.shape[:3], -1)
     return pad_prefix(evidence, torch.linalg.vector_norm(rows, dim=-1))
 
 
-def input_row_mask(evidence: Evidence) -> Tensor:
-    """Mark the rows of the input that are no padding: (batch, rows)."""
-    shape = evidence.inputs.shape[:2]
-    if evidence.padding is None or evidence.padding.shape != shape:
-        return torch.ones(shape, dtype=torch.bool, device=evidence.inputs.device)
+def mark_unpadded_rows(values: Tensor, evidence: Evidence) -> Tensor:
+    """Mark the rows of values, (batch, rows, ...), that are no padding: (batch, rows)."""
+    if evidence.padding is None or evidence.padding.shape != values.shape[:2]:
+        return torch.ones(values.shape[:2], dtype=torch.bool, device=values.device)
     return ~evidence.padding
 
 
 def compute_outputs(evidence: Evidence, inputs: Tensor, samples: Tensor, output: Output) -> Tensor:
     """Compute logits or probabilities of the explained classes at other inputs: (classes, rows).
 
-    Args:
-        evidence: Runs the model again.
-        inputs: (rows, ...), pixels or embeddings.
-        samples: (rows,), which sample of the batch each row is.
-        output: Logit or probability. A single logit is a quantity, and has no probability.
+    ``samples`` says which sample of the batch each row of ``inputs``, (rows, ...), is.
     """
     logits = evidence.forwards(inputs, samples)
     if output == "probability":
@@ -62,11 +55,7 @@ def compute_outputs(evidence: Evidence, inputs: Tensor, samples: Tensor, output:
 
 
 def require_one_row_per_token(evidence: Evidence, rows: int) -> None:
-    """Check that an input that is no image has a row for every token.
-
-    Raises:
-        WhenceError: It has not, so the part of the input that a token represents is unknown.
-    """
+    """Check that an input that is no image has a row for every token."""
     tokens = evidence.tokens
     if rows not in (tokens, tokens - (evidence.layout.prefix or 0)):
         raise WhenceError(
