@@ -68,11 +68,5 @@ def explain(
     prepared = model.prepare(inputs)
     for note in dict.fromkeys(note for notes in prepared.notes for note in notes):
         warnings.warn(f"Note: {note}.", stacklevel=2)
-    return model.explain(
-        prepared,
-        target=target,
-        classes=classes,
-        method=method,
-        rules=rules,
-        **options,
-    )
+    request = {"target": target, "classes": classes, "method": method, "rules": rules, **options}
+    return model.explain(prepared, **request)

@@ -19,7 +19,7 @@ from whence.inputs.sources import expand
 
 if TYPE_CHECKING:
     from whence.pipeline import InputResult
-    from whence.pipeline.summary import SummaryEntry
+    from whence.pipeline.results import SummaryEntry
 
 EPILOG = """[bold]Examples[/bold]
 
@@ -79,8 +79,7 @@ def explain(
     sources = expand(inputs)
     # Imported late: torch takes a second, and a wrong input is refused without it.
     from whence.methods import MethodSpecification, parse_options
-    from whence.pipeline import ExplainSettings, OutputSettings, explain_to_files
-    from whence.pipeline import summary as summaries
+    from whence.pipeline import ExplainSettings, OutputSettings, explain_to_files, format_summary
 
     chosen = parse_options(method, option) if option else {}
     if start_layer is not None:
@@ -98,7 +97,7 @@ def explain(
             entries = printer.print_at_once(results)
     ordered = [entries[index] for index in sorted(entries)]
     if as_json:
-        typer.echo(summaries.to_json(summaries.build(out, ordered)))
+        typer.echo(format_summary(out, ordered))
     if any(entry["error"] for entry in ordered):
         raise typer.Exit(1)
 

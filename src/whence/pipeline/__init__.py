@@ -1,7 +1,7 @@
 """From photos and texts to explanations and result files, a batch at a time."""
 
 from whence.pipeline.explain import ExplainedInput, ExplainSettings, explain_sources
-from whence.pipeline.run import InputResult, OutputSettings, explain_to_files
+from whence.pipeline.results import InputResult, OutputSettings, explain_to_files, format_summary
 
 __all__ = [
     "ExplainSettings",
@@ -10,4 +10,5 @@ __all__ = [
     "OutputSettings",
     "explain_sources",
     "explain_to_files",
+    "format_summary",
 ]

@@ -1,0 +1,318 @@
+"""Explain inputs, write each result to files named after its input, and a summary of all.
+
+The summary has an entry for scripts, in summary.json, and a sentence for people.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NotRequired, TypedDict
+
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.nn import functional as F
+
+from whence import render
+from whence._util.files import check_writable, exists, stage_files
+from whence.errors import WhenceError
+from whence.explanation import Explanation
+from whence.inputs.sources import Kind, Source
+from whence.pipeline.explain import ExplainedInput, ExplainSettings, explain_sources
+from whence.version import __version__
+
+_FORMAT = "whence summary 1"
+_FILE = "summary.json"
+_TOP = 5
+_NINTHS = (
+    *("the upper left", "the top", "the upper right"),
+    *("the left", "the middle", "the right"),
+    *("the lower left", "the bottom", "the lower right"),
+)
+_MAX_NAME_LENGTH = 60
+
+
+class ClassSummary(TypedDict):
+    """One explained class: its probability and the units with the highest scores."""
+
+    index: int
+    name: str
+    probability: float | None
+    top: list[dict[str, Any]]
+
+
+class SummaryEntry(TypedDict):
+    """The summary of one input."""
+
+    name: str
+    input: str
+    kind: Kind
+    model: str
+    files: dict[str, str]
+    classes: list[ClassSummary]
+    notes: list[str]
+    error: str | None
+    method: NotRequired[str]
+    class_specific: NotRequired[bool]
+    settings: NotRequired[dict[str, Any]]
+    details: NotRequired[Any]
+    sentence: NotRequired[str]
+
+
+@dataclass(frozen=True)
+class OutputSettings:
+    """The folder and the form of result files."""
+
+    folder: Path
+    image_format: str = "png"  # or "svg"
+    force: bool = False  # whether results may replace files
+
+
+@dataclass(frozen=True)
+class InputResult:
+    """The result of one input, whose files are written."""
+
+    index: int  # which of the inputs it is, counted from 0
+    entry: SummaryEntry
+    explanation: Explanation | None = None  # None if it failed
+
+
+def explain_to_files(
+    settings: ExplainSettings, output: OutputSettings, sources: Sequence[Source]
+) -> Generator[InputResult]:
+    """Explain all inputs by one method, write files, and yield each result when it is written.
+
+    An input that failed has an error in its entry. The summary is written when the iterator ends or
+    is closed.
+    """
+    settings.check()
+    names = choose_names(sources)
+    files = [
+        _name_files(name, source, output.image_format)
+        for name, source in zip(names, sources, strict=True)
+    ]
+    check_writable(output.folder)
+    earlier = _read_entries(output.folder, output.force)
+    if not output.force:
+        _check_absent([output.folder / name for one in files for name in one.values()])
+    models = settings.load_models(sources)
+    entries: dict[int, SummaryEntry] = {}
+    try:
+        for one in explain_sources(settings, sources, models):
+            index = one.index
+            result = _write_result(output, names[index], sources[index], files[index], one)
+            entries[index] = result.entry
+            yield result
+    finally:  # also when interrupted, since files of some inputs are written
+        if entries:
+            _write_summary(output.folder, [entries[index] for index in sorted(entries)], earlier)
+
+
+def choose_names(sources: Sequence[Source]) -> list[str]:
+    """Choose the names of result files without their suffix: one for each input, all distinct."""
+    names: list[str] = []
+    taken: set[str] = set()
+    for source in sources:
+        stem = _name_after(source)
+        name, number = stem, 1
+        # Some file systems do not distinguish upper case from lower.
+        while name.casefold() in taken:
+            number += 1
+            name = f"{stem}-{number}"
+        taken.add(name.casefold())
+        names.append(name)
+    return names
+
+
+def _name_after(source: Source) -> str:
+    if source.path is not None:
+        name = source.path.stem
+    elif source.row is not None:
+        name = source.row.replace(", row ", "-")
+    elif source.text is None:
+        name = "stdin"
+    else:
+        name = "-".join(re.findall(r"\w+", source.text.lower())[:6])
+    name = re.sub(r"[^\w.()+ -]+", "_", name).strip(". ")
+    # File systems limit names to 255 bytes, and a letter may take four.
+    return name[:_MAX_NAME_LENGTH].strip(" -_.") or source.kind
+
+
+def _name_files(name: str, source: Source, image_format: str) -> dict[str, str]:
+    is_image = source.kind == "image"
+    display = {"figure": f"{name}.{image_format}"} if is_image else {"page": f"{name}.html"}
+    return {**display, "explanation": f"{name}.safetensors"}
+
+
+def _check_absent(files: Sequence[Path]) -> None:
+    present = [file for file in files if exists(file)]
+    if present:
+        more = f" and {len(present) - 1} more exist" if len(present) > 1 else " exists"
+        raise WhenceError(
+            f"'{present[0]}'{more} already. Give --force to write over, or another folder with "
+            f"--out."
+        )
+
+
+def _write_result(
+    output: OutputSettings, name: str, source: Source, files: dict[str, str], one: ExplainedInput
+) -> InputResult:
+    error, model = one.error, one.loaded.name
+    if one.prepared is not None:
+        (explanation,) = one.explanations.values()
+        try:
+            _write_files(output.folder, name, files, explanation, one.prepared.contents[0])
+        except WhenceError as problem:
+            error = str(problem)
+        else:
+            notes = one.prepared.notes[0]
+            entry = _describe_result(name, source, model, files, explanation, notes)
+            return InputResult(one.index, entry, explanation)
+    if output.force:  # an earlier result of that name is not this input's
+        for file in files.values():
+            (output.folder / file).unlink(missing_ok=True)
+    return InputResult(one.index, _describe_failure(name, source, model, str(error)))
+
+
+def _write_files(
+    folder: Path, name: str, files: dict[str, str], explanation: Explanation, content: object
+) -> None:
+    with stage_files(folder) as stage:
+        explanation.save(stage / files["explanation"])
+        if isinstance(content, Image.Image):
+            render.draw_figure(content, explanation, title=name).save(stage / files["figure"])
+        else:
+            page = render.format_text_page(explanation, title=name)
+            (stage / files["page"]).write_text(page, encoding="utf-8")
+
+
+def _describe_result(
+    name: str,
+    source: Source,
+    model: str,
+    files: dict[str, str],
+    explanation: Explanation,
+    notes: list[str],
+) -> SummaryEntry:
+    """Describe the result of one input."""
+    classes = _describe_classes(explanation)
+    if explanation.class_note:
+        notes = [*notes, explanation.class_note]
+    return {
+        "name": name,
+        "input": source.title,
+        "kind": source.kind,
+        "model": model,
+        "method": explanation.method,
+        "class_specific": explanation.class_specific,
+        "settings": explanation.settings,
+        "details": None if explanation.details is None else explanation.details[0],
+        "files": files,
+        "classes": classes,
+        "sentence": _write_sentence(explanation, classes),
+        "notes": notes,
+        "error": None,
+    }
+
+
+def _describe_failure(name: str, source: Source, model: str, error: str) -> SummaryEntry:
+    """Describe an input that could not be explained."""
+    return {
+        "name": name,
+        "input": source.title,
+        "kind": source.kind,
+        "model": model,
+        "files": {},
+        "classes": [],
+        "notes": [],
+        "error": error,
+    }
+
+
+def _describe_classes(explanation: Explanation) -> list[ClassSummary]:
+    """Describe each explained class of the only sample."""
+    return [
+        {
+            "index": one.index,
+            "name": one.name if explanation.target_names else str(one.index),
+            "probability": None if one.probability is None else round(one.probability, 6),
+            "top": _find_highest(explanation, number),
+        }
+        for number, one in enumerate(explanation.classes())
+    ]
+
+
+def _find_highest(explanation: Explanation, number: int) -> list[dict[str, Any]]:
+    """Find the words or patches with the highest scores for a class, counted from 0."""
+    if explanation.grid is None:
+        words = list(enumerate(explanation.words(0, number)))
+        words.sort(key=lambda numbered: -numbered[1][1])
+        return [{"word": w, "position": n, "score": score} for n, (w, score) in words[:_TOP]]
+    rows, columns = explanation.grid
+    scores = explanation.scores[0].reshape(-1, rows * columns)[number]
+    highest = scores.topk(min(_TOP, len(scores)))
+    return [
+        {"row": unit // columns, "column": unit % columns, "score": score}
+        for score, unit in zip(highest.values.tolist(), highest.indices.tolist(), strict=True)
+    ]
+
+
+def _write_sentence(explanation: Explanation, classes: Sequence[ClassSummary]) -> str:
+    """Write a sentence: each class, its probability and the parts with the highest scores."""
+    parts = []
+    for number, (one, facts) in enumerate(zip(classes, explanation.classes(), strict=True)):
+        decision = one["name"] if facts.probability is None else f"{one['name']} ({facts.percent})"
+        if explanation.grid is not None:
+            reason = _find_ninth(explanation.scores[0].reshape(-1, *explanation.grid)[number])
+        else:
+            reason = ", ".join(f"“{top['word']}”" for top in one["top"][:3] if top["score"] > 0)
+        parts.append(f"{decision}, most of all because of {reason}" if reason else decision)
+    return "; ".join(parts)
+
+
+def _find_ninth(scores: Tensor) -> str:
+    """Name the ninth of the photo with the highest scores; empty if no score is positive."""
+    ninths = F.adaptive_avg_pool2d(scores[None].float().clamp(min=0), 3).flatten()
+    return _NINTHS[int(ninths.argmax())] if torch.any(ninths > 0) else ""
+
+
+def format_summary(folder: Path, entries: Sequence[SummaryEntry]) -> str:
+    """Format the summary of several inputs as JSON; files are relative to the folder."""
+    title = os.fsencode(folder).decode("utf-8", "replace")
+    summary = {"format": _FORMAT, "version": __version__, "folder": title, "inputs": list(entries)}
+    return json.dumps(summary, ensure_ascii=False, indent=2)
+
+
+def _read_entries(folder: Path, force: bool) -> list[SummaryEntry]:
+    """Read the entries of the summary in a folder; without `force`, refuse another file there."""
+    path = folder / _FILE
+    if not exists(path):
+        return []
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["format"] == _FORMAT:
+            return list(content["inputs"])
+    except (OSError, ValueError, LookupError, TypeError):
+        pass
+    if force:
+        return []
+    raise WhenceError(
+        f"'{path}' is there and is no summary of whence. Give --force to write over it, or another "
+        f"folder with --out."
+    )
+
+
+def _write_summary(
+    folder: Path, entries: Sequence[SummaryEntry], earlier: Sequence[SummaryEntry]
+) -> None:
+    """Write a folder's summary: these entries, and earlier ones of other names."""
+    new = {entry["name"] for entry in entries}
+    kept = [entry for entry in earlier if entry.get("name") not in new]
+    with stage_files(folder) as stage:
+        content = format_summary(folder, [*kept, *entries])
+        (stage / _FILE).write_text(content + "\n", encoding="utf-8")
