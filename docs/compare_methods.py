@@ -56,10 +56,10 @@ def draw_sheet(
                 draw_panel(photo, found[name], row) if name in found else photo, (left, top)
             )
     for row in range(len(photos)):
-        told = found[METHODS[0]].get_class(row, 0)
+        explained = found[METHODS[0]].get_class(row, 0)
         middle = HEADING + row * (SIDE + GAP) + SIDE // 2
-        draw.text((GAP, middle - 18), shorten(told.name, 15, CAPTION - GAP), INK, large)
-        draw.text((GAP, middle + 2), told.percent, GREY, small)
+        draw.text((GAP, middle - 18), shorten(explained.name, 15, CAPTION - GAP), INK, large)
+        draw.text((GAP, middle + 2), explained.percent, GREY, small)
     return whole
 
 

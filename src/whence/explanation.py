@@ -69,7 +69,7 @@ class AttentionMaps:
         maps: For each attention site, nearest the input first, (batch, heads, queries, keys).
         grid: Rows and columns of patches; None for text.
         prefix: How many tokens stand before the patches.
-        tokens: The tokens and the words they belong to, where a tokenizer told them.
+        tokens: The tokens and the words they belong to, where a tokenizer gives them.
     """
 
     maps: list[Tensor]
@@ -111,7 +111,7 @@ class Explanation:
         logits: (batch, all classes), as a plain forward gives them.
         grid: Rows and columns of patches; None for text.
         image_size: Height and width of the image that the model saw; None for text.
-        tokens: The tokens and the words they belong to, where a tokenizer told them.
+        tokens: The tokens and the words they belong to, where a tokenizer gives them.
         target_names: Names of the explained classes, where the model names them.
         multi_label: Whether several classes can hold at once, each with a probability of its own.
         method: Name of the method.
@@ -281,8 +281,8 @@ class Explanation:
                 if header.get("format") != _FORMAT:
                     raise WhenceError(f"'{path}' is a safetensors file, but not an explanation.")
                 tensors = {name: file.get_tensor(name) for name in _TENSORS}
-            told = json.loads(header["explanation"])
-            facts = {"class_specific": True, "details": None, **told}  # which came later
+            saved = json.loads(header["explanation"])
+            facts = {"class_specific": True, "details": None, **saved}
             for pair in ("grid", "image_size"):
                 facts[pair] = None if facts[pair] is None else tuple(facts[pair])
             facts["tokens"] = None if facts["tokens"] is None else Tokens(**facts["tokens"])

@@ -59,13 +59,19 @@ def test_a_signal_ends_the_command_without_an_error_at_any_moment(number, monkey
     """Also before the page is served, and before anything waits for a signal."""
     pytest.importorskip("gradio", reason="whence[web] is not installed")
     previous = signal.getsignal(signal.SIGTERM)
+    interrupt = signal.getsignal(signal.SIGINT)
 
     def load(*_):
+        if number == signal.SIGINT:  # which a process in the background ignores from its start
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.raise_signal(number)
         raise AssertionError("the signal was ignored")
 
     monkeypatch.setattr("whence.web.service.ExplanationService.load", load)
-    assert CliRunner().invoke(app, ["serve"]).exit_code == 0
+    try:
+        assert CliRunner().invoke(app, ["serve"]).exit_code == 0
+    finally:
+        signal.signal(signal.SIGINT, interrupt)
     assert signal.getsignal(signal.SIGTERM) == previous
 
 
@@ -88,6 +94,8 @@ def test_however_it_is_stopped_no_upload_stays(number, tmp_path):
         [
             sys.executable,
             "-c",
+            # Started from a shell's background, a process would ignore the interrupt.
+            "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
             "import tests.conftest; from whence.cli.app import app; app(['serve'])",
         ],
         cwd=Path(__file__).parents[2],

@@ -49,7 +49,7 @@ class Program(Generic[Output]):
 
         Args:
             *inputs: The values.
-            advance: Is told of each region that is done.
+            advance: Called with the number of regions that are done.
         """
         values = dict(zip(self._placeholders, (*inputs, *self._constants), strict=True))
         with torch.no_grad():
