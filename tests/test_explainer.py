@@ -11,6 +11,8 @@ from torch import nn
 from tests.real import load_real_vit, read_photo
 from tests.zoo import CASES, HandWrittenViT, build_model, make_images, make_texts
 from whence import Explainer, WhenceError
+from whence.tracing import Intervention, record
+from whence.tracing.ops.base import Guard
 
 PHOTOS = ("ILSVRC2012_val_00000962.JPEG", "ILSVRC2012_val_00002070.JPEG")
 
@@ -270,3 +272,14 @@ def test_an_explainer_can_be_copied_and_sent_to_another_process(duplicate, progr
     found = other.explain(case.inputs(), method="gae").scores
     assert torch.allclose(found, expected, rtol=1e-4, atol=1e-7)
     assert len(programs) == 2
+
+
+def test_a_method_of_many_passes_cannot_be_compiled():
+    with pytest.raises(WhenceError, match="'rise' runs the model many times"):
+        Explainer(HandWrittenViT()).compile(make_images(32, 32), method="rise")
+
+
+def test_a_recorded_pass_is_recorded_again_with_the_same_guard():
+    guard = Guard(exact=True)
+    trace = record(HandWrittenViT(), (make_images(32, 32),), {}, 0, guard=guard)
+    assert trace.rerecord(Intervention(follow_constants=True)).guard is guard

@@ -14,11 +14,10 @@ from torch import Tensor, nn
 from whence import methods
 from whence import rules as rule_sets
 from whence._util.defaults import METHOD
-from whence.engine.batching import Batching, bound_forwards_bytes, bound_kept_bytes
+from whence.engine.batching import Batching
 from whence.engine.compiled.run import CompiledRunner
-from whence.engine.request import Request, Result, Subject, check_memory
+from whence.engine.request import Request, Result, Subject, bound_kept_bytes, check_memory
 from whence.errors import WhenceError
-from whence.evidence.kept import keep_evidence as keep
 from whence.explanation import AttentionMaps, Explanation
 from whence.inputs.arguments import ModelArguments
 from whence.layout import Layout, find_layout, find_tokens
@@ -88,7 +87,7 @@ class Explainer:
         self.compiles = compile
         self._subject = Subject(model, names, tokenizer, layout, output)
         self._batching = Batching()
-        self._compiled: CompiledRunner | None = None  # until something is compiled
+        self._compiled = CompiledRunner(model, repr(layout), output, precision)
 
     def explain(
         self,
@@ -168,6 +167,11 @@ class Explainer:
             WhenceError: Something is wrong with the model, the inputs or the request.
         """
         request = self._make_request(inputs, target, classes, method, rules, False, memory, options)
+        if "forwards" in request.method.needs:
+            raise WhenceError(
+                f"Method '{method}' runs the model many times, which cannot be compiled; explain "
+                f"with it directly."
+            )
         self._run(request, may_compile=True)
 
     def attention(self, inputs: Inputs) -> AttentionMaps:
@@ -220,15 +224,12 @@ class Explainer:
             classes=classes,
             keep_evidence=keep_evidence,
             max_bytes=bound_kept_bytes(device, memory),
-            forwards_bytes=bound_forwards_bytes(device, memory),
+            memory=memory,
         ).with_tokens()
 
     def _run(self, request: Request, may_compile: bool) -> Result:
-        if may_compile and self._compiled is None:
-            layout, output = self._subject.layout, self._subject.output
-            self._compiled = CompiledRunner(self.model, repr(layout), output, self.precision)
         run_compiled = None
-        if self._compiled is not None:
+        if may_compile or self._compiled.has_programs:
             run_compiled = partial(self._compiled.run, may_compile=may_compile)
         # Whatever surrounds the call, explanations are computed in the precision of the weights.
         off = torch.autocast(request.arguments.main.device.type, enabled=False)
@@ -257,7 +258,7 @@ class Explainer:
             settings=settings | dataclasses.asdict(method),  # type: ignore[call-overload]
             details=(result.details if many else [one for (one,) in result.details]) or None,
             version=__version__,
-            evidence=keep(result.evidence, one_target=not many) if request.keep_evidence else None,
+            evidence=result.evidence,
         )
 
     def _name_classes(self, index: Any) -> Any:

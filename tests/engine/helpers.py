@@ -23,6 +23,6 @@ def make_request(
         rules=rules.get(options.pop("rules", "stable")),
         method=methods.build(method, options),
         method_name=method,
-        forwards_bytes=2.0**30,
+        memory=1.0,
         **asked,
     )

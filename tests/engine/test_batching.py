@@ -11,8 +11,9 @@ from tests.tracing.helpers import to_double
 from tests.zoo import CASES, build_model
 from whence import Explainer, WhenceError
 from whence.engine import batching
-from whence.engine.batching import Batching, bound_forwards_bytes, bound_kept_bytes, split_evenly
+from whence.engine.batching import Batching, split_evenly
 from whence.engine.eager import run_eagerly
+from whence.engine.request import bound_forwards_bytes, bound_kept_bytes
 
 CPU = torch.device("cpu")
 
@@ -35,7 +36,7 @@ def test_the_user_names_gibibytes():
 def test_bounds_by_the_memory_that_is_free(monkeypatch):
     assert bound_kept_bytes(CPU, None) == bound_forwards_bytes(CPU, None) == 2 * 2**30
     for free, kept in ((3.0, 2), (3.9, 2), (4.1, 4), (100.0, 4), (0.4, 0.25)):
-        monkeypatch.setattr(batching, "_count_free", lambda _, free=free: free)
+        monkeypatch.setattr("whence.engine.request._count_free", lambda _, free=free: free)
         assert bound_kept_bytes(CPU, None) == kept * 2**30
         assert bound_forwards_bytes(CPU, None) == free * 2**30
 

@@ -64,3 +64,14 @@ def test_maps_are_kept_of_every_method(method):
         assert [value.shape for value in getattr(result.evidence, kind)] == [(3, 4, 10, 10)] * 3
     assert result.evidence.pooling.argmax(1).tolist() == [0, 0, 0]
     assert Explainer(build_model(case)).explain(case.inputs(), method=method).evidence is None
+
+
+def test_kept_evidence_does_not_depend_on_what_surrounds_the_call():
+    """Evidence that the method did not read is computed in the precision of the weights, too."""
+    explainer, pixels = Explainer(HandWrittenViT()), make_images(32, 32)
+    plain = explainer.explain(pixels, method="gradient", keep_evidence=True).evidence
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = explainer.explain(pixels, method="gradient", keep_evidence=True).evidence
+    for kind in ("attention", "gradient", "relevance"):
+        for a, b in zip(getattr(inside, kind), getattr(plain, kind), strict=True):
+            assert torch.equal(a, b)

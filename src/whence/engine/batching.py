@@ -7,16 +7,10 @@ from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Protocol
 
-import torch
-
 from whence.engine.eager import run_eagerly
 from whence.engine.request import Request, Result
 from whence.errors import TooLargeError
 
-# Gibibytes that passes may take on a CPU if the user names no bound.
-_ON_A_CPU = 2.0
-# Gibibytes that a recorded pass may keep at most, then: more would not make it faster.
-_KEPT_AT_ONCE = 4.0
 # The share of the memory that the attention maps of one site may take; several are in use at once.
 _SHARE_OF_A_MAP = 1 / 16
 
@@ -99,24 +93,3 @@ def _identity(result: Result) -> Result:
 def split_evenly(samples: int, most: int) -> int:
     """The size of the fewest chunks of at most so many samples that are nearly equal."""
     return math.ceil(samples / math.ceil(samples / max(1, most)))
-
-
-def bound_kept_bytes(device: torch.device, memory: float | None) -> float:
-    """What one recorded forward pass may keep, if the user names so many gibibytes or none."""
-    if memory is not None:
-        return memory * 2**30
-    # A power of two, so that it is mostly the same from call to call while free memory varies.
-    return 2.0 ** math.floor(math.log2(min(_count_free(device), _KEPT_AT_ONCE) * 2**30))
-
-
-def bound_forwards_bytes(device: torch.device, memory: float | None) -> float:
-    """What methods of many forward passes may take for them."""
-    return (_count_free(device) if memory is None else memory) * 2**30
-
-
-def _count_free(device: torch.device) -> float:
-    """Gibibytes that may be taken: half of a GPU's free memory, or 2 on a CPU."""
-    if device.type != "cuda":
-        return _ON_A_CPU
-    free: int = torch.cuda.mem_get_info(device)[0]
-    return free / 2 / 2**30

@@ -7,9 +7,10 @@ from collections.abc import Collection
 import torch
 from torch import Tensor
 
-from whence.engine.request import Request, Result
+from whence.engine.request import Request, Result, bound_forwards_bytes
 from whence.errors import TooLargeError, WhenceError
 from whence.evidence import Evidence, Forwards
+from whence.evidence.kept import keep_evidence
 from whence.layout import Layout, find_layout
 from whence.methods import Method
 from whence.targets import resolve_classes
@@ -93,7 +94,7 @@ def score(request: Request, trace: Trace, classes: Tensor, special: Tensor | Non
     _check_modality(request.method_name, method, layout)
     needs = {*method.needs, *(_KEPT if request.keep_evidence else ())}
     groups = torch.split(classes, _count_classes_at_once(method, needs, classes), 1)
-    scores, evidence = [], []
+    scores, details, kept = [], [], []
     for group in groups:
         found = Evidence(
             trace,
@@ -110,19 +111,25 @@ def score(request: Request, trace: Trace, classes: Tensor, special: Tensor | Non
             streamed=method.streamed and not request.keep_evidence,
             release=group is groups[-1],
             make_forwards=lambda: Forwards(
-                subject.model, arguments, subject.output, trace, request.forwards_bytes
+                subject.model,
+                arguments,
+                subject.output,
+                trace,
+                bound_forwards_bytes(arguments.main.device, request.memory),
             ),
         )
         scores.append(_to_units(method(found), layout, arguments.padding))
-        evidence.append(found)
-    details = zip(*(found.details for found in evidence), strict=True)
+        details.append(found.details)
+        if request.keep_evidence:
+            kept.append(found)
+    by_sample = zip(*details, strict=True)
     return Result(
         scores=torch.cat(scores, 1),
         classes=classes,
         logits=trace.logits.detach(),
         layout=layout,
-        details=[[one for part in parts for one in part] for parts in details],
-        evidence=evidence if request.keep_evidence else [],
+        details=[[one for part in parts for one in part] for parts in by_sample],
+        evidence=keep_evidence(kept, one_target=request.classes is None) if kept else None,
     )
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from whence.errors import WhenceError
-from whence.evidence import Evidence
+from whence.explanation import KeptEvidence
 from whence.inputs.arguments import ModelArguments
 from whence.layout import Layout, Tokens, find_tokens
 from whence.layout.words import TextTokenizer
@@ -22,6 +22,11 @@ from whence.methods import Method
 from whence.rules import RuleSet
 from whence.targets import Classes, ClassTarget, select_samples
 from whence.tracing import unwrap_model
+
+# Gibibytes that passes may take on a CPU if the user names no bound.
+_ON_A_CPU = 2.0
+# Gibibytes that a recorded pass may keep at most, then: more would not make it faster.
+_KEPT_AT_ONCE = 4.0
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,7 @@ class Request:
         classes: Instead, several classes.
         keep_evidence: Whether evidence is returned, too.
         max_bytes: How many bytes a forward pass may keep for the backward pass.
-        forwards_bytes: How many bytes methods of many forward passes may take for them.
+        memory: Gibibytes that the user named, if any.
         tokens: The tokens of a text, where they are known.
     """
 
@@ -76,7 +81,7 @@ class Request:
     classes: Classes | None
     keep_evidence: bool
     max_bytes: float
-    forwards_bytes: float
+    memory: float | None
     tokens: Tokens | None = None
 
     @property
@@ -135,6 +140,27 @@ def check_memory(memory: object) -> None:
         raise WhenceError(f"memory is a number of gibibytes above 0, such as 0.5, not {memory!r}.")
 
 
+def bound_kept_bytes(device: torch.device, memory: float | None) -> float:
+    """What one recorded forward pass may keep, if the user names so many gibibytes or none."""
+    if memory is not None:
+        return memory * 2**30
+    # A power of two, so that it is mostly the same from call to call while free memory varies.
+    return 2.0 ** math.floor(math.log2(min(_count_free(device), _KEPT_AT_ONCE) * 2**30))
+
+
+def bound_forwards_bytes(device: torch.device, memory: float | None) -> float:
+    """What methods of many forward passes may take for them, as memory is now."""
+    return (_count_free(device) if memory is None else memory) * 2**30
+
+
+def _count_free(device: torch.device) -> float:
+    """Gibibytes that may be taken: half of a GPU's free memory, or 2 on a CPU."""
+    if device.type != "cuda":
+        return _ON_A_CPU
+    free: int = torch.cuda.mem_get_info(device)[0]
+    return free / 2 / 2**30
+
+
 class Result(NamedTuple):
     """What is computed of some samples.
 
@@ -145,7 +171,7 @@ class Result(NamedTuple):
         layout: Where tokens stand on the input.
         tokens: The tokens of a text.
         details: What the method has to tell beside its scores, for each sample and class.
-        evidence: What the method worked with, for each group of classes, if it is kept.
+        evidence: What the method worked with, if it is kept.
         sample_bytes: How much memory the backward pass of one sample takes; 0 if that is not known.
     """
 
@@ -155,7 +181,7 @@ class Result(NamedTuple):
     layout: Layout
     tokens: Tokens | None = None
     details: list[list[dict[str, Any]]] = []
-    evidence: list[Evidence] = []
+    evidence: KeptEvidence | None = None
     sample_bytes: float = 0.0
 
     def select_last(self, samples: int) -> Result:

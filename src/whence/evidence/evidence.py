@@ -65,8 +65,7 @@ class Evidence:
         streamed: Whether maps are read one site at a time, by `fuse_heads` alone.
         release: Whether to free what has been read then, so that the trace is of no more use.
         make_forwards: Makes what runs the model again.
-        details: What a method has to tell beside its scores, as JSON: for each sample and each
-            explained class. It becomes part of the explanation.
+        details: What a method tells beside its scores, as JSON: for each sample and class.
     """
 
     trace: Trace
@@ -113,18 +112,15 @@ class Evidence:
         if self._pools_from_stream:
             first = next(self._stream)
             self.__dict__["_stream"] = chain((first,), self._stream)
-            parts = [part.gradient for part in first()]
+            parts = [_sum_keys(part.gradient) for part in first()]
         elif self.class_specific and "gradient" in self.needs:
-            parts = [self.gradient[-1]]
+            parts = [_sum_keys(self.gradient[-1])]
         else:
             read = self.classes if self.class_specific else self.logits.argmax(1, keepdim=True)
-            last = self.trace.sites[-1:]
-            plain = {"gradient": None}
+            last, plain = self.trace.sites[-1:], {"gradient": None}
             chunks = next(iterate_sites(self.trace, last, plain, read, plain, release=False))
-            parts = [part.gradient for part in chunks()]
-        # How strongly the logit depends on each query of the last site: (classes, batch, queries).
-        dependence = torch.stack([part.abs().sum((-3, -1)) for part in parts]).sum(0)
-        pooling = compute_pooling(dependence, self.layout)
+            parts = [_sum_keys(part.gradient) for part in chunks()]
+        pooling = compute_pooling(torch.stack(parts).sum(0), self.layout)
         return pooling.expand(self.classes.shape[1], -1, -1)
 
     def target_logits(self, logits: Tensor, samples: Tensor) -> Tensor:
@@ -347,3 +343,8 @@ class Evidence:
         for number in reversed(range(first, max(map(len, lists)))):
             readings = MapReadings(*(of[number] if of else torch.empty(0) for of in lists))
             yield partial(iter, (readings,))
+
+
+def _sum_keys(gradient: Tensor) -> Tensor:
+    """How strongly the logit depends on each query of a site: (classes, batch, queries)."""
+    return gradient.abs().sum((-3, -1))

@@ -215,7 +215,7 @@ def _record(
                 return None
             if not trace.sites:
                 raise WhenceError(_NO_ATTENTION.format(type(unwrap_model(model)).__name__))
-            rerecord = partial(record, model, args, kwargs, main, output)
+            rerecord = partial(record, model, args, kwargs, main, output, guard=guard)
             trace.finish(logits, rerecord)
             if intervention is None or intervention.follow_constants:
                 trace.check_complete(logits)
@@ -227,7 +227,7 @@ def _record(
                 )
                 if any(site.heads_first and site.output is not None for site in trace.sites):
                     # Their maps can be computed again for some samples only, not for some heads.
-                    return rerecord(intervention, guard=guard, max_bytes=bounds[0])
+                    return rerecord(intervention, max_bytes=bounds[0])
             return trace
         finally:
             trace.stop_recording()

@@ -33,6 +33,7 @@ from whence.tracing.ops.base import Guard
 # So many are kept: several methods that take turns must not push each other out, but each CUDA
 # graph keeps the memory that it works in.
 _MAX_PROGRAMS = 8
+_compile_lock = threading.Lock()  # torch's compiler works for one thread at a time
 # How far scores may be from those of the eager run, which rounds otherwise: in bfloat16 by 0.01.
 _TOLERANCE = 0.05
 
@@ -81,6 +82,11 @@ class CompiledRunner:
         """A copy, which another process may want, begins anew."""
         return CompiledRunner, (self._model, *self._settings)
 
+    @property
+    def has_programs(self) -> bool:
+        """Whether anything was compiled."""
+        return bool(self._programs)
+
     def run(
         self, request: Request, max_map_bytes: float, class_count: int, *, may_compile: bool
     ) -> Callable[[], Result] | None:
@@ -109,7 +115,8 @@ class CompiledRunner:
                 compute = partial(_compute, request, max_map_bytes)
                 if len(self._programs) >= _MAX_PROGRAMS:
                     self._programs.popitem(last=False)
-                self._programs[key] = _compile(request.method_name, compute, inputs)
+                with _compile_lock:
+                    self._programs[key] = _compile(request.method_name, compute, inputs)
             self._programs.move_to_end(key)
             program = self._programs[key]
             if program is None:
@@ -172,6 +179,9 @@ def _compute(
     trace = record_request(request, guard, float("inf"), max_map_bytes)
     logits = trace.logits.detach()
     classes = inputs.get("classes")
+    if guard.sees_values:  # refuses classes that the model does not have any more
+        names = request.subject.class_names
+        resolve_classes(logits, names, request.target, request.classes)
     if classes is None:
         classes = resolve_classes(logits, {}, None, request.classes)
     result = score(request, trace, classes, inputs.get("special"))
