@@ -283,3 +283,9 @@ def test_a_recorded_pass_is_recorded_again_with_the_same_guard():
     guard = Guard(exact=True)
     trace = record(HandWrittenViT(), (make_images(32, 32),), {}, 0, guard=guard)
     assert trace.rerecord(Intervention(follow_constants=True)).guard is guard
+
+
+@pytest.mark.parametrize("rule_set", ["balanced", "attnlrp"])
+def test_a_gradient_is_never_taken_for_relevance(rule_set):
+    with pytest.raises(WhenceError, match=f"'{rule_set}' reads gradients"):
+        Explainer(HandWrittenViT()).explain(make_images(32, 32), method="tiba", rules=rule_set)

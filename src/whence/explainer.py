@@ -212,6 +212,11 @@ class Explainer:
                 f"{', '.join(n for n in methods.available() if methods.get(n)().propagates)}.",
                 stacklevel=3,
             )
+        if rule_set.is_gradient and method.propagates:
+            raise WhenceError(
+                f"The rule set '{rule_set.name}' reads gradients, and method '{name}' needs "
+                f"relevance: choose other rules, or a method with gradients='balanced'."
+            )
         arguments = ModelArguments.from_inputs(inputs, self.model)
         device = arguments.main.device
         return Request(
