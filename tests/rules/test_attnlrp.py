@@ -35,7 +35,7 @@ def test_gradients_are_those_of_autograd_with_halved_products():
     model = Attention().double()
     x = double(2, 5, WIDTH)
     trace = record_inputs(model, x)
-    (ours,) = trace.read(torch.ones(2, 1, dtype=torch.long), trace.inputs, ATTNLRP)
+    (ours,) = trace.read(torch.ones(2, 1, dtype=torch.long), trace.leaves, ATTNLRP)
     model.held = True
     leaf = x.clone().requires_grad_()
     (expected,) = torch.autograd.grad(model(leaf)[:, 1].sum(), leaf)

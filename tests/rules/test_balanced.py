@@ -16,7 +16,7 @@ WIDTH, HEADS, TOKENS = 16, 4, 6
 def read_balanced(model: nn.Module, x: Tensor, target: int = 0) -> Tensor:
     trace = record_inputs(model, x)
     classes = torch.full((len(x), 1), target)
-    return trace.read(classes, trace.inputs, BALANCED)[0][0]
+    return trace.read(classes, trace.leaves, BALANCED)[0][0]
 
 
 # Each module computes as a model has it or, while it is held, with constants detached: one set of
@@ -153,7 +153,7 @@ def test_equal_to_autograd_with_detached_parts(kind, fused, target):
     ours = read_balanced(model, x, target)
     assert (ours - expected).abs().max() < 1e-10 * expected.abs().max()
     plain = record_inputs(model, x)
-    other = plain.read(torch.full((2, 1), target), plain.inputs)[0][0]
+    other = plain.read(torch.full((2, 1), target), plain.leaves)[0][0]
     assert (other - expected).abs().max() > 1e-2 * expected.abs().max()
 
 
@@ -292,9 +292,9 @@ def test_balanced_gradients_of_several_classes(name):
     model, inputs = build_model(CASES[name]), CASES[name].inputs()
     trace = record_inputs(model, inputs)
     classes = torch.tensor([[0, 2]]).expand(3, 2)
-    both = trace.read(classes, trace.inputs, BALANCED)[0]
+    both = trace.read(classes, trace.leaves, BALANCED)[0]
     for n in (0, 1):
-        one = trace.read(classes[:, n : n + 1], trace.inputs, BALANCED)[0]
+        one = trace.read(classes[:, n : n + 1], trace.leaves, BALANCED)[0]
         assert torch.allclose(both[n : n + 1], one, rtol=1e-4, atol=1e-6 * float(one.abs().max()))
 
 

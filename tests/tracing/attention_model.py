@@ -78,7 +78,7 @@ def read_everything(model: nn.Module, rule_set: str = "stable") -> list[Tensor]:
     classes = torch.arange(3).expand(BATCH, 3)
     values = [trace.logits.detach()]
     for how in (None, rules.get(rule_set)):
-        values += [*trace.read(classes, trace.inputs, how), *read_maps(trace, classes, how)]
+        values += [*trace.read(classes, trace.leaves, how), *read_maps(trace, classes, how)]
     return values
 
 

@@ -142,7 +142,7 @@ def test_readings_have_the_types_of_what_they_belong_to(rule_set):
     how = None if rule_set is None else rules.get(rule_set)
 
     def places(trace: Trace) -> list[Tensor]:
-        return [trace.sites[0].weights, trace.inputs[0]]
+        return [trace.sites[0].weights, trace.leaves[0]]
 
     found = trace.read(classes, places(trace), how)
     for ours, expected in zip(found, read_by_engine(trace, classes, how, places), strict=True):

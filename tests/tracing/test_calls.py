@@ -92,10 +92,10 @@ def test_a_users_own_kind_has_the_users_own_rule():
     mine = rules.get("stable").extend("mine", running_sum=rule)
     trace = record(AttentionLayer(after=lambda x: x.cumsum(1)), (make_inputs(),), {}, 0)
     classes = torch.zeros(BATCH, 1, dtype=torch.long)
-    (relevance,) = trace.read(classes, trace.inputs, mine)
+    (relevance,) = trace.read(classes, trace.leaves, mine)
     assert relevance.sum(dim=(0, 2, 3)) == pytest.approx(torch.ones(BATCH).tolist())
     with pytest.raises(NoRuleError, match=r"extend\('mine', running_sum=my_rule\)"):
-        trace.read(classes, trace.inputs, rules.get("stable"))
+        trace.read(classes, trace.leaves, rules.get("stable"))
 
 
 @pytest.mark.usefixtures("_registry")

@@ -18,7 +18,7 @@ TRANSFORMERS = [name for name in CASES if name.endswith(("-sdpa", "-eager"))]
 
 
 def make_evidence(trace: Trace, *kinds: str) -> Evidence:
-    layout = find_layout(Layout(), trace.sites[0].key_count, trace.inputs[0], trace.grids)
+    layout = find_layout(Layout(), trace.sites[0].key_count, trace.leaves[0], trace.grids)
     return Evidence(trace, predicted_classes(trace), layout, kinds, rules.get("stable"))
 
 

@@ -79,7 +79,7 @@ def test_what_a_model_holds_constant_is_constant():
     trace = record(model, (x,), {}, 0)
     plain = x.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(model(plain)[:, 0].sum(), plain)
-    ours = trace.read(torch.zeros(3, 1, dtype=torch.long), trace.inputs)[0][0]
+    ours = trace.read(torch.zeros(3, 1, dtype=torch.long), trace.leaves)[0][0]
     assert torch.allclose(ours, gradient, atol=1e-6)
 
 

@@ -80,8 +80,8 @@ def test_overwriting_changes_no_number():
     assert torch.equal(x, before)
     assert torch.allclose(ours.logits, expected.logits, atol=1e-6)
     for rule_set in (None, rules.get("stable")):
-        a = ours.read(classes, [*ours.inputs], rule_set)[0]
-        b = expected.read(classes, [*expected.inputs], rule_set)[0]
+        a = ours.read(classes, ours.leaves, rule_set)[0]
+        b = expected.read(classes, expected.leaves, rule_set)[0]
         assert torch.allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
@@ -167,16 +167,16 @@ def test_rules_of_an_intervention_are_for_autograds_engine():
     leaf = x.clone().requires_grad_()
     trace = record(model, (x,), {}, 0, None, Intervention(inputs=leaf * 1, rules=stable))
     (found,) = torch.autograd.grad(trace.logits[:, 0].sum(), leaf)
-    assert torch.allclose(found, plain.read(CLASSES, plain.inputs, stable)[0][0])
+    assert torch.allclose(found, plain.read(CLASSES, plain.leaves, stable)[0][0])
 
 
 def test_unknown_calls_refuse_relevance_in_autograds_engine_too():
     model, x = AttentionLayer(after=lambda x: x.cumsum(1)), make_inputs()
     trace = record(model, (x,), {}, 0, None, Intervention(rules=rules.get("stable")))
     with pytest.raises(NoRuleError, match="`cumsum`"):
-        torch.autograd.grad(trace.logits[:, 0].sum(), trace.inputs)
+        torch.autograd.grad(trace.logits[:, 0].sum(), trace.leaves)
     plain = record(model, (x,), {}, 0, None, Intervention())
-    assert torch.autograd.grad(plain.logits[:, 0].sum(), plain.inputs)[0].any()
+    assert torch.autograd.grad(plain.logits[:, 0].sum(), plain.leaves)[0].any()
 
 
 def test_edits_change_inputs_and_outputs_of_single_operations():

@@ -42,7 +42,7 @@ def test_no_gradient_of_a_weight_is_ever_computed(model):
             waiting.extend(upstream for upstream, _ in node.next_functions)
     leaves = [node.variable for node in nodes if node.name().endswith("AccumulateGrad")]
     assert len(leaves) == 1
-    assert leaves[0] is trace.inputs[0]
+    assert leaves[0] is trace.leaves[0]
 
 
 def test_existing_gradients_stay(model):
@@ -122,7 +122,7 @@ def test_the_logits_of_a_sample_are_read_alone(model):
     plain = x.clone().requires_grad_()
     for sample in range(3):
         (expected,) = torch.autograd.grad(model(plain)[sample].sum(), plain)
-        (found,) = trace.read_sample(trace.inputs, sample)
+        (found,) = trace.read_sample(trace.leaves, sample)
         assert torch.allclose(found, expected, rtol=1e-9, atol=1e-12)
         assert not found[[i for i in range(3) if i != sample]].any()
 

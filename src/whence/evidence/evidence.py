@@ -280,7 +280,7 @@ class Evidence:
                 f"The model reads its input in {len(self.trace.inputs)} places, so that it has no "
                 f"single gradient or relevance."
             )
-        return self.trace.inputs[0]
+        return self.trace.inputs[0].leaf
 
     def _hidden_values(self) -> list[tuple[Tensor, GradientEdge]]:
         last = self._blocks[-1].output

@@ -50,7 +50,7 @@ class Forwards:
                 f"run with a changed input. Methods that read one forward pass, such as 'tiba', "
                 f"work without."
             )
-        self.inputs = trace.inputs[0].detach()
+        self.inputs = trace.inputs[0].leaf.detach()
         self._model = model
         self._stand_in: nn.Module | None = None
         self._arguments = arguments

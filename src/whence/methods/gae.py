@@ -160,7 +160,7 @@ def _find_input_sequence(trace: Trace, sequences: list[SiteSequences]) -> int:
         seen: set[Node] = set()
         while waiting:
             node = waiting.pop()
-            if any(getattr(node, "variable", None) is leaf for leaf in trace.inputs):
+            if any(getattr(node, "variable", None) is place.leaf for place in trace.inputs):
                 return of.keys
             if node is not None and node not in seen:
                 seen.add(node)

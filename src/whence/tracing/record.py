@@ -200,12 +200,13 @@ def _record(
         holder: Any = given if isinstance(main, int) else named
         batch, pixels = holder[main].shape[0], holder[main].is_floating_point()
         trace = Trace(batch, guard, intervention or Intervention(), names, *bounds)
-        recorder = Recorder(trace, None if pixels else holder[main], ignore_no_grad)
+        ids = {} if pixels else {main: holder[main]}
+        recorder = Recorder(trace, ids, ignore_no_grad)
         whole = [(m, kind) for m in modules if (kind := find_module_kind(m)) is not None]
         for module, kind in whole:
             module.__dict__["forward"] = record_module(trace, kind, module, modules[module])
         if pixels:
-            holder[main] = trace.follow(holder[main])
+            holder[main] = trace.follow(holder[main], main)
         try:
             with recorder:
                 returned = stand_in(*given, **named)

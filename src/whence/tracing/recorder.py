@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -42,16 +42,19 @@ class Recorder(TorchFunctionMode):
 
     Args:
         recording: Where operations are recorded.
-        ids: The token ids, if these are the input: they are followed from their embeddings on.
+        ids: Token ids by their argument; they are followed from their embeddings on.
         ignore_no_grad: Whether to follow the input where the model itself switches gradients off.
     """
 
     def __init__(
-        self, recording: Recording, ids: Tensor | None = None, ignore_no_grad: bool = False
+        self,
+        recording: Recording,
+        ids: Mapping[str | int, Tensor] | None = None,
+        ignore_no_grad: bool = False,
     ) -> None:
         super().__init__()
         self._recording = recording
-        self._ids = ids
+        self._ids = ids or {}
         self._ignore_no_grad = ignore_no_grad
         recording.start_recording(self)
 
@@ -78,9 +81,10 @@ class Recorder(TorchFunctionMode):
             if in_place and isinstance(args[0], Tensor):
                 recording.preserve(args[0])
             result = func(*args, **kwargs)
-            arguments = flatten_lists((*args, *kwargs.values()))
-            if is_lookup(name, arguments, result, self._ids, recording.guard.look_at):
-                return recording.follow(result)
+            arguments = list(flatten_lists((*args, *kwargs.values())))
+            for argument, ids in self._ids.items():
+                if is_lookup(name, arguments, result, ids, recording.guard.look_at):
+                    return recording.follow(result, argument)
             begins = constants and name == "linear" and result.dim() > 2
             return recording.mark_routing(start_tracing(result), ()) if begins else result
         if isinstance(func, AttributeGetter) and name not in calls.ROUTING:
@@ -115,11 +119,11 @@ def is_lookup(
     name: str,
     args: Iterable[Any],
     result: Any,
-    ids: Tensor | None,
+    ids: Tensor,
     look_at: Callable[[Tensor], Any],
 ) -> bool:
     """Whether a call looked up embeddings of these token ids."""
-    if ids is None or name not in _LOOKUPS or not isinstance(result, Tensor):
+    if name not in _LOOKUPS or not isinstance(result, Tensor):
         return False
     if not result.is_floating_point():
         return False

@@ -44,6 +44,21 @@ class TraceEntry(NamedTuple):
     output: GradientEdge
 
 
+class InputPlace(NamedTuple):
+    """A place where the forward pass begins to depend on one of the model's inputs.
+
+    Attributes:
+        name: The argument of the model, by name or position.
+        leaf: The pixels or embeddings; the leaf of the graph.
+        rows: (batch, rows), for each row of embeddings the position of its token id in the
+            argument, or -1 where it comes from none; None if the leaf is the argument itself.
+    """
+
+    name: str | int
+    leaf: Tensor
+    rows: Tensor | None = None
+
+
 class Edit(NamedTuple):
     """A change of one operation's inputs, or of its output, while a model runs."""
 
@@ -129,7 +144,7 @@ class Recording:
     Attributes:
         sites: The attention sites, nearest the input first.
         grids: Spatial sizes of convolution outputs: one of them is the grid of patches.
-        inputs: The leaves where the dependence on the input begins: pixels or embeddings.
+        inputs: Where the dependence on the explained inputs begins.
         entries: The recorded operations in their order.
         overwrites: Nodes of the graph that overwrite the whole of a tensor.
         kept_bytes: How much the outputs of operations take.
@@ -150,7 +165,7 @@ class Recording:
         self.max_map_bytes = max_map_bytes
         self.sites: list[AttentionSite] = []
         self.grids: list[tuple[int, ...]] = []
-        self.inputs: list[Tensor] = []
+        self.inputs: list[InputPlace] = []
         self.entries: list[TraceEntry] = []
         self.overwrites: set[Node] = set()
         self.kept_bytes = 0
@@ -160,6 +175,11 @@ class Recording:
         self._recorder: AbstractContextManager[Any] | None = None
         self._pending_softmaxes: dict[Operation, Tensor] = {}  # not yet seen to weigh values
         self._routing: set[Node] = set()  # nodes known to route relevance, or to refuse it
+
+    @property
+    def leaves(self) -> list[Tensor]:
+        """The pixels or embeddings where the dependence on the explained inputs begins."""
+        return [place.leaf for place in self.inputs]
 
     def start_recording(self, recorder: AbstractContextManager[Any]) -> None:
         """Say which mode records, so that calls made while recording can be recorded too."""
@@ -177,11 +197,11 @@ class Recording:
             raise RuntimeError("The forward pass is over: nothing can be recorded any more.")
         return self._recorder
 
-    def follow(self, value: Tensor) -> Tensor:
+    def follow(self, value: Tensor, name: str | int, rows: Tensor | None = None) -> Tensor:
         """Follow pixels or embeddings from here on, or those of the intervention."""
         given = self.intervention.inputs
         leaf = value.detach().requires_grad_() if given is None else given
-        self.inputs.append(leaf)
+        self.inputs.append(InputPlace(name, leaf, rows))
         copy = leaf.clone()  # because the model may write to it
         self.mark_routing(copy, ())
         return copy

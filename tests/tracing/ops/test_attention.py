@@ -85,7 +85,7 @@ def test_scaled_dot_product_attention(name):
     assert torch.allclose(trace.logits, logits)
     classes = torch.ones(BATCH, 1, dtype=torch.long)
     (gradient,) = torch.autograd.grad(logits[:, 1].sum(), plain)
-    assert torch.allclose(trace.read(classes, trace.inputs)[0][0], gradient)
+    assert torch.allclose(trace.read(classes, trace.leaves)[0][0], gradient)
     (relevance,) = read_maps(trace, classes, rules.get("stable"))
     assert relevance.shape == (1, BATCH, HEADS, TOKENS, TOKENS)
     assert relevance.isfinite().all()
@@ -102,7 +102,7 @@ def test_a_mask_that_depends_on_the_input_is_followed():
     plain = x.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(model(plain)[:, 0].sum(), plain)
     classes = torch.zeros(BATCH, 1, dtype=torch.long)
-    assert torch.allclose(trace.read(classes, trace.inputs)[0][0], gradient)
+    assert torch.allclose(trace.read(classes, trace.leaves)[0][0], gradient)
 
 
 class WithMultiheadAttention(nn.Module):
@@ -144,7 +144,7 @@ def test_multihead_attention(batch_first, need_weights, padding, options):
     assert torch.allclose(trace.logits, logits)
     (gradient,) = torch.autograd.grad(logits[:, 2].sum(), plain)
     classes = torch.full((BATCH, 1), 2)
-    assert torch.allclose(trace.read(classes, trace.inputs)[0][0], gradient)
+    assert torch.allclose(trace.read(classes, trace.leaves)[0][0], gradient)
     _, expected = model.attention(
         *[x if batch_first else x.transpose(0, 1)] * 3, **{**call, "need_weights": True}
     )
