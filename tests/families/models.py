@@ -1,0 +1,117 @@
+"""Small random models of transformers and timm in float64, and what they return themselves."""
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.families.formulas import METHODS, Plain, compute_scores
+from whence import Explainer
+
+WIDTH, HEADS, LAYERS, WORDS = 16, 2, 2, 40
+TEXT = {
+    "hidden_size": WIDTH,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": HEADS,
+    "intermediate_size": 24,
+    "vocab_size": WORDS,
+    "max_position_embeddings": 32,
+}
+SEED = 5
+
+
+def build_transformers(name: str, config: str, attention: str | None = None, **sizes: Any) -> Any:
+    """Build a model of transformers by the names of its class and of its configuration."""
+    transformers = pytest.importorskip("transformers")
+    options = {} if attention is None else {"attn_implementation": attention}
+    options |= {"experts_implementation": "eager"} if "n_routed_experts" in sizes else {}
+    torch.manual_seed(SEED)
+    model = getattr(transformers, name)._from_config(
+        getattr(transformers, config)(**sizes), **options
+    )
+    return enlarge_weights(model)
+
+
+def enlarge_weights(model: nn.Module, by: float = 0.2) -> nn.Module:
+    """Add noise to all weights, so that nothing is nearly zero, and convert to float64."""
+    torch.manual_seed(SEED)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * by)
+    return model.eval().double()
+
+
+def copy_eager(model: nn.Module) -> Any:
+    """A copy that computes attention in the open, made anew: some models choose when made."""
+    with _default_dtype(torch.float64):
+        eager = type(model)._from_config(copy.deepcopy(model.config), attn_implementation="eager")
+    eager.load_state_dict(model.state_dict())
+    return eager.eval()
+
+
+@contextlib.contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def make_ids(batch: int = 2, length: int = 7) -> Tensor:
+    return torch.randint(5, WORDS, (batch, length), generator=torch.Generator().manual_seed(SEED))
+
+
+def make_pixels(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(SEED)).double()
+
+
+def check_scores(
+    explainer: Explainer,
+    inputs: Any,
+    plains: Sequence[Callable[[int], Plain]],
+    target: int | list[int] = 1,
+    methods: Sequence[str] = METHODS,
+    tolerance: float = 1e-5,
+    **options: Any,
+) -> None:
+    """Check the scores of methods against formulas over what the model itself returns.
+
+    Args:
+        explainer: Explains the model.
+        inputs: A batch.
+        plains: For each sample, what the model itself gives for a class.
+        target: The explained class, or one for each sample.
+        methods: Names of methods.
+        tolerance: The largest error; some models of transformers compute norms in float32.
+        **options: More of `explain`.
+    """
+    targets = target if isinstance(target, list) else [target] * len(plains)
+    failed = []
+    for method in methods:
+        more = {"gradients": "plain"} if method == "whence" else {}
+        result = explainer.explain(
+            inputs, target, method=method, keep_evidence=method == "tiba", **more, **options
+        )
+        for sample, (plain, wanted) in enumerate(zip(plains, targets, strict=True)):
+            own = plain(wanted)
+            relevance = None
+            if method == "tiba":
+                maps = result.evidence.relevance
+                assert len(maps) == len(own.maps), "other attention than the target depends on"
+                relevance = [one[sample] for one in maps]
+            expected = compute_scores(method, own, relevance)
+            found = result.scores[sample].flatten()
+            error = abs(result.logits[sample, wanted].item() / own.logit.item() - 1)
+            assert error < tolerance, f"{method}: the logit is off by {error}"
+            assert expected.abs().max() > 0, method
+            assert found.shape == expected.shape, (method, found.shape, expected.shape)
+            error = float((found - expected).abs().max() / expected.abs().max())
+            if not error < tolerance:
+                failed.append(f"{method}, sample {sample}: off by {error:.1e}")
+    assert not failed, failed
