@@ -297,3 +297,18 @@ def test_images_have_no_special_tokens(seen):
     Explainer(HandWrittenViT()).explain(make_images(32, 32), method="looks")
     Explainer(build_model(CASES["Bert-sdpa"])).explain(make_texts(), method="looks")
     assert [evidence.special for evidence in seen] == [None, None]
+
+
+def test_input_tokens_leave_out_prefix_special_and_padding(trace):
+    padding = torch.zeros(trace.batch, 17, dtype=torch.bool)
+    padding[0, 15:] = True
+    special = torch.zeros_like(padding)
+    special[:, 3] = True
+    layout = Layout(grid=(4, 4), prefix=1, special=(5,))
+    evidence = make_evidence(trace, padding=padding, special=special)
+    evidence.layout = layout
+    expected = [
+        [t > 0 and t not in (3, 5) and not padding[b, t] for t in range(17)]
+        for b in range(trace.batch)
+    ]
+    assert evidence.input_tokens.tolist() == expected

@@ -129,3 +129,19 @@ def test_words_of_other_tokenizers(tokens, to_string):
 
 def test_marks_inside_a_word_stay():
     assert sum_over_words(["a##b", "##c", "▁"], [0, 0, 1], [1, 1, 1]) == [("a##bc", 2), ("▁", 1)]
+
+
+def test_a_masked_word_is_a_word():
+    class Plain:
+        unk_token, mask_token = "[UNK]", "[MASK]"
+        all_special_tokens = ["[CLS]", "[SEP]", "[UNK]", "[MASK]"]
+        names = ["[CLS]", "[MASK]", "film", "[UNK]", "[SEP]"]
+
+        def convert_ids_to_tokens(self, ids):
+            return [self.names[i] for i in ids]
+
+        def convert_tokens_to_string(self, tokens):
+            return " ".join(tokens)
+
+    found = find_tokens({}, torch.arange(5)[None], Plain())
+    assert found.words == [[None, 0, 1, 2, None]]

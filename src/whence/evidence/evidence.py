@@ -102,9 +102,14 @@ class Evidence:
     @cached_property
     def token_mask(self) -> Tensor:
         """(batch, tokens), true where a token is no padding."""
-        if self.padding is None or self.padding.shape != (self.batch, self.tokens):
-            return torch.ones(self.batch, self.tokens, dtype=torch.bool, device=self.logits.device)
-        return ~self.padding
+        mask = self.classes.new_ones(self.batch, self.tokens, dtype=torch.bool)
+        return _exclude(mask, self.padding)
+
+    @cached_property
+    def input_tokens(self) -> Tensor:
+        """(batch, tokens), true where a token stands for a part of the input."""
+        mask = self.token_mask & self.layout.mark_input_tokens(self.tokens, self.logits.device)
+        return _exclude(mask, self.special)
 
     @cached_property
     def pooling(self) -> Tensor:
@@ -343,6 +348,11 @@ class Evidence:
         for number in reversed(range(first, max(map(len, lists)))):
             readings = MapReadings(*(of[number] if of else torch.empty(0) for of in lists))
             yield partial(iter, (readings,))
+
+
+def _exclude(mask: Tensor, excluded: Tensor | None) -> Tensor:
+    """A mask of tokens without those of another, if that is of the same tokens."""
+    return mask if excluded is None or excluded.shape != mask.shape else mask & ~excluded
 
 
 def _sum_keys(gradient: Tensor) -> Tensor:

@@ -23,11 +23,21 @@ class Layout:
         prefix: Number of tokens before the first patch (class, distillation, registers); None:
             found.
         pooled: Positions of the tokens that the classifier reads; None: found from gradients.
+        special: Positions of tokens that stand for no part of the input although they are looked
+            up like words, such as ``[CLS]``; None: those that the tokenizer calls special.
     """
 
     grid: tuple[int, int] | None = None
     prefix: int | None = None
     pooled: tuple[int, ...] | None = None
+    special: tuple[int, ...] | None = None
+
+    def mark_input_tokens(self, tokens: int, device: torch.device) -> Tensor:
+        """Mark the tokens, (tokens,), that may stand for a part of the input."""
+        mask = torch.arange(tokens, device=device) >= (self.prefix or 0)
+        if self.special:
+            mask[list(self.special)] = False
+        return mask
 
 
 def find_layout(
@@ -38,13 +48,11 @@ def find_layout(
     ``tokens`` enter the first attention, ``main`` is the model's main input, and ``grids`` are the
     spatial sizes of the outputs of convolutions: most models make patches by one.
     """
-    pooled = given.pooled
-    if pooled is not None and not (pooled and all(0 <= p < tokens for p in pooled)):
-        raise WhenceError(
-            f"Layout(pooled={pooled}) does not fit: name some of the tokens 0 to {tokens - 1}."
-        )
+    pooled, special = given.pooled, given.special
+    _check_positions("pooled", pooled, tokens)
+    _check_positions("special", special, tokens)
     if given.grid is not None:
-        return Layout(given.grid, _count_prefix(given, given.grid, tokens), pooled)
+        return Layout(given.grid, _count_prefix(given, given.grid, tokens), pooled, special)
     is_image = main.is_floating_point() and main.dim() == 4
     planes = [grid for grid in grids if len(grid) == 2] if main.is_floating_point() else []
     fitting = [(r, c) for r, c in planes if r * c <= tokens]
@@ -57,14 +65,21 @@ def find_layout(
         fitting = [(r, c) for r, c in fitting if r * c + given.prefix == tokens]
     if fitting:
         grid = max(fitting, key=lambda shape: shape[0] * shape[1])
-        return Layout(grid, _count_prefix(given, grid, tokens), pooled)
+        return Layout(grid, _count_prefix(given, grid, tokens), pooled, special)
     if is_image:
         raise WhenceError(
             f"whence cannot tell how {tokens} tokens lie on an image of "
             f"{main.shape[-2]}x{main.shape[-1]} pixels. Say so: "
             f"Explainer(model, layout=Layout(grid=(rows, columns), prefix=1))."
         )
-    return Layout(None, given.prefix or 0, pooled)
+    return Layout(None, given.prefix or 0, pooled, special)
+
+
+def _check_positions(name: str, positions: tuple[int, ...] | None, tokens: int) -> None:
+    if positions is not None and not (positions and all(0 <= p < tokens for p in positions)):
+        raise WhenceError(
+            f"Layout({name}={positions}) does not fit: name some of the tokens 0 to {tokens - 1}."
+        )
 
 
 def _count_prefix(given: Layout, grid: tuple[int, int], tokens: int) -> int:

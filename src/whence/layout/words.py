@@ -70,7 +70,11 @@ def find_tokens(
 
 def _number_words(tokens: Sequence[str], tokenizer: TextTokenizer) -> list[int | None]:
     """Number the words: a space separates them, and punctuation is a word of its own."""
-    special = set(tokenizer.all_special_tokens) - {tokenizer.unk_token}
+    # An unknown word is a word, and so is a masked one.
+    special = set(tokenizer.all_special_tokens) - {
+        tokenizer.unk_token,
+        getattr(tokenizer, "mask_token", None),
+    }
     numbers: list[int | None] = []
     number, before = -1, None
     for token in tokens:
