@@ -23,6 +23,7 @@ class Plain:
         content: The positions of tokens that are part of the input; all units if left out.
         sum_to_units: Sums values of one sample's inputs over units, where a row is no unit.
         is_image: Whether tokens are patches.
+        tokens_first: Whether hidden states are (tokens, 1, width).
         keeps_identity: Whether the skip's share of a token that is read counts.
     """
 
@@ -36,6 +37,7 @@ class Plain:
     sum_to_units: Callable[[Tensor], Tensor] | None = None
     is_image: bool = False
     keeps_identity: bool = True
+    tokens_first: bool = False
 
     def gradients(self, of: list[Tensor]) -> list[Tensor]:
         return list(torch.autograd.grad(self.logit, of, retain_graph=True))
@@ -90,10 +92,12 @@ def _multiply(added: list[Tensor], plain: Plain, normalize: bool = False) -> Ten
 
 def _share_evidence(plain: Plain) -> Tensor:
     """`whence` with plain gradients, token by token."""
-    tokens = plain.hidden[0].shape[1]
+    tokens = plain.maps[0].shape[-1]
     content = plain.content or plain.units
+    at = (slice(None), 0) if plain.tokens_first else (0,)
     pairs = list(zip(plain.hidden, plain.gradients(plain.hidden), strict=True))
-    held = [sum(max(float(x[0, i] @ g[0, i]), 0.0) for x, g in pairs) for i in range(tokens)]
+    pairs = [(x[at].detach(), g[at]) for x, g in pairs]
+    held = [sum(max(float(x[i] @ g[i]), 0.0) for x, g in pairs) for i in range(tokens)]
     mean = sum(one[0].mean(0) for one in plain.maps).detach()
     sharing = 2.0 if plain.is_image else 0.25
     scores = torch.zeros(tokens, dtype=torch.float64)

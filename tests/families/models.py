@@ -104,12 +104,16 @@ def check_scores(
             if method == "tiba":
                 maps = result.evidence.relevance
                 assert len(maps) == len(own.maps), "other attention than the target depends on"
-                relevance = [one[sample] for one in maps]
+                sizes = [own_map.shape[-2:] for own_map in own.maps]
+                pairs = zip(maps, sizes, strict=True)
+                relevance = [one[sample][..., : size[0], : size[1]] for one, size in pairs]
             expected = compute_scores(method, own, relevance)
             found = result.scores[sample].flatten()
             error = abs(result.logits[sample, wanted].item() / own.logit.item() - 1)
             assert error < tolerance, f"{method}: the logit is off by {error}"
             assert expected.abs().max() > 0, method
+            padding, found = found[len(expected) :], found[: len(expected)]
+            assert not padding.any(), f"{method}: padding has a score"
             assert found.shape == expected.shape, (method, found.shape, expected.shape)
             error = float((found - expected).abs().max() / expected.abs().max())
             if not error < tolerance:
