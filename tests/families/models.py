@@ -71,6 +71,25 @@ def make_pixels(*shape: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(SEED)).double()
 
 
+@contextlib.contextmanager
+def replace_embeddings(model: Any) -> Iterator[list[Tensor]]:
+    """Make each embedding of words that a model computes a leaf; the list gets the leaves."""
+    leaves: list[Tensor] = []
+
+    def replace(_module: nn.Module, _args: Any, output: Tensor) -> Tensor:
+        leaves.append(output.detach().requires_grad_())
+        return leaves[-1]
+
+    words = model.get_input_embeddings().weight
+    sharing = [m for m in model.modules() if isinstance(m, nn.Embedding) and m.weight is words]
+    hooks = [module.register_forward_hook(replace) for module in sharing]
+    try:
+        yield leaves
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
 def check_scores(
     explainer: Explainer,
     inputs: Any,

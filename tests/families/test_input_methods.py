@@ -9,6 +9,7 @@ from tests.families.models import (
     build_transformers,
     make_ids,
     make_pixels,
+    replace_embeddings,
 )
 from whence import Explainer, WhenceError
 
@@ -33,7 +34,7 @@ TEXTS = {
     ),
     "Longformer": (
         "LongformerForSequenceClassification",
-        {**TEXT, "num_attention_heads": HEADS, "attention_window": 2, "pad_token_id": 1},
+        {**TEXT, "num_attention_heads": HEADS, "attention_window": 4, "pad_token_id": 1},
     ),
 }
 FAST = {"smoothgrad": {"samples": 3}, "integrated_gradients": {"steps": 64}, "rise": {"masks": 12}}
@@ -93,8 +94,9 @@ def test_words(family):
         return returned.logits[:, -1] if family == "Mamba" else returned.logits
 
     explainer, inputs = Explainer(model, output=read), {"input_ids": ids}
-    leaf = model.get_input_embeddings()(ids).detach().requires_grad_()
-    logits = read(model(inputs_embeds=leaf))
+    with replace_embeddings(model) as leaves:
+        logits = read(model(ids))
+    (leaf,) = leaves
     (gradient,) = torch.autograd.grad(logits[:, 1].sum(), leaf)
     found = explainer.explain(inputs, 1, method="input_x_gradient").scores
     expected = (gradient * leaf).sum(-1).detach()

@@ -2,9 +2,14 @@
 
 import pytest
 import torch
-from torch import Tensor, nn
 
-from tests.families.models import build_transformers, copy_eager, make_ids, make_pixels
+from tests.families.models import (
+    build_transformers,
+    copy_eager,
+    make_ids,
+    make_pixels,
+    replace_embeddings,
+)
 from tests.methods.gae_formula import weigh_maps
 from tests.methods.test_gae_cross_attention import normalize, propagate_decoder
 from whence import Explainer, WhenceError
@@ -38,23 +43,6 @@ T5 = {
 SIZES = {"Bart": BART, "T5": T5}
 
 
-def record_embeddings(model: nn.Module, ids: Tensor) -> list[Tensor]:
-    """Make each embedding of words a leaf, in the order of the calls; the list fills with them."""
-    leaves: list[Tensor] = []
-
-    def replace(_module, args, output):
-        if args[0].shape == ids.shape and output.shape[-1] == 16:
-            leaves.append(output.detach().requires_grad_())
-            return leaves[-1]
-        return None
-
-    words = model.get_input_embeddings().weight
-    for module in model.modules():
-        if isinstance(module, nn.Embedding) and module.weight is words:
-            module.register_forward_hook(replace)
-    return leaves
-
-
 @pytest.mark.parametrize("family", SIZES)
 def test_both_copies_of_the_input_count(family):
     """The decoder of a classifier gets the same ids, one place to the right."""
@@ -68,8 +56,8 @@ def test_both_copies_of_the_input_count(family):
     for sample, (length, target) in enumerate(((6, 0), (4, 2))):
         own = copy_eager(model)
         words = ids[sample : sample + 1, :length]
-        leaves = record_embeddings(own, words)
-        logit = own(input_ids=words, attention_mask=torch.ones_like(words)).logits[0, target]
+        with replace_embeddings(own) as leaves:
+            logit = own(input_ids=words, attention_mask=torch.ones_like(words)).logits[0, target]
         assert len(leaves) == 2
         of_encoder, of_decoder = (
             (x * g)[0].sum(-1).detach()

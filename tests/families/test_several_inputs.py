@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.families.formulas import sum_patches
-from tests.families.models import build_transformers, make_ids, make_pixels
+from tests.families.models import build_transformers, make_ids, make_pixels, replace_embeddings
 from whence import Explainer
 
 pytestmark = pytest.mark.xfail(strict=False, reason="the structure is not proven yet")
@@ -44,18 +44,6 @@ def check_words(found, logit, leaf):
     assert torch.allclose(found, expected, rtol=1e-5, atol=1e-7 * float(expected.abs().max()))
 
 
-def replace_words(model) -> list:
-    """Make the words' embeddings a leaf; the list gets it."""
-    leaves = []
-
-    def replace(_module, _args, output):
-        leaves.append(output.detach().requires_grad_())
-        return leaves[-1]
-
-    model.get_input_embeddings().register_forward_hook(replace)
-    return leaves
-
-
 def make_words(texts: int) -> torch.Tensor:
     ids = make_ids(texts, 6).clamp(max=36)
     ids[:, -1] = 39
@@ -79,16 +67,8 @@ def test_two_towers(family, texts):
     assert torch.allclose(by_text.logits, output.logits_per_text, rtol=1e-6)
     check_pixels(by_image.scores, output.logits_per_image[:, 1].sum(), leaf)
     assert by_image.grid == (2, 2)
-    embeddings = model.text_model.get_input_embeddings()
-    leaves = []
-
-    def replace(_module, _args, found):
-        leaves.append(found.detach().requires_grad_())
-        return leaves[-1]
-
-    hook = embeddings.register_forward_hook(replace)
-    logits = model(**inputs).logits_per_text
-    hook.remove()
+    with replace_embeddings(model.text_model) as leaves:
+        logits = model(**inputs).logits_per_text
     check_words(by_text.scores, logits[:, 1].sum(), leaves[0])
 
 
@@ -141,8 +121,8 @@ def test_llava_at_the_input():
     logits = model(input_ids=inputs["input_ids"], pixel_values=leaf).logits[:, -1]
     assert torch.allclose(pixels.logits, logits, rtol=1e-6)
     check_pixels(pixels.scores, logits[:, 1].sum(), leaf)
-    leaves = replace_words(model)
-    logit = model(**inputs).logits[:, -1, 1].sum()
+    with replace_embeddings(model) as leaves:
+        logit = model(**inputs).logits[:, -1, 1].sum()
     (gradient,) = torch.autograd.grad(logit, leaves[0])
     expected = (gradient * leaves[0]).sum(-1).detach()
     assert torch.allclose(words.scores, expected, rtol=1e-5, atol=1e-9)

@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 import torch
 
+from tests.families.formulas import sum_patches
 from tests.families.models import (
     build_transformers,
     check_scores,
@@ -13,7 +14,7 @@ from tests.families.models import (
     make_pixels,
 )
 from tests.families.vision import run_timm, run_transformers
-from whence import Explainer
+from whence import Explainer, WhenceError
 
 pytestmark = pytest.mark.xfail(strict=False, reason="the structure is not proven yet")
 
@@ -95,3 +96,45 @@ def test_hidden_states_from_the_middle(back):
     plains = [partial(run, one) for one in pixels.split(1)]
     inputs = {"pixel_values": pixels, "output_hidden_states": True}
     check_scores(explainer, inputs, plains, target=[1, 3])
+
+
+def test_parallel_attentions():
+    """Two attentions side by side read the same tokens: their maps are no two layers."""
+    model, pixels = build_timm("ParallelThingsBlock"), make_pixels(2, 3, 24, 24)
+    explainer, leaf = Explainer(model), pixels.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(model(leaf)[:, 1].sum(), leaf)
+    expected = [sum_patches(one) for one in (gradient * leaf).detach()]
+    found = explainer.explain(pixels, 1, method="input_x_gradient").scores
+    assert torch.allclose(found, torch.stack(expected), rtol=1e-6)
+    for method in ("rollout", "gae", "tiba", "whence"):
+        with pytest.raises(WhenceError, match="side by side"):
+            explainer.explain(pixels, 1, method=method)
+
+
+def test_beit_segmentation_reads_several_layers():
+    """A place of the map is read from what leaves three layers; the fourth leads nowhere."""
+    model = build_transformers(
+        "BeitForSemanticSegmentation",
+        "BeitConfig",
+        **{**VISION, "num_hidden_layers": 4, "image_size": 32},
+        out_indices=[1, 2, 3, 4],
+        pool_scales=[1, 2],
+        use_auxiliary_head=False,
+    )
+    eager, pixels = copy_eager(model), make_pixels(2, 3, 32, 32)
+
+    def run(one, target):
+        everywhere = dict.fromkeys(range(16), 1 / 16)
+        return run_transformers(
+            eager,
+            one,
+            lambda r: r.logits[0, target, 3, 5],
+            everywhere,
+            range(1, 17),
+            layers=3,
+        )
+
+    plains = [partial(run, one) for one in pixels.split(1)]
+    explainer = Explainer(model, output=lambda returned: returned.logits[:, :, 3, 5])
+    inputs = {"pixel_values": pixels}
+    check_scores(explainer, inputs, plains, [1, 3], methods=["whence", "input_x_gradient"])
