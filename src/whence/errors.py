@@ -29,6 +29,24 @@ class NoRuleError(WhenceError):
         )
 
 
+class LostGradientError(WhenceError):
+    """A call makes numbers of what depends on the input, but autograd knows nothing of it."""
+
+    @classmethod
+    def at_call(cls, name: str, where: str) -> LostGradientError:
+        """The error for a call that gradients do not pass.
+
+        Args:
+            name: The torch function.
+            where: The module it was called in.
+        """
+        return cls(
+            f"`{name}`, called in {where}, computes without gradients, so that the input cannot be "
+            f"followed through it. Explain the model in floating point, as it was before it was "
+            f"quantized, or one whose calls autograd knows."
+        )
+
+
 class UndeclaredEvidenceError(WhenceError):
     """A method reads evidence that it did not declare in `needs`."""
 

@@ -1,6 +1,7 @@
 """Private parts of torch, each on a tiny example: a failure names the part that torch changed."""
 
 import math
+import warnings
 from collections.abc import Callable
 
 import pytest
@@ -323,6 +324,21 @@ def check_dynamic_shape() -> None:
     graph = internals.trace_to_graph(lambda x: [x.nonzero(), x + 1], [torch.ones(2)])
     nodes = [node for node in graph.graph.nodes if node.op == "call_function"]
     same([internals.has_dynamic_shape(node) for node in nodes], [True, False])
+
+
+@relies("whence.tracing", "operators without a derivative, and linear maps of quantize_dynamic")
+def check_lost_gradient() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        module = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(2, 2)))[0]
+        x = leaf(1, 2) * 1
+        assert internals.has_lost_gradient(module(x), "linear_dynamic")
+    assert internals.is_dynamic_quantized_linear(module)
+    assert not internals.is_dynamic_quantized_linear(nn.Linear(2, 2))
+    assert not internals.has_lost_gradient(x * 2, "mul")
+    assert not internals.has_lost_gradient(x.detach(), "detach")
+    assert not internals.has_lost_gradient(torch.zeros_like(x), "zeros_like")
+    assert internals.has_lost_gradient(x.detach(), "my_kernel")
 
 
 @relies("whence.engine.compiled", "the names of operators in `torch.ops.aten`")

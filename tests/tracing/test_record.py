@@ -6,11 +6,12 @@ import types
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from tests.zoo import CASES, HandWrittenViT, build_model, make_images
 from whence import Explainer, WhenceError
 from whence.errors import TooLargeError
-from whence.tracing import find_logits, record, replicate, unwrap_model
+from whence.tracing import find_logits, record
 
 
 @pytest.fixture
@@ -21,6 +22,16 @@ def model() -> nn.Module:
 def explain(model: nn.Module, **options) -> Tensor:
     """Scores by a method that reads gradients and relevance."""
     return Explainer(model).explain(make_images(32, 32), method="tiba", **options).scores
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, inner: nn.Module, reentrant: bool) -> None:
+        super().__init__()
+        self.inner = inner
+        self.reentrant = reentrant
+
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(self.inner, x, use_reentrant=self.reentrant)
 
 
 # Surroundings ------------------------------------------------------------------------------------
@@ -111,6 +122,33 @@ def test_bfloat16_is_explained_with_a_warning(model):
     assert result.scores.isfinite().all()
 
 
+def test_gradient_checkpointing_of_transformers_is_switched_off():
+    case = CASES["Bert-sdpa"]
+    model, inputs = build_model(case), case.inputs()
+    expected = Explainer(model).explain(inputs, method="tiba").scores
+    model.gradient_checkpointing_enable()
+    model.enable_input_require_grads()
+    for training in (False, True):
+        model.train(training)
+        assert torch.equal(Explainer(model).explain(inputs, method="tiba").scores, expected)
+        assert model.is_gradient_checkpointing
+        assert model.training == training
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoints_that_a_model_always_makes_are_refused(model, reentrant):
+    blocks = model.blocks
+    model.blocks = nn.Sequential(Checkpointed(blocks[0], reentrant), *blocks[1:])
+    with pytest.raises(WhenceError, match="Switch gradient checkpointing off"):
+        explain(model)
+
+
+def test_hooks_on_saved_tensors_around_the_call(model):
+    expected = explain(model)
+    with torch.autograd.graph.save_on_cpu():
+        assert torch.equal(explain(model), expected)
+
+
 def test_gradient_checkpointing_is_switched_off():
     case = CASES["timm-vit-fused"]
     model = build_model(case)
@@ -119,105 +157,6 @@ def test_gradient_checkpointing_is_switched_off():
     found = Explainer(model).explain(case.inputs(), method="tiba").scores
     assert torch.equal(found, expected)
     assert model.grad_checkpointing
-
-
-# The stand-in ------------------------------------------------------------------------------------
-
-
-class Remembers(HandWrittenViT):
-    """Keeps modules, caches and bound methods where a module tree does not show them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norms = [nn.BatchNorm1d(32)]
-        self.seen: list[Tensor] = []
-        self.cache: dict[str, Tensor] = {}
-        self.register_buffer("count", torch.zeros(()))
-        self.hidden = self.remember
-        self.partial = functools.partial(self.remember)
-
-    def remember(self, x: Tensor) -> Tensor:
-        self.seen.append(x)
-        self.cache["last"] = x
-        self.count += 1
-        return self.norms[0](x.flatten(0, 1)).view_as(x)
-
-    def forward(self, image: Tensor) -> Tensor:
-        pixels = self.partial(self.hidden(image.flatten(2).unfold(2, 32, 32).flatten(1, 2)))
-        return super().forward(image) + pixels.mean((1, 2))[:, None]
-
-
-def test_nothing_that_a_model_holds_is_touched():
-    model = Remembers().train()
-    explain(model)
-    norm = model.norms[0]
-    assert norm.num_batches_tracked == 0
-    assert norm.training
-    assert (model.seen, model.cache, model.count) == ([], {}, 0)
-
-
-def test_a_forward_set_on_the_instance_runs_on_the_stand_in(model):
-    expected = explain(model)
-    block = model.blocks[0]
-    modes = []
-
-    def forward(self, x: Tensor) -> Tensor:
-        modes.append((self.training, self is block))
-        return HandWrittenBlock_forward(self, x)
-
-    HandWrittenBlock_forward = type(block).forward
-    block.forward = types.MethodType(forward, block)
-    model.train()
-    assert torch.equal(explain(model), expected)
-    assert modes == [(False, False)]
-
-
-def test_the_users_hooks_run(model):
-    model.blocks[0].register_forward_hook(lambda _m, _a, output: output * 2)
-    model.blocks[1].register_full_backward_hook(lambda *_: None)
-    result = Explainer(model).explain(make_images(32, 32))
-    with torch.no_grad():
-        assert torch.allclose(result.logits, model(make_images(32, 32)), atol=1e-5)
-
-
-def test_buffers_written_in_place_stay():
-    class Counts(HandWrittenViT):
-        def __init__(self) -> None:
-            super().__init__()
-            self.register_buffer("steps", torch.zeros(3))
-
-        def forward(self, image: Tensor) -> Tensor:
-            self.steps.add_(1)
-            self.steps[0] = 7
-            return super().forward(image)
-
-    model = Counts()
-    explain(model)
-    assert torch.equal(model.steps, torch.zeros(3))
-
-
-def test_a_stand_in_shares_parameters_and_nothing_else():
-    model = Remembers().train()
-    copy = replicate(model)
-    parameters = zip(model.parameters(), copy.parameters(), strict=True)
-    assert all(a is b for a, b in parameters)
-    assert not any(module.training for module in copy.modules())
-    modules = zip(model.modules(), copy.modules(), strict=True)
-    assert all(type(a) is type(b) and a is not b for a, b in modules)
-    assert copy.norms[0] is not model.norms[0]
-    assert copy.hidden.__self__ is copy
-    assert copy.count is not model.count
-
-
-def test_torchscript_modules_are_refused(model):
-    scripted = torch.jit.script(nn.Linear(5, 5))
-    with pytest.raises(WhenceError, match="TorchScript module, which hides its calls"):
-        explain(nn.Sequential(model, scripted))
-
-
-def test_models_are_unwrapped(model):
-    assert unwrap_model(nn.DataParallel(torch.compile(model))) is model
-    assert unwrap_model(model) is model
 
 
 # Logits ------------------------------------------------------------------------------------------
@@ -253,3 +192,37 @@ def test_a_forward_pass_that_keeps_too_much_is_given_up(model):
     record(model, (make_images(32, 32),), {}, 0, max_bytes=trace.kept_bytes)
     with pytest.raises(TooLargeError):
         record(model, (make_images(32, 32),), {}, 0, max_bytes=trace.kept_bytes - 1)
+
+
+# Weights that are not there ----------------------------------------------------------------------
+
+
+def test_weights_on_meta_are_refused(model):
+    with pytest.raises(WhenceError, match="are on the meta device: offloaded, or never loaded"):
+        explain(model.to("meta"))
+
+
+def test_one_weight_on_meta_is_named(model):
+    model.blocks[0].to("meta")
+    with pytest.raises(WhenceError, match=r"\('blocks\.0\..*' is one\) are on the meta device"):
+        explain(model)
+
+
+def test_weights_that_a_hook_loads_when_they_are_needed(model):
+    """As accelerate does it: a forward set on the instance that fills the module's parameters."""
+    expected = explain(model)
+    block = model.blocks[0]
+    weights = {name: value.detach().clone() for name, value in block.named_parameters()}
+    plain = block.forward
+
+    def forward(module: nn.Module, *args: Tensor) -> Tensor:
+        for name, value in weights.items():
+            owner, _, key = name.rpartition(".")
+            module.get_submodule(owner)._parameters[key] = nn.Parameter(value)
+        return module._old_forward(*args)
+
+    block._old_forward = plain
+    block.forward = functools.update_wrapper(functools.partial(forward, block), plain)
+    block.to("meta")
+    assert torch.equal(explain(model), expected)
+    assert all(parameter.is_meta for parameter in block.parameters())

@@ -131,6 +131,18 @@ def run_node(node: Node, gradients: Sequence[Tensor | None]) -> Sequence[Tensor 
     return [None if source is None else next(needed) for source, _ in node.next_functions]
 
 
+def has_lost_gradient(output: object, call: str) -> bool:
+    """Tell whether autograd does not know that a call made an output of its arguments.
+
+    That is meant by `detach`, and by calls that read no numbers, such as ``zeros_like``.
+    """
+    if not isinstance(output, Tensor) or not (output.is_floating_point() or output.is_quantized):
+        return False
+    if output.grad_fn is not None:
+        return "NotImplemented" in output.grad_fn.name()
+    return not (call.startswith(("new_", "detach", "floor_div")) or call.endswith("_like"))
+
+
 # Operators ---------------------------------------------------------------------------------------
 
 
@@ -234,6 +246,12 @@ def uncompiled_module(module: nn.Module) -> nn.Module | None:
     """Return the module that ``torch.compile`` was given, or None for any other module."""
     inner = getattr(module, "_orig_mod", None)
     return inner if isinstance(inner, nn.Module) else None
+
+
+def is_dynamic_quantized_linear(module: nn.Module) -> bool:
+    """Tell whether a module is a linear map that ``quantize_dynamic`` made."""
+    package = type(module).__module__
+    return package.startswith("torch.") and ".quantized.dynamic." in package
 
 
 # Graphs of operators -----------------------------------------------------------------------------

@@ -13,7 +13,15 @@ from whence._util.progress import bar
 from whence.errors import WhenceError
 from whence.inputs.arguments import ModelArguments
 from whence.rules import RuleSet
-from whence.tracing import Edit, Intervention, Trace, find_logits, record, replicate
+from whence.tracing import (
+    Edit,
+    Intervention,
+    Trace,
+    copy_arguments,
+    find_logits,
+    record,
+    replicate,
+)
 from whence.tracing.calls import name_of
 from whence.tracing.recorder import is_lookup
 
@@ -109,7 +117,7 @@ class Forwards:
     def _run(self, inputs: Tensor, samples: Tensor) -> Tensor:
         if self._stand_in is None:
             self._stand_in = replicate(self._model)
-        arguments = self._arguments.select_rows(samples)
+        arguments = self._arguments.select_rows(samples).copy_with(copy_arguments)
         if arguments.main.is_floating_point():
             arguments = arguments.replace_main(inputs)
             return self._get_logits(self._stand_in(*arguments.args, **arguments.kwargs))

@@ -80,6 +80,13 @@ class ModelArguments:
         others = iter(tensors)
         return self._map(lambda value: next(others) if isinstance(value, Tensor) else value)
 
+    def copy_with(
+        self, copy: Callable[[tuple[Any, ...], Mapping[str, Any]], tuple[list[Any], dict[str, Any]]]
+    ) -> ModelArguments:
+        """The arguments as a function copies them."""
+        args, kwargs = copy(self.args, self.kwargs)
+        return ModelArguments(tuple(args), kwargs, self.main_at)
+
     def _map(self, change: Callable[[object], object]) -> ModelArguments:
         args = tuple(map(change, self.args))
         kwargs = {name: change(value) for name, value in self.kwargs.items()}
@@ -94,7 +101,8 @@ class ModelArguments:
         return ModelArguments(self.args, {**self.kwargs, self.main_at: value}, self.main_at)
 
     def _check(self, model: nn.Module) -> None:
-        devices = {p.device for p in list_tensors(model) if isinstance(p, nn.Parameter)}
+        parameters = (p for p in list_tensors(model) if isinstance(p, nn.Parameter))
+        devices = {p.device for p in parameters if not p.is_meta}
         for tensor in self.tensors:
             if len(devices) == 1 and tensor.device not in devices:
                 device = devices.pop()

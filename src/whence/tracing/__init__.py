@@ -1,9 +1,10 @@
 """One forward pass of an unmodified model, recorded so that it can be read backward."""
 
 from whence.tracing.calls import register_operation
+from whence.tracing.intervention import Edit, Intervention
 from whence.tracing.ops.attention import AttentionSite
-from whence.tracing.record import find_logits, record, replicate, unwrap_model
-from whence.tracing.recording import Edit, Intervention
+from whence.tracing.record import find_logits, record
+from whence.tracing.stand_in import copy_arguments, replicate, unwrap_model
 from whence.tracing.trace import Trace
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "Edit",
     "Intervention",
     "Trace",
+    "copy_arguments",
     "find_logits",
     "record",
     "register_operation",

@@ -196,6 +196,11 @@ def _require_tensor(called: Callable[..., Any], output: Any) -> Tensor:
     )
 
 
+def fits_kind(kind: str, inputs: list[Tensor]) -> bool:
+    """Whether as many tensors depend on the input as an operation of this kind takes."""
+    return len(inputs) == 1 if kind in ("pass", "sum") else bool(inputs)
+
+
 # Composite calls ---------------------------------------------------------------------------------
 
 

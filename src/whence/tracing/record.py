@@ -1,129 +1,27 @@
-"""Record a forward pass of an unmodified model.
-
-A stand-in is run that shares the model's parameters and nothing else. So the model itself is never
-touched: not its mode, not its hooks, not its buffers. Nothing needs to be put back when something
-fails, and threads do not meet.
-"""
+"""Record a forward pass of an unmodified model, by running a stand-in of it."""
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import math
-import types
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from whence._util.torch_internals import BACKWARD_HOOKS, COMPILED_CALL, uncompiled_module
-from whence.errors import WhenceError
+from whence.errors import TooLargeError, WhenceError
 from whence.tracing.calls import find_module_kind
+from whence.tracing.intervention import Intervention
+from whence.tracing.modules import is_linear_like, record_linear_module, record_module
 from whence.tracing.ops.attention import find_head_order
 from whence.tracing.ops.base import Guard
-from whence.tracing.recorder import Recorder, record_module
-from whence.tracing.recording import Intervention
+from whence.tracing.recorder import Recorder
+from whence.tracing.recording import CHECKPOINT
+from whence.tracing.stand_in import copy_arguments, replicate, unwrap_model
 from whence.tracing.trace import Trace
-
-_REGISTRIES = (dict, OrderedDict)
-_ATOMIC = (bool, int, float, str, type(None))
-# Attributes by which a forward pass differs in training, or is compiled.
-_SWITCHED_OFF = {
-    "training": False,
-    "grad_checkpointing": False,
-    "gradient_checkpointing": False,
-    COMPILED_CALL: None,
-}
-
-
-def replicate(model: nn.Module) -> nn.Module:
-    """Copy the tree of modules, in evaluation mode, with the model's own parameters.
-
-    Raises:
-        WhenceError: Part of the model is TorchScript, whose calls cannot be seen.
-    """
-    return _ModuleCopier().copy_module(unwrap_model(model))
-
-
-class _ModuleCopier:
-    """Copies modules and what they hold, each once."""
-
-    def __init__(self) -> None:
-        self._copies: dict[int, Any] = {}
-        self._originals: list[Any] = []  # kept, so that no id is used twice
-        self._by_type: dict[type, Callable[[Any], Any]] = {
-            dict: lambda d: {k: self.copy_value(v) for k, v in d.items()},
-            OrderedDict: lambda d: OrderedDict((k, self.copy_value(v)) for k, v in d.items()),
-            list: lambda items: [self.copy_value(v) for v in items],
-            tuple: lambda items: tuple(self.copy_value(v) for v in items),
-            set: set.copy,
-            Tensor: lambda t: t.detach().clone(),
-            types.MethodType: self._copy_method,
-            functools.partial: self._copy_partial,
-        }
-
-    def copy_value(self, value: Any) -> Any:
-        """A copy of what a module can change or run; anything else, parameters too, as it is."""
-        copier = self._by_type.get(type(value))
-        if copier is not None:
-            return self._copy_once(value, copier)
-        return self.copy_module(unwrap_model(value)) if isinstance(value, nn.Module) else value
-
-    def _copy_once(self, value: Any, copier: Callable[[Any], Any]) -> Any:
-        if id(value) not in self._copies:
-            self._originals.append(value)
-            self._copies[id(value)] = copier(value)
-        return self._copies[id(value)]
-
-    def copy_module(self, module: nn.Module) -> nn.Module:
-        """The copy of a module."""
-        if id(module) in self._copies:
-            known: nn.Module = self._copies[id(module)]
-            return known
-        if isinstance(module, torch.jit.ScriptModule):
-            raise WhenceError(
-                f"{type(module).__name__} is a TorchScript module, which hides its calls; give "
-                f"whence the Python model it was made from."
-            )
-        copy = object.__new__(type(module))
-        self._copies[id(module)] = copy
-        self._originals.append(module)
-        attributes = module.__dict__.copy()
-        for name, held in module.__dict__.items():
-            kind = type(held)
-            if kind in _REGISTRIES and not held:  # nearly all are empty: no hooks, no buffers
-                attributes[name] = kind()
-            elif kind not in _ATOMIC:
-                attributes[name] = self.copy_value(held)
-        for name in _SWITCHED_OFF.keys() & attributes.keys():
-            attributes[name] = _SWITCHED_OFF[name]
-        attributes.update((name, OrderedDict()) for name in BACKWARD_HOOKS)
-        copy.__dict__.update(attributes)
-        return copy
-
-    def _copy_method(self, method: types.MethodType) -> Any:
-        owner = self._copies.get(id(method.__self__))
-        return method if owner is None else types.MethodType(method.__func__, owner)
-
-    def _copy_partial(self, partial: functools.partial[Any]) -> Any:
-        args, kwargs = self.copy_value(partial.args), self.copy_value(partial.keywords)
-        return functools.partial(self.copy_value(partial.func), *args, **kwargs)
-
-
-def unwrap_model(model: nn.Module) -> nn.Module:
-    """The model inside ``torch.compile``, ``DataParallel`` and the like."""
-    while True:
-        inner = uncompiled_module(model)
-        if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-            inner = model.module
-        if not isinstance(inner, nn.Module):
-            return model
-        model = inner
-
-
-# Recording ---------------------------------------------------------------------------------------
 
 
 def record(
@@ -195,20 +93,22 @@ def _record(
         stand_in = replicate(model)
         modules = {module: name for name, module in stand_in.named_modules()}
         names = {id(module): name for module, name in modules.items()}
-        given: list[Any] = [_leave_inference_mode(value) for value in args]
-        named = {name: _leave_inference_mode(value) for name, value in kwargs.items()}
+        given, named = copy_arguments(args, kwargs)
         holder: Any = given if isinstance(main, int) else named
         batch, pixels = holder[main].shape[0], holder[main].is_floating_point()
         trace = Trace(batch, guard, intervention or Intervention(), names, *bounds)
         ids = {} if pixels else {main: holder[main]}
         recorder = Recorder(trace, ids, ignore_no_grad)
         whole = [(m, kind) for m in modules if (kind := find_module_kind(m)) is not None]
+        linear = [module for module in modules if is_linear_like(module)]
         for module, kind in whole:
             module.__dict__["forward"] = record_module(trace, kind, module, modules[module])
+        for module in linear:
+            module.__dict__["forward"] = record_linear_module(trace, module, modules[module])
         if pixels:
             holder[main] = trace.follow(holder[main], main)
         try:
-            with recorder:
+            with recorder, _explain_failures(stand_in):
                 returned = stand_in(*given, **named)
                 logits = output(returned) if output is not None else find_logits(returned)
             _check_logits(logits, batch, guard)
@@ -232,8 +132,8 @@ def _record(
             return trace
         finally:
             trace.stop_recording()
-            for module, _ in whole:
-                del module.__dict__["forward"]
+            for module in (*(module for module, _ in whole), *linear):
+                module.__dict__.pop("forward", None)
 
 
 _NO_ATTENTION = (
@@ -244,10 +144,28 @@ _NO_ATTENTION = (
 )
 
 
-def _leave_inference_mode(value: Any) -> Any:
-    """An input that autograd can work with."""
-    inferred = isinstance(value, Tensor) and value.is_inference()
-    return value.clone() if inferred else value
+@contextmanager
+def _explain_failures(model: nn.Module) -> Iterator[None]:
+    """Say so where a run fails because weights are not there, or because calls are hidden."""
+    no_checkpoints = torch.autograd.graph.disable_saved_tensors_hooks(CHECKPOINT)
+    try:
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(RuntimeError):  # the user's own hooks surround the call
+                stack.enter_context(no_checkpoints)
+            yield
+    except Exception as error:
+        if CHECKPOINT in str(error):
+            raise WhenceError(CHECKPOINT) from error
+        absent = next((name for name, p in model.named_parameters() if p.is_meta), None)
+        if absent is None or isinstance(error, WhenceError | TooLargeError):
+            raise
+        raise WhenceError(_ABSENT.format(f" ('{absent}' is one)")) from error
+
+
+_ABSENT = (
+    "Weights of the model{} are on the meta device: offloaded, or never loaded. Load the model "
+    "with all of its weights in memory."
+)
 
 
 def find_logits(returned: Any) -> Tensor:
@@ -270,6 +188,8 @@ def find_logits(returned: Any) -> Tensor:
 def _check_logits(logits: Any, batch: int, guard: Guard) -> None:
     if not isinstance(logits, Tensor):
         raise WhenceError(f"output(...) must return the logits, not {type(logits).__name__}.")
+    if logits.is_meta:
+        raise WhenceError(_ABSENT.format(""))
     if logits.dim() != 2 or logits.shape[0] != batch:
         raise WhenceError(
             f"Logits of shape (batch, classes) are needed, but the model gave "

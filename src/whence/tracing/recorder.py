@@ -7,15 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from whence._util.torch_internals import (
-    SET_GRAD_ENABLED,
-    AttributeGetter,
-    without_torch_function,
-)
+from whence._util.torch_internals import SET_GRAD_ENABLED, AttributeGetter
 from whence.tracing import calls
 from whence.tracing.calls import TorchCall, name_of
 from whence.tracing.ops.attention import is_made_of_patches
@@ -73,8 +69,15 @@ class Recorder(TorchFunctionMode):
             return _LOOKS[name](recording.guard.look_at(args[0]))
         if name == SET_GRAD_ENABLED and self._ignore_no_grad:
             return None
-        args, kwargs = _detach_all(args), {k: _detach(v) for k, v in (kwargs or {}).items()}
         in_place = name == "__setitem__" or (name[-1] == "_" and name[-2:] != "__")
+        if name == "requires_grad_":
+            return args[0]  # what is traced is whence's own affair
+        if not torch.is_grad_enabled():
+            # The model means it as a constant, or this is inside of an autograd function.
+            if in_place or (kwargs or {}).get("inplace"):
+                recording.preserve(args[0])
+            return func(*args, **(kwargs or {}))
+        args, kwargs = _detach_all(args), {k: _detach(v) for k, v in (kwargs or {}).items()}
         constants = recording.intervention.follow_constants
         constant = not any(map(is_traced, flatten_lists((*args, *kwargs.values()))))
         if constant and not (constants and name == "multi_head_attention_forward"):
@@ -96,23 +99,6 @@ class Recorder(TorchFunctionMode):
             kwargs["inplace"] = False
             return recording.overwrite(args[0], record_call(recording, call))
         return record_call(recording, call)
-
-
-def record_module(
-    recording: Recording, kind: str, module: nn.Module, path: str
-) -> Callable[..., Any]:
-    """A forward that runs a module as one operation of the given kind."""
-    forward, mixed_dims = module.forward, calls.find_mixed_dims(module)
-
-    def record_forward(*args: Any, **kwargs: Any) -> Any:
-        with without_torch_function():
-            function, inputs = TorchCall("", forward, args, kwargs).as_function()
-            if _fits(kind, inputs):
-                at = {"name": type(module).__name__, "where": f"module '{path}'"}
-                return recording.apply(Function(kind, function, mixed_dims, **at), *inputs)
-        return forward(*args, **kwargs)
-
-    return record_forward
 
 
 def is_lookup(
@@ -194,15 +180,10 @@ def _record_routing(recording: Recording, call: TorchCall) -> Any:
 
 def _record_function(recording: Recording, call: TorchCall, kind: str) -> Any:
     function, inputs = call.as_function()
-    if not _fits(kind, inputs):
+    if not calls.fits_kind(kind, inputs):
         return recording.refuse(call.run(), call.name)
     at = {"name": call.name, "where": recording.where(kind)}
     return recording.apply(Function(kind, function, _count_mixed_dims(call), **at), *inputs)
-
-
-def _fits(kind: str, inputs: list[Tensor]) -> bool:
-    """Whether as many tensors depend on the input as an operation of this kind takes."""
-    return len(inputs) == 1 if kind in ("pass", "sum") else bool(inputs)
 
 
 def _count_mixed_dims(call: TorchCall) -> int | None:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -19,9 +18,10 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from typing_extensions import override
 
-from whence._util.torch_internals import view_base
-from whence.errors import NoRuleError, TooLargeError, WhenceError
+from whence._util.torch_internals import has_lost_gradient, node_metadata, view_base
+from whence.errors import LostGradientError, NoRuleError, TooLargeError, WhenceError
 from whence.tracing.backward import REFUSED
+from whence.tracing.intervention import Intervention
 from whence.tracing.ops.attention import (
     SOFTMAX,
     AttentionSite,
@@ -34,6 +34,13 @@ from whence.tracing.ops.products import MatMul
 
 # Kinds that every rule set has: no need to note where they were called.
 _COMMON_KINDS = frozenset(("linear", "matmul", "add", "sum", "pass"))
+
+
+CHECKPOINT = (
+    "Part of the model runs inside of torch.utils.checkpoint, which hides its calls. Switch "
+    "gradient checkpointing off in the model that you explain."
+)
+"""The message for calls that are hidden by gradient checkpointing."""
 
 
 class TraceEntry(NamedTuple):
@@ -57,33 +64,6 @@ class InputPlace(NamedTuple):
     name: str | int
     leaf: Tensor
     rows: Tensor | None = None
-
-
-class Edit(NamedTuple):
-    """A change of one operation's inputs, or of its output, while a model runs."""
-
-    inputs: Callable[..., tuple[Tensor, ...]] | None = None
-    output: Callable[[Tensor], Tensor] | None = None
-
-
-@dataclass(frozen=True)
-class Intervention:
-    """How a run of the model differs from the model's own forward pass.
-
-    Attributes:
-        inputs: Pixels or embeddings to be used in place of the model's own.
-        edits: Changes of single operations, by their index.
-        rules: How values pass operations when others call autograd on this run.
-        forward_only: Whether nothing will be read backward, so that nothing need be kept.
-        follow_constants: Whether projections of what does not depend on the input are recorded too,
-            so that the self-attention of such a sequence can be read. Relevance then differs.
-    """
-
-    inputs: Tensor | None = None
-    edits: Mapping[int, Edit] = field(default_factory=dict)
-    rules: BackwardRules | None = None
-    forward_only: bool = False
-    follow_constants: bool = False
 
 
 class RecordedNode(torch.autograd.Function):
@@ -256,13 +236,25 @@ class Recording:
         self.sites.append(AttentionSite(weights, attention, self.where(), output=output))
 
     def refuse(self, result: Any, name: str) -> Any:
-        """Let gradients pass the outputs of an unknown call, but not relevance."""
+        """Let gradients pass the outputs of an unknown call, but not relevance.
+
+        Raises:
+            LostGradientError: Gradients do not pass it either.
+        """
         where = self.where()
         for output in flatten_lists((result,)):
+            if has_lost_gradient(output, name):
+                raise LostGradientError.at_call(name, where)
             if is_traced(output) and output.grad_fn is not None:
                 self._routing.add(output.grad_fn)
                 self._refuse_relevance(output.grad_fn, name, where)
         return result
+
+    def passes_relevance(self, node: Node) -> bool:
+        """Whether a node is known, so that relevance can pass it."""
+        return hasattr(node, "operation") or (
+            node in self._routing and REFUSED not in node_metadata(node)
+        )
 
     def mark_routing(self, result: Any, before: Iterable[Node | None]) -> Any:
         """Know the nodes between a call's inputs and its outputs as routing."""
@@ -301,7 +293,8 @@ class Recording:
         TorchScript say, refuse relevance: it must not pass them in silence.
 
         Raises:
-            WhenceError: An attention map was lost between its softmax and the values.
+            WhenceError: An attention map was lost between its softmax and the values, or calls
+                were hidden by gradient checkpointing.
         """
         seen: set[Node | None] = {None}
         waiting = [logits.grad_fn]
@@ -313,6 +306,8 @@ class Recording:
             known = node in self._routing or hasattr(node, "operation") or not node.next_functions
             if not known:
                 name = node.name().rstrip("0123456789").removesuffix("Backward")
+                if name == "CheckpointFunction":
+                    raise WhenceError(CHECKPOINT)
                 self._refuse_relevance(node, name, "a part of the model that hides its calls")
             waiting.extend(upstream for upstream, _ in node.next_functions)
         for softmax, output in self._pending_softmaxes.items():

@@ -13,10 +13,11 @@ from torch.autograd.graph import GradientEdge, Node
 
 from whence.errors import WhenceError
 from whence.tracing.backward import propagate_backward
+from whence.tracing.intervention import Intervention
 from whence.tracing.ops.attention import AttentionSite, ChunkedAttention, select_heads
 from whence.tracing.ops.base import BackwardRules
 from whence.tracing.ops.products import MatMul
-from whence.tracing.recording import Intervention, Recording, edge_of
+from whence.tracing.recording import Recording, edge_of
 
 if TYPE_CHECKING:
     from whence.tracing.graph import SiteSequences

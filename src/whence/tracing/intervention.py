@@ -1,0 +1,38 @@
+"""Intervention: how a run of the model differs from the model's own forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from torch import Tensor
+
+from whence.tracing.ops.base import BackwardRules
+
+
+class Edit(NamedTuple):
+    """A change of one operation's inputs, or of its output, while a model runs."""
+
+    inputs: Callable[..., tuple[Tensor, ...]] | None = None
+    output: Callable[[Tensor], Tensor] | None = None
+
+
+@dataclass(frozen=True)
+class Intervention:
+    """How a run of the model differs from the model's own forward pass.
+
+    Attributes:
+        inputs: Pixels or embeddings to be used in place of the model's own.
+        edits: Changes of single operations, by their index.
+        rules: How values pass operations when others call autograd on this run.
+        forward_only: Whether nothing will be read backward, so that nothing need be kept.
+        follow_constants: Whether projections of what does not depend on the input are recorded too,
+            so that the self-attention of such a sequence can be read. Relevance then differs.
+    """
+
+    inputs: Tensor | None = None
+    edits: Mapping[int, Edit] = field(default_factory=dict)
+    rules: BackwardRules | None = None
+    forward_only: bool = False
+    follow_constants: bool = False

@@ -1,0 +1,139 @@
+"""Modules that are recorded as one operation.
+
+These are activations and norms that a model computes in many calls, and linear maps that hide their
+calls: quantized ones, and those inside of an autograd function. A module with ``in_features`` and
+``out_features`` whose calls cannot be seen is run once more on unit vectors, which gives its
+weight. It is recorded as a linear map if its values prove it to be one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from whence._util.torch_internals import is_dynamic_quantized_linear, without_torch_function
+from whence.errors import LostGradientError
+from whence.tracing.calls import TorchCall, find_mixed_dims, fits_kind
+from whence.tracing.ops.base import Function, is_traced
+from whence.tracing.ops.products import Linear
+from whence.tracing.recording import Recording
+
+# How far, relative to its norm, the output of a linear map may be from what its weight gives:
+# quantized ones round their inputs.
+_TOLERANCE = 0.02
+
+
+def record_module(
+    recording: Recording, kind: str, module: nn.Module, path: str
+) -> Callable[..., Any]:
+    """A forward that runs a module as one operation of the given kind."""
+    forward, mixed_dims = module.forward, find_mixed_dims(module)
+
+    def record_forward(*args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return forward(*args, **kwargs)
+        with without_torch_function():
+            function, inputs = TorchCall("", forward, args, kwargs).as_function()
+            if fits_kind(kind, inputs):
+                at = {"name": type(module).__name__, "where": f"module '{path}'"}
+                return recording.apply(Function(kind, function, mixed_dims, **at), *inputs)
+        return forward(*args, **kwargs)
+
+    return record_forward
+
+
+class HiddenLinear(Linear):
+    """A linear map that a module computes in a way of its own.
+
+    Its output in the forward pass is the module's; rules see that of weight and bias, which can
+    differ by what the module rounds.
+    """
+
+    def __init__(
+        self, run: Callable[[Tensor], Tensor], weight: Tensor, bias: Tensor, name: str, where: str
+    ) -> None:
+        super().__init__(weight, bias, name, where)
+        self._run = run
+
+    @override
+    def forward(self, *inputs: Tensor) -> Tensor:
+        super().forward(*inputs)
+        return self._run(inputs[0].detach())
+
+
+def is_linear_like(module: nn.Module) -> bool:
+    """Whether a module says it is a linear map, but does not run torch's own ``nn.Linear``."""
+    sizes = getattr(module, "in_features", None), getattr(module, "out_features", None)
+    if not all(isinstance(size, int) for size in sizes):
+        return False
+    return type(module).forward is not nn.Linear.forward or "forward" in vars(module)
+
+
+def record_linear_module(recording: Recording, module: nn.Module, path: str) -> Callable[..., Any]:
+    """A forward that records a module as a linear map if it is one and hides its calls."""
+    forward = module.forward
+
+    def run(x: Tensor) -> Tensor:
+        with torch.no_grad(), without_torch_function():
+            result: Tensor = forward(x)
+            return result
+
+    def record_forward(*args: Any, **kwargs: Any) -> Any:
+        x = args[0] if len(args) == 1 and not kwargs else None
+        if not (torch.is_grad_enabled() and is_traced(x)):
+            return forward(*args, **kwargs)
+        result = refusal = None
+        try:
+            result = forward(x)
+            if not isinstance(result, Tensor) or _has_seen(recording, result, x):
+                return result
+        except LostGradientError as error:
+            refusal = error
+        with without_torch_function():
+            found = _find_weight(recording, module, run, x.detach())
+            if found is not None:
+                name, where = type(module).__name__, f"module '{path}'"
+                return recording.apply(HiddenLinear(run, *found, name, where), x)
+        if refusal is not None:
+            raise refusal
+        return result
+
+    return record_forward
+
+
+def _has_seen(recording: Recording, output: Tensor, x: Tensor) -> bool:
+    """Whether all calls that made an output of x were seen."""
+    waiting, seen = [output.grad_fn], {x.grad_fn}
+    while waiting:
+        node = waiting.pop()
+        if node is None or not (node in seen or recording.passes_relevance(node)):
+            return False
+        if node not in seen and not hasattr(node, "operation"):
+            seen.add(node)
+            waiting.extend(upstream for upstream, _ in node.next_functions if upstream is not None)
+    return True
+
+
+def _find_weight(
+    recording: Recording, module: nn.Module, run: Callable[[Tensor], Tensor], x: Tensor
+) -> tuple[Tensor, Tensor] | None:
+    """Weight and bias of a linear map, or None if it is not proven to be one."""
+    if not x.is_floating_point():
+        return None
+    bias = run(x.new_zeros(1, x.shape[-1]))[0]
+    units = torch.eye(x.shape[-1], dtype=x.dtype, device=x.device)
+    weight = (run(units) - bias).mT
+    if is_dynamic_quantized_linear(module):
+        return weight, bias
+    for point in (x, x * -2):
+        output, expected = run(point), nn.functional.linear(point, weight, bias)
+        if output.shape != expected.shape or output.dtype != expected.dtype:
+            return None
+        close = (output - expected).norm() <= _TOLERANCE * (expected - bias).norm()
+        if not recording.guard.look_at(close):
+            return None
+    return weight, bias

@@ -1,0 +1,205 @@
+"""The stand-in that is run: the model, and the arguments of the call, are left as they were."""
+
+import contextlib
+import copy
+import functools
+import threading
+import types
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.zoo import HandWrittenViT, make_images
+from whence import Explainer, WhenceError
+from whence.tracing import copy_arguments, replicate, unwrap_model
+
+
+@pytest.fixture
+def model() -> nn.Module:
+    return HandWrittenViT().eval()
+
+
+def explain(model: nn.Module, **options) -> Tensor:
+    """Scores by a method that reads gradients and relevance."""
+    return Explainer(model).explain(make_images(32, 32), method="tiba", **options).scores
+
+
+class Remembers(HandWrittenViT):
+    """Keeps modules, caches and bound methods where a module tree does not show them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = [nn.BatchNorm1d(32)]
+        self.seen: list[Tensor] = []
+        self.cache: dict[str, Tensor] = {}
+        self.register_buffer("count", torch.zeros(()))
+        self.hidden = self.remember
+        self.partial = functools.partial(self.remember)
+
+    def remember(self, x: Tensor) -> Tensor:
+        self.seen.append(x)
+        self.cache["last"] = x
+        self.count += 1
+        return self.norms[0](x.flatten(0, 1)).view_as(x)
+
+    def forward(self, image: Tensor) -> Tensor:
+        pixels = self.partial(self.hidden(image.flatten(2).unfold(2, 32, 32).flatten(1, 2)))
+        return super().forward(image) + pixels.mean((1, 2))[:, None]
+
+
+def test_nothing_that_a_model_holds_is_touched():
+    model = Remembers().train()
+    explain(model)
+    norm = model.norms[0]
+    assert norm.num_batches_tracked == 0
+    assert norm.training
+    assert (model.seen, model.cache, model.count) == ([], {}, 0)
+
+
+def test_a_forward_set_on_the_instance_runs_on_the_stand_in(model):
+    expected = explain(model)
+    block = model.blocks[0]
+    modes = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        modes.append((self.training, self is block))
+        return HandWrittenBlock_forward(self, x)
+
+    HandWrittenBlock_forward = type(block).forward
+    block.forward = types.MethodType(forward, block)
+    model.train()
+    assert torch.equal(explain(model), expected)
+    assert modes == [(False, False)]
+
+
+def test_the_users_hooks_run(model):
+    model.blocks[0].register_forward_hook(lambda _m, _a, output: output * 2)
+    model.blocks[1].register_full_backward_hook(lambda *_: None)
+    result = Explainer(model).explain(make_images(32, 32))
+    with torch.no_grad():
+        assert torch.allclose(result.logits, model(make_images(32, 32)), atol=1e-5)
+
+
+def test_buffers_written_in_place_stay():
+    class Counts(HandWrittenViT):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("steps", torch.zeros(3))
+
+        def forward(self, image: Tensor) -> Tensor:
+            self.steps.add_(1)
+            self.steps[0] = 7
+            return super().forward(image)
+
+    model = Counts()
+    explain(model)
+    assert torch.equal(model.steps, torch.zeros(3))
+
+
+def test_a_stand_in_shares_parameters_and_nothing_else():
+    model = Remembers().train()
+    copy = replicate(model)
+    parameters = zip(model.parameters(), copy.parameters(), strict=True)
+    assert all(a is b for a, b in parameters)
+    assert not any(module.training for module in copy.modules())
+    modules = zip(model.modules(), copy.modules(), strict=True)
+    assert all(type(a) is type(b) and a is not b for a, b in modules)
+    assert copy.norms[0] is not model.norms[0]
+    assert copy.hidden.__self__ is copy
+    assert copy.count is not model.count
+
+
+def test_torchscript_modules_are_refused(model):
+    scripted = torch.jit.script(nn.Linear(5, 5))
+    with pytest.raises(WhenceError, match="TorchScript module, which hides its calls"):
+        explain(nn.Sequential(model, scripted))
+
+
+def test_models_are_unwrapped(model):
+    assert unwrap_model(nn.DataParallel(torch.compile(model))) is model
+    assert unwrap_model(model) is model
+
+
+# Arguments ---------------------------------------------------------------------------------------
+
+
+def make_language_model() -> nn.Module:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    sizes = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 32}
+    config = GPT2Config(vocab_size=50, bos_token_id=1, eos_token_id=2, **sizes)
+    return GPT2LMHeadModel(config).eval()
+
+
+def read_cache(cache) -> list[Tensor]:
+    return [tensor.clone() for layer in cache.layers for tensor in (layer.keys, layer.values)]
+
+
+def make_cache(kind: str, model: nn.Module, ids: Tensor, *, graph: bool = False):
+    from transformers import DynamicCache, EncoderDecoderCache, StaticCache
+
+    cache = StaticCache(model.config, max_cache_len=16) if kind == "static" else DynamicCache()
+    with torch.set_grad_enabled(graph):
+        model(ids, past_key_values=cache, use_cache=True)
+    return EncoderDecoderCache(cache, DynamicCache()) if kind == "pair" else cache
+
+
+@pytest.mark.parametrize("method", ["gae", "raw_attention", "occlusion", "integrated_gradients"])
+@pytest.mark.parametrize("kind", ["dynamic", "static", "pair"])
+def test_a_users_cache_stays_as_it_was(kind, method):
+    model, ids = make_language_model(), torch.randint(3, 50, (1, 7))
+    cache = make_cache(kind, model, ids[:, :4])
+    inner = cache.self_attention_cache if kind == "pair" else cache
+    before = read_cache(inner)
+    explainer = Explainer(model, output=lambda returned: returned.logits[:, -1])
+    inputs = {"input_ids": ids[:, 4:], "past_key_values": cache}
+    with contextlib.suppress(WhenceError, RuntimeError):  # refused calls leave it alone, too
+        explainer.explain(inputs, method=method)
+    assert inner.get_seq_length() == 4
+    after = read_cache(inner)
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+def test_logits_with_a_cache_that_has_a_graph():
+    model, ids = make_language_model(), torch.randint(3, 50, (1, 7))
+    cache = make_cache("dynamic", model, ids[:, :4], graph=True)
+    explainer = Explainer(model, output=lambda returned: returned.logits[:, -1])
+    inputs = {"input_ids": ids[:, 4:], "past_key_values": cache}
+    result = explainer.explain(inputs, method="raw_attention")
+    assert torch.allclose(result.logits, model(ids).logits[:, -1], atol=1e-5)
+
+
+def test_tensors_that_a_model_writes_to_stay():
+    class Writes(HandWrittenViT):
+        def forward(self, image: Tensor, pairs: tuple[Tensor, Tensor], steps: list[Tensor]):
+            pairs[0].mul_(2)
+            steps.append(image)
+            steps[0] += 1
+            return super().forward(image) * pairs[0]
+
+    pairs, steps = (torch.ones(()), torch.ones(())), [torch.zeros(2)]
+    inputs = {"image": make_images(32, 32), "pairs": pairs, "steps": steps}
+    for method in ("tiba", "rise"):
+        options = {"masks": 2} if method == "rise" else {}
+        Explainer(Writes()).explain(inputs, method=method, **options)
+        assert pairs[0] == 1
+        assert len(steps) == 1
+        assert torch.equal(steps[0], torch.zeros(2))
+
+
+def test_copies_keep_values_and_sharing_but_no_graph():
+    x = torch.ones(2, requires_grad=True) * 3
+    (a, b), named = copy_arguments((x, [x]), {"same": x, "number": 2})
+    assert a is b[0] is named["same"]
+    assert torch.equal(a, x)
+    assert not a.requires_grad
+    assert a.data_ptr() != x.data_ptr()
+    assert named["number"] == 2
+    assert isinstance(copy.deepcopy(torch.ones(2)), Tensor)
+
+
+def test_what_cannot_be_copied_is_refused():
+    with pytest.raises(WhenceError, match=r"Argument 'lock' \(lock\) cannot be copied"):
+        copy_arguments((), {"lock": threading.Lock()})
