@@ -5,7 +5,7 @@ RUN := .venv/run
 PEERS := .venv/peers
 PIP := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-all lint types benchmark peers pictures notebooks screenshots clean
+.PHONY: demo test test-all lint types benchmark peers pictures notebooks screenshots matrix mutants clean
 
 demo: $(RUN)/.installed
 	$(RUN)/bin/whence explain src/whence/demo/cat.jpg --top 2 --out out/demo --force
@@ -29,6 +29,15 @@ lint: $(TEST)/.installed
 
 types: $(TEST)/.installed
 	$(TEST)/bin/mypy
+
+# The core tests with the oldest and the newest releases of torch and transformers, minutes each.
+matrix:
+	$(PYTHON) scripts/matrix.py
+
+# Faults put into the code that finds structure: which of them do the tests notice? Takes hours;
+# MUTANTS='--limit 200' takes a sample.
+mutants: $(TEST)/.installed
+	$(TEST)/bin/python scripts/mutate.py --out out/mutants.json $(MUTANTS)
 
 pictures: $(RUN)/.installed
 	$(RUN)/bin/python docs/pictures.py

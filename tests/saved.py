@@ -38,12 +38,22 @@ def save_image_model(folder: Path, half: bool = True, **processor: object) -> Pa
     return folder
 
 
+def build_tokenizer(vocabulary: list[str], folder: Path):
+    """Build BERT's tokenizer for these words; transformers 4 reads them from a file."""
+    import transformers
+
+    if int(transformers.__version__.split(".")[0]) >= 5:
+        return transformers.BertTokenizer(vocab={word: n for n, word in enumerate(vocabulary)})
+    file = folder / "vocab.txt"
+    file.write_text("\n".join(vocabulary))
+    return transformers.BertTokenizerFast(str(file))
+
+
 def save_text_model(folder: Path) -> Path:
-    from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
+    from transformers import BertConfig, BertForSequenceClassification
 
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, "##ly", "##s"]
-    tokenizer = BertTokenizer(vocab={word: n for n, word in enumerate(vocabulary)})
-    tokenizer.save_pretrained(folder)
+    build_tokenizer(vocabulary, folder).save_pretrained(folder)
     config = BertConfig(
         vocab_size=len(vocabulary),
         hidden_size=32,

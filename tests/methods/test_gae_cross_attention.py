@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.methods.gae_formula import multiply_layers, weigh_maps
+from tests.zoo import with_attention
 from whence import Explainer, WhenceError
 
 
@@ -75,10 +76,9 @@ def _perturb(model: nn.Module) -> nn.Module:
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 def test_encoder_decoder_of_transformers(build, implementation):
     model = _perturb(build())
-    eager = copy.deepcopy(model)
-    eager.set_attn_implementation("eager")
+    eager = with_attention(model, "eager")
     if implementation == "sdpa":
-        model.set_attn_implementation(implementation)
+        model = with_attention(model, implementation)
     ids = torch.tensor([[0, 5, 6, 7, 8, 2], [0, 9, 10, 2, 1, 1]])
     mask = (ids != 1).long()
     inputs = {"input_ids": ids, "attention_mask": mask}
