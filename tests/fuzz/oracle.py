@@ -1,0 +1,238 @@
+"""The oracle: what whence has to give for a random model, by plain autograd and loops.
+
+It knows the structure because it built it: which maps there are, what enters each block, which
+tokens stand for a part of the input. Formulas are those of the methods' documentation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tests.fuzz import ops
+from tests.fuzz.models import Case
+
+SHARING = {True: 2.0, False: 0.25}  # of images, of all others
+
+
+@dataclass
+class Reading:
+    """What one set of rules carries from a logit of each sample to the places of a forward pass."""
+
+    logits: Tensor
+    maps: list[Tensor]  # (batch, heads, queries, keys) at each attention
+    at_maps: list[Tensor]
+    entering: list[Tensor]  # (batch, tokens, width) at each block's input
+    at_entering: list[Tensor]
+    pools: list[bool]
+    inputs: Tensor
+    at_inputs: Tensor
+
+
+class Oracle:
+    """Readings of one case, each made once."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self._readings: dict[tuple[str, tuple[int, ...]], Reading] = {}
+        with torch.no_grad():
+            self.logits = case.run()
+        highest = self.logits.argmax(1)
+        asked = case.asked
+        if "classes" in asked:
+            self.classes = torch.tensor([asked["classes"]] * len(highest))
+        else:
+            target = asked.get("target", highest)
+            self.classes = torch.as_tensor(target).expand(len(highest))[:, None]
+        self.highest = highest
+
+    def read(self, rules: str, classes: Tensor) -> Reading:
+        key = rules, tuple(classes.tolist())
+        if key not in self._readings:
+            self._readings[key] = self._read(rules, classes)
+        return self._readings[key]
+
+    def _read(self, rules: str, classes: Tensor) -> Reading:
+        with torch.enable_grad(), ops.record(rules) as tape:
+            logits = self.case.run()
+        maps, entering = [s.maps for s in tape.sites], [s.entering for s in tape.sites]
+        places = [*maps, *entering, tape.inputs]
+        target = logits.gather(1, classes[:, None]).sum()
+        found = torch.autograd.grad(target, places, allow_unused=True)
+        found = [
+            torch.zeros_like(at) if value is None else value
+            for at, value in zip(places, found, strict=True)
+        ]
+        count = len(maps)
+
+        def by_sample(values: list[Tensor]) -> list[Tensor]:
+            pairs = zip(values, tape.sites, strict=True)
+            return [x.detach().transpose(0, 1) if s.tokens_first else x.detach() for x, s in pairs]
+
+        return Reading(
+            logits.detach(),
+            [m.detach() for m in maps],
+            list(found[:count]),
+            by_sample(entering),
+            by_sample(list(found[count : 2 * count])),
+            [s.pools for s in tape.sites],
+            tape.inputs.detach(),
+            found[-1],
+        )
+
+    # Methods --------------------------------------------------------------------------------------
+
+    def explain(self, method: str) -> Tensor:
+        """The scores of a method: (batch, units), or (batch, classes, units)."""
+        columns = []
+        for column in range(self.classes.shape[1]):
+            rows = [
+                self._to_units(getattr(self, f"_{method}")(sample, self.classes[:, column]), sample)
+                for sample in range(self.case.plan.batch)
+            ]
+            columns.append(torch.stack(rows))
+        scores = torch.stack(columns, 1)
+        return scores if "classes" in self.case.asked else scores[:, 0]
+
+    def _tiba(self, sample: int, classes: Tensor) -> Tensor:
+        gradient, relevance = self.read("gradient", classes), self.read("stable", classes)
+        sites = self.find_sites(sample, classes)
+        layers = [
+            (gradient.at_maps[n] * relevance.at_maps[n])[sample].clamp(min=0).mean(0) for n in sites
+        ]
+        return self._roll_out(sample, classes, sites, layers)
+
+    def _gae(self, sample: int, classes: Tensor) -> Tensor:
+        gradient, sites = self.read("gradient", classes), self.find_sites(sample, classes)
+        layers = [
+            (gradient.at_maps[n] * gradient.maps[n])[sample].clamp(min=0).mean(0) for n in sites
+        ]
+        return self._roll_out(sample, classes, sites, layers)
+
+    def _rollout(self, sample: int, classes: Tensor) -> Tensor:
+        sites = self.find_sites(sample, self.highest)
+        maps = self.read("gradient", self.highest).maps
+        layers = [maps[n][sample].mean(0) for n in sites]
+        return self._roll_out(sample, self.highest, sites, layers, is_rollout=True)
+
+    def _attnlrp(self, sample: int, classes: Tensor) -> Tensor:
+        reading = self.read("attnlrp", classes)
+        return self._sum_over_tokens((reading.inputs * reading.at_inputs)[sample])
+
+    def _input_x_gradient(self, sample: int, classes: Tensor) -> Tensor:
+        reading = self.read("gradient", classes)
+        return self._sum_over_tokens((reading.inputs * reading.at_inputs)[sample])
+
+    def _whence(self, sample: int, classes: Tensor) -> Tensor:
+        balanced, sites = self.read("balanced", classes), self.find_sites(sample, classes)
+        image = self.case.plan.grid is not None
+        tokens, sharing = self.case.model.total, SHARING[image]
+        evidence = torch.zeros(tokens, dtype=torch.float64)
+        links = torch.zeros(tokens, tokens, dtype=torch.float64)
+        for n in sites:
+            products = balanced.entering[n][sample] * balanced.at_entering[n][sample]
+            evidence += products.sum(-1).clamp(min=0)
+            if not balanced.pools[n]:
+                attention = balanced.maps[n][sample].mean(0)
+                links += attention + attention.T
+        roots = evidence.sqrt()
+        linked = (self.case.parts & self.case.real[sample]).tolist()
+        scores = torch.zeros_like(roots)
+        for i in range(tokens):
+            others = roots[i]
+            weights = [float(links[i, j]) if linked[j] else 0.0 for j in range(tokens)]
+            if linked[i] and sum(weights) > 0:
+                others = sum(w * r for w, r in zip(weights, roots, strict=True)) / sum(weights)
+            score = (roots[i] + sharing * others) / (1 + sharing)
+            scores[i] = score if image else score**2
+        pooling, _ = self.find_pooling(sample, classes)
+        return self._lower_read_token(scores, sample, pooling)
+
+    # Parts of methods -----------------------------------------------------------------------------
+
+    def find_sites(self, sample: int, classes: Tensor) -> list[int]:
+        """The attentions that the logit of a sample depends on."""
+        gradients = self.read("gradient", classes).at_maps
+        return [n for n, gradient in enumerate(gradients) if bool(gradient[sample].any())]
+
+    def find_pooling(self, sample: int, classes: Tensor) -> tuple[Tensor, bool]:
+        """The weights of the rows that are read, and whether these rows are tokens.
+
+        Tokens that are read weigh the same within those that stand for a part of the input, and
+        within the others; the two groups as the logit depends on them.
+        """
+        reading, last = self.read("gradient", classes), self.find_sites(sample, classes)[-1]
+        dependence = reading.at_maps[last][sample].abs().sum((0, 2))
+        if reading.pools[last]:
+            read = (dependence > 0).double()
+            return read / read.sum(), False
+        pooling = torch.zeros_like(dependence)
+        for group in (self.case.parts, ~self.case.parts):
+            read = group & (dependence > 0)
+            if read.any():
+                pooling[read] = dependence[group].sum() / dependence.sum() / read.sum()
+        return pooling, True
+
+    def _roll_out(
+        self,
+        sample: int,
+        classes: Tensor,
+        sites: list[int],
+        layers: list[Tensor],
+        is_rollout: bool = False,
+    ) -> Tensor:
+        pooling, of_tokens = self.find_pooling(sample, classes)
+        pools = self.read("gradient", classes).pools
+        kept, moved = pooling, torch.zeros_like(pooling)
+        for n, layer in reversed(list(zip(sites, layers, strict=True))):
+            if is_rollout:
+                sums = layer.sum(1) + (0 if pools[n] else 1)
+                kept, moved = kept / sums, moved / sums
+            step = (kept + moved) @ layer
+            if pools[n]:
+                kept, moved = torch.zeros_like(step), step
+            else:
+                moved = moved + step
+        with_skips = is_rollout
+        if of_tokens:
+            weights = pooling[self.case.parts & self.case.real[sample]]
+            with_skips |= not torch.allclose(weights, weights[:1], rtol=1e-9)
+        scores = kept + moved if with_skips else moved
+        return self._lower_read_token(scores, sample, pooling if of_tokens else None)
+
+    def _lower_read_token(self, scores: Tensor, sample: int, pooling: Tensor | None) -> Tensor:
+        """In all but images, a learned token that alone is read gets the lowest score."""
+        if pooling is None or pooling.shape != scores.shape or self.case.plan.grid is not None:
+            return scores
+        read = pooling.nonzero().flatten().tolist()
+        if len(read) != 1 or self.case.parts[read[0]]:
+            return scores
+        others = self.case.real[sample].clone()
+        others[read[0]] = False
+        scores = scores.clone()
+        scores[read[0]] = scores[others].min()
+        return scores
+
+    def _sum_over_tokens(self, values: Tensor) -> Tensor:
+        """Values at pixels, samples or embeddings, summed over each token."""
+        plan = self.case.plan
+        scores = torch.zeros(self.case.model.total, dtype=torch.float64)
+        parts = []
+        for token in range(plan.tokens):
+            if plan.inputs == "image":
+                row, column = divmod(token, plan.grid[1])
+                rows = slice(row * plan.patch, (row + 1) * plan.patch)
+                columns = slice(column * plan.patch, (column + 1) * plan.patch)
+                parts.append(values[:, rows, columns].sum())
+            elif plan.inputs in ("signal", "waveform"):
+                parts.append(values[..., token * plan.patch : (token + 1) * plan.patch].sum())
+            else:
+                parts.append(values[token].sum())
+        scores[self.case.parts] = torch.stack(parts)
+        return scores
+
+    def _to_units(self, scores: Tensor, sample: int) -> Tensor:
+        scores = scores.masked_fill(~self.case.real[sample], 0)
+        return scores[self.case.parts] if self.case.plan.grid is not None else scores

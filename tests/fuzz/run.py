@@ -1,0 +1,109 @@
+"""Differential fuzzing: `python -m tests.fuzz.run --count 1000 --seed 0`.
+
+Random Transformers are explained by whence and by an oracle that knows their structure. Each has to
+end in agreement or in a refusal. A table tells how they ended; the exit status is 1 where one
+disagreed, or an error was not one of whence's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import torch
+
+from tests.fuzz.check import METHODS, Report, check_seed
+from tests.fuzz.plans import draw_plan
+from tests.fuzz.shrink import describe, shrink
+
+VERDICTS = ("agreed", "refused", "disagreed", "crashed")
+
+
+def run_cases(seeds: Iterable[int], jobs: int = 1) -> list[Report]:
+    """Check cases, in several processes of one thread each."""
+    seeds = list(seeds)
+    if jobs == 1:
+        return [check_seed(seed) for seed in seeds]
+    with ProcessPoolExecutor(jobs, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        return list(pool.map(check_seed, seeds, chunksize=8))
+
+
+def format_table(reports: list[Report]) -> str:
+    """How the methods ended, with sentences and seeds."""
+    counts = Counter((one.method, one.verdict) for report in reports for one in report.outcomes)
+    lines = [f"{'':20}" + "".join(f"{verdict:>11}" for verdict in VERDICTS)]
+    for method in METHODS:
+        lines.append(
+            f"{method:20}" + "".join(f"{counts[method, verdict]:>11}" for verdict in VERDICTS)
+        )
+    plain = [report for report in reports if not report.may_be_refused]
+    refused = [report for report in plain if report.refusals]
+    failed = [report for report in reports if report.failures]
+    lines.append(
+        f"\n{len(reports)} cases, {len(plain)} of them without windows, merged tokens and "
+        f"cross-attention; {len(refused)} of these refused ({100 * len(refused) / max(1, len(plain)):.1f} %) "
+        f"by some method; {len(failed)} failed."
+    )
+    for title, chosen in (("Refused", "refused"), ("Disagreed", "disagreed"), ("Crashed", "crashed")):
+        groups: dict[str, list[int]] = defaultdict(list)
+        for report in plain if chosen == "refused" else reports:
+            for one in report.outcomes:
+                if one.verdict == chosen:
+                    groups[f"{one.method}: {_generalize(one.why)}"].append(report.seed)
+        if groups:
+            lines.append(f"\n{title}:")
+        for sentence, seeds in sorted(groups.items(), key=lambda item: -len(item[1])):
+            some = ", ".join(map(str, seeds[:5])) + (", …" if len(seeds) > 5 else "")
+            lines.append(f"{len(seeds):>6}  {sentence}\n        seeds {some}")
+    return "\n".join(lines)
+
+
+def _generalize(sentence: str) -> str:
+    """A sentence without the numbers and names of one model."""
+    sentence = re.sub(r"module '[^']*'", "module '…'", sentence)
+    return re.sub(r"\d+(\.\d+)?(e[+-]\d+)?", "#", sentence)[:160]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0, help="of the first case")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--out", type=Path, help="a JSON file with all outcomes")
+    parser.add_argument("--shrink", action="store_true", help="name the simplest model that fails")
+    chosen = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    begun = time.perf_counter()
+    reports = run_cases(range(chosen.seed, chosen.seed + chosen.count), chosen.jobs)
+    print(format_table(reports))
+    print(f"\n{time.perf_counter() - begun:.0f} s")
+    if chosen.shrink:
+        print_kinds(reports)
+    if chosen.out is not None:
+        outcomes = [
+            {"seed": report.seed, **vars(one)} for report in reports for one in report.outcomes
+        ]
+        chosen.out.write_text(json.dumps(outcomes, indent=1))
+    return int(any(report.failures for report in reports))
+
+
+def print_kinds(reports: list[Report]) -> None:
+    """Shrink each failure, and print what the simplest models have in common."""
+    kinds: dict[str, list[int]] = defaultdict(list)
+    for report in reports:
+        for one in report.failures:
+            plan = shrink(draw_plan(report.seed), one.method, one.verdict)
+            kinds[f"{one.method} {one.verdict}: {describe(plan)}"].append(report.seed)
+    for kind, seeds in sorted(kinds.items(), key=lambda item: -len(item[1])):
+        print(f"{len(seeds):>4} {kind}\n     seeds {seeds[:5]}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
