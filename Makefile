@@ -5,7 +5,11 @@ RUN := .venv/run
 PEERS := .venv/peers
 PIP := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-all lint types benchmark peers pictures notebooks screenshots matrix mutants clean
+N ?= 1000
+SEED ?= 0
+JOBS ?= $(shell nproc)
+
+.PHONY: demo test test-all fuzz lint types benchmark peers pictures notebooks screenshots matrix mutants clean
 
 demo: $(RUN)/.installed
 	$(RUN)/bin/whence explain src/whence/demo/cat.jpg --top 2 --out out/demo --force
@@ -21,6 +25,10 @@ test: lint types
 
 test-all: lint types
 	$(TEST)/bin/python -m pytest -n auto -m ''
+
+# Random Transformers beside an oracle: make fuzz N=1000 SEED=0
+fuzz: $(RUN)/.installed
+	$(RUN)/bin/python -m tests.fuzz.run --count $(N) --seed $(SEED) --jobs $(JOBS)
 
 lint: $(TEST)/.installed
 	$(TEST)/bin/ruff check .

@@ -201,9 +201,7 @@ class Attention(nn.Module):
                 elif padded:
                     mask = (~allowed).expand(-1, heads, -1, -1).flatten(0, 1)
             needs = self.plan.mask == "boolean"
-            return module(
-                x, x, x, attn_mask=mask, key_padding_mask=padding, need_weights=needs
-            )[0]
+            return module(x, x, x, attn_mask=mask, key_padding_mask=padding, need_weights=needs)[0]
         x = x.transpose(0, 1) if self.tokens_first else x
         width = x.shape[-1]
         weights, biases = module.in_proj_weight.split(width), module.in_proj_bias.split(width)
@@ -219,6 +217,10 @@ class Attention(nn.Module):
         mixed = mixed.transpose(1, 2).flatten(2)
         mixed = mixed.transpose(0, 1) if self.tokens_first else mixed
         return ops.linear(module.out_proj, mixed)
+
+
+def attend_plainly(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v
 
 
 class Pooling(nn.Module):

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tests.fuzz import ops
-from tests.fuzz.attention import Attention, make_norm
+from tests.fuzz.attention import Attention, attend_plainly, make_norm
 from tests.fuzz.plans import BlockPlan
 
 EXPERTS, CHOSEN = 3, 2
@@ -79,6 +79,7 @@ class Block(nn.Module):
     ) -> None:
         super().__init__()
         self.plan, self.keep = plan, keep
+        self.window: tuple[int, int] | None = None  # its size and shift
         self.attention = Attention(plan.attention, width, tokens, tokens_first)
         kinds = [kind for kind in plan.mlps if kind != "none"]
         self.mlps = nn.ModuleList(
@@ -109,7 +110,14 @@ class Block(nn.Module):
         entering = x
 
         def attend(y: Tensor) -> Tensor:
-            return self.attention(y, entering, allowed, causal, padded)
+            if self.window is None:
+                return self.attention(y, entering, allowed, causal, padded)
+            size, shift = self.window
+            y = y.roll(-shift, 1) if shift else y
+            windows = y.reshape(-1, size, y.shape[-1])
+            windows = self.attention(windows, windows, None, False, False)
+            y = windows.reshape_as(y)
+            return y.roll(shift, 1) if shift else y
 
         branches = [attend, *self.mlps]
         if self.plan.parallel:
@@ -145,3 +153,38 @@ class Block(nn.Module):
         if self.plan.extra == "constant":
             terms[0] = terms[0] + self.constant
         return addition(terms)
+
+
+class Merge(nn.Module):
+    """Two tokens become one."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.project = nn.Linear(2 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.linear(self.project, x.reshape(len(x), -1, 2 * x.shape[-1]))
+
+
+class Decoder(nn.Module):
+    """Learned queries that attend to the tokens, to each other, and to the tokens again."""
+
+    def __init__(self, width: int, queries: int = 3) -> None:
+        super().__init__()
+        self.queries = nn.Parameter(torch.randn(1, queries, width))
+        self.layers = nn.ModuleList(
+            nn.ModuleList(nn.Linear(width, width) for _ in range(4)) for _ in range(3)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.queries.expand(len(x), -1, -1)
+        y = y + self._attend(0, y, x, constant=True)
+        y = ops.add(y, self._attend(1, y, y))
+        return ops.add(y, self._attend(2, y, x))
+
+    def _attend(self, layer: int, y: Tensor, x: Tensor, constant: bool = False) -> Tensor:
+        to_q, to_k, to_v, out = self.layers[layer]
+        q = to_q(y) if constant else ops.linear(to_q, y)
+        q, k, v = (t[:, None] for t in (q, ops.linear(to_k, x), ops.linear(to_v, x)))
+        mixed = ops.attend(q, k, v, y, attend_plainly, pools=constant)
+        return ops.linear(out, mixed[:, 0])

@@ -6,7 +6,6 @@ import traceback
 import warnings
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from tests.fuzz.models import Case, draw
@@ -52,7 +51,9 @@ def measure_error(found: Tensor, expected: Tensor) -> float:
     return float((found - expected).abs().max()) / whole
 
 
-def check_seed(seed: int, methods: tuple[str, ...] = METHODS, oracle: type[Oracle] = Oracle) -> Report:
+def check_seed(
+    seed: int, methods: tuple[str, ...] = METHODS, oracle: type[Oracle] = Oracle
+) -> Report:
     return check_case(draw(seed), methods, oracle)
 
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from tests.fuzz import ops
 from tests.fuzz.attention import Pooling, make_norm
-from tests.fuzz.blocks import Block
+from tests.fuzz.blocks import Block, Decoder, Merge
 from tests.fuzz.plans import Plan, draw_plan
 
 VOCABULARY = 23
@@ -48,7 +48,7 @@ class Embed(nn.Module):
         if plan.inputs == "waveform":
             x = x[:, None]
         if plan.embedding == "convolution":
-            return self.patches(x).flatten(2).transpose(1, 2)
+            return ops.cut_patches(self.patches, x)
         (rows, columns), patch = plan.grid, plan.patch
         x = x[:, :, : rows * patch, : columns * patch]
         if plan.embedding == "unfold":
@@ -84,6 +84,13 @@ class Model(nn.Module):
             self.blocks = nn.ModuleList(Block(block, *arguments) for block in plan.blocks)
         if plan.unused is not None:
             self.unused = Block(plan.blocks[0], *arguments)
+        if plan.structure == "merged":
+            self.merge = Merge(width)
+        elif plan.structure == "cross":
+            self.decoder = Decoder(width)
+        elif plan.structure in ("windows", "shifted"):
+            for number, block in enumerate(self.blocks):
+                block.window = 2, number % 2 if plan.structure == "shifted" else 0
         self.head = Head(plan, plan.head)
         if plan.other_depth is not None:
             self.other_head = Head(plan, "parts_mean" if plan.head != "parts_mean" else "mean")
@@ -104,7 +111,10 @@ class Model(nn.Module):
                 self.unused(x, first, allowed, plan.causal, real is not None)
             block = self.blocks[0 if plan.tied else number]
             x = block(x, first, allowed, plan.causal, real is not None)
+            x = self.merge(x) if plan.structure == "merged" and number == 0 else x
             states.append(x)
+        if plan.structure == "cross":
+            states[-1] = self.decoder(x)
         if plan.unused == len(plan.blocks):
             self.unused(x, first, allowed, plan.causal, real is not None)
         if plan.tokens_first:
@@ -303,5 +313,7 @@ def _draw_inputs(plan: Plan) -> Tensor:
         size = [n * plan.patch + rest for n, rest in zip(plan.grid, plan.rest, strict=True)]
         return torch.randn(plan.batch, plan.channels, *size, dtype=torch.float64)
     length = plan.tokens * plan.patch + plan.rest[0]
-    shape = (plan.batch, length) if plan.inputs == "waveform" else (plan.batch, plan.channels, length)
+    shape = (
+        (plan.batch, length) if plan.inputs == "waveform" else (plan.batch, plan.channels, length)
+    )
     return torch.randn(*shape, dtype=torch.float64)

@@ -87,6 +87,18 @@ def linear(layer: nn.Linear, x: Tensor, how: str = "module") -> Tensor:
     return layer(x)
 
 
+def cut_patches(convolution: nn.Conv1d | nn.Conv2d, x: Tensor) -> Tensor:
+    """Patches by a convolution without overlap: (batch, patches, width)."""
+    tape = current()
+    if tape is None:
+        return convolution(x).flatten(2).transpose(1, 2)
+    for dim, size in enumerate(convolution.kernel_size, 2):
+        x = x.unfold(dim, size, size)
+    dims = len(convolution.kernel_size)
+    x = x.movedim(1, 1 + dims).flatten(1 + dims).flatten(1, dims)
+    return tape.rules.linear(x, convolution.weight.flatten(1), convolution.bias)
+
+
 LINEARS = ("module", "function", "matmul", "einsum", "addmm")
 
 

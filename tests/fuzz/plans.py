@@ -156,6 +156,9 @@ def draw_plan(seed: int) -> Plan:
             block.attention.spelling = rng.choice(["sdpa", "eager"])
             block.attention.projection = "separate"
             block.attention.positions = "none"
+            block.extra = None
+        plan.head = "mean"
+        plan.read_depth, plan.other_depth, plan.tied = depth, None, False
     plan.asked = rng.choice(["predicted", "one", "each", "several"])
     plan.as_mapping = padding is not None or chance(0.6)
     return plan
@@ -214,13 +217,14 @@ def _draw_head(rng: random.Random, plan: Plan) -> None:
     chance = lambda p: rng.random() < p  # noqa: E731
     depth, learned = len(plan.blocks), len(plan.prefix)
     heads = ["mean", "parts_mean", "pool", "pool", "index", "dense"]
-    if not (plan.padding == "left" and not learned):
+    # Under a causal mask, the first learned tokens see nothing of the input.
+    if not (plan.causal if learned else plan.padding == "left"):
         heads += ["first"] * (5 if "class" in plan.prefix else 1)
     if plan.suffix == 0 or plan.padding is None:
         heads += ["last", "last"]
     if "class" in plan.prefix:
         heads += ["first_mean"]
-    if learned > 1:
+    if learned > 1 and not plan.causal:
         heads += ["two", "two_heads"]
     if plan.padding is None:
         heads += ["flatten"]

@@ -46,19 +46,20 @@ def format_table(reports: list[Report]) -> str:
     plain = [report for report in reports if not report.may_be_refused]
     refused = [report for report in plain if report.refusals]
     failed = [report for report in reports if report.failures]
+    share = 100 * len(refused) / max(1, len(plain))
     lines.append(
         f"\n{len(reports)} cases, {len(plain)} of them without windows, merged tokens and "
-        f"cross-attention; {len(refused)} of these refused ({100 * len(refused) / max(1, len(plain)):.1f} %) "
-        f"by some method; {len(failed)} failed."
+        f"cross-attention; {len(refused)} of these ({share:.1f} %) refused by some method; "
+        f"{len(failed)} failed."
     )
-    for title, chosen in (("Refused", "refused"), ("Disagreed", "disagreed"), ("Crashed", "crashed")):
+    for chosen in VERDICTS[1:]:
         groups: dict[str, list[int]] = defaultdict(list)
         for report in plain if chosen == "refused" else reports:
             for one in report.outcomes:
                 if one.verdict == chosen:
                     groups[f"{one.method}: {_generalize(one.why)}"].append(report.seed)
         if groups:
-            lines.append(f"\n{title}:")
+            lines.append(f"\n{chosen.capitalize()}:")
         for sentence, seeds in sorted(groups.items(), key=lambda item: -len(item[1])):
             some = ", ".join(map(str, seeds[:5])) + (", …" if len(seeds) > 5 else "")
             lines.append(f"{len(seeds):>6}  {sentence}\n        seeds {some}")

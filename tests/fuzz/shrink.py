@@ -126,7 +126,10 @@ def _simplify_block(block: BlockPlan) -> Iterator[tuple[str, BlockPlan]]:
     attention = block.attention
     for name, simple in {**_ATTENTION, "key_heads": attention.heads}.items():
         if getattr(attention, name) != simple and attention.projection != "mha":
-            yield f"attention {name}", replace(block, attention=replace(attention, **{name: simple}))
+            yield (
+                f"attention {name}",
+                replace(block, attention=replace(attention, **{name: simple})),
+            )
     if attention.projection == "mha":
         separate = replace(attention, projection="separate", spelling="eager")
         yield "mha", replace(block, attention=separate)

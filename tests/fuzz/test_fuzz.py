@@ -1,5 +1,6 @@
 """Random Transformers: whence agrees with the oracle, or refuses in a sentence."""
 
+import functools
 import random
 import re
 from pathlib import Path
@@ -9,6 +10,7 @@ import torch
 
 from tests.fuzz import ops
 from tests.fuzz.check import check_case, check_seed
+from tests.fuzz.known import find_known
 from tests.fuzz.models import build, draw
 from tests.fuzz.oracle import Oracle
 from tests.fuzz.plans import draw_plan
@@ -24,9 +26,11 @@ def read_seeds() -> list[int]:
 
 
 def list_failures(reports) -> list[str]:
+    """Failures other than those of kinds that are known."""
     return [
         f"seed {report.seed}, {one.method} {one.verdict}: {one.why}"
         for report in reports
+        if not find_known(draw_plan(report.seed))
         for one in report.failures
     ]
 
@@ -40,7 +44,7 @@ def test_random_models(start):
 
 def test_few_are_refused():
     """Of models without windows, merged tokens and cross-attention."""
-    reports = [report for report in run_cases(range(100)) if not report.may_be_refused]
+    reports = run_cases(seed for seed in range(400) if not find_known(draw_plan(seed)))
     refused = [report for report in reports if report.refusals]
     assert len(refused) <= 0.05 * len(reports), format_table(refused)
 
@@ -137,8 +141,10 @@ class WrongOracle(Oracle):
         return scores
 
 
+@functools.cache
 def find_agreeing_seed() -> int:
-    return next(seed for seed in range(100) if is_agreed(check_seed(seed)))
+    simple = (seed for seed in range(1000) if not find_known(draw_plan(seed)))
+    return next(seed for seed in simple if is_agreed(check_seed(seed)))
 
 
 def is_agreed(report) -> bool:
@@ -154,19 +160,15 @@ def test_a_disagreement_is_reported():
 
 def test_a_foreign_exception_is_reported():
     case = draw(find_agreeing_seed())
-    case.model.head.forward = None  # no function: a TypeError when it is called
-
-    def fail(_):
-        raise ZeroDivisionError
-
-    case = draw(case.plan.seed)
     calls = []
 
-    def output(returned):
+    def fail_later(returned):
         calls.append(1)
-        return fail(returned) if len(calls) > 2 else returned
+        if len(calls) > 2:  # not the oracle's own
+            raise ZeroDivisionError
+        return returned
 
-    case.output = output
+    case.output = fail_later
     report = check_case(case)
     assert report.failures
     assert all("ZeroDivisionError" in one.why for one in report.failures)
