@@ -15,6 +15,7 @@ from whence.layout import Layout, find_layout
 from whence.methods import Method
 from whence.targets import resolve_classes
 from whence.tracing import Trace, record
+from whence.tracing.graph.targets import split_targets
 from whence.tracing.ops.base import Guard
 
 # Classes are explained together, in groups that keep samples x classes to about this number.
@@ -40,8 +41,11 @@ def run_eagerly(request: Request, max_bytes: float, max_map_bytes: float) -> Res
         logits = trace.logits.detach()
         names = request.subject.class_names
         classes = resolve_classes(logits, names, request.target, request.classes)
+        parts = split_targets(trace, classes)
+        if parts is None:
+            return _run_one_by_one(request, max_bytes, max_map_bytes)
         sample_bytes = trace.kept_bytes / len(logits)
-        result = score(request, trace, classes)._replace(sample_bytes=sample_bytes)
+        result = score(request, parts)._replace(sample_bytes=sample_bytes)
         failure = guard.any_failure()
         if failure is None or not bool(failure):
             break
@@ -52,6 +56,17 @@ def run_eagerly(request: Request, max_bytes: float, max_map_bytes: float) -> Res
             f"model.double()."
         )
     return result._replace(tokens=None if result.layout.grid else request.tokens)
+
+
+def _run_one_by_one(request: Request, max_bytes: float, max_map_bytes: float) -> Result:
+    """Explain samples whose targets depend on different parts of the model."""
+    if request.keep_evidence:
+        raise WhenceError(
+            "The targets of these samples depend on different layers of the model, so that their "
+            "evidence has different shapes: explain them one by one to keep it."
+        )
+    every = (request.select_rows(slice(n, n + 1)) for n in range(request.batch))
+    return Result.concatenate([run_eagerly(one, max_bytes, max_map_bytes) for one in every])
 
 
 def record_request(request: Request, guard: Guard, max_bytes: float, max_map_bytes: float) -> Trace:
@@ -80,56 +95,89 @@ def record_request(request: Request, guard: Guard, max_bytes: float, max_map_byt
         raise
 
 
-def score(request: Request, trace: Trace, classes: Tensor, special: Tensor | None = None) -> Result:
+def score(
+    request: Request, parts: list[tuple[Trace, Tensor]], special: Tensor | None = None
+) -> Result:
     """Call the method with the evidence that it needs, some classes at a time.
 
     Args:
         request: What to explain.
-        trace: The recorded forward pass.
-        classes: (batch, n) class indices.
+        parts: Class indices, (batch, some), and the trace of what these classes depend on.
         special: (batch, tokens), tokens of no word; those of the request if left out.
     """
-    method, subject, arguments = request.method, request.subject, request.arguments
-    layout = find_layout(subject.layout, trace.sites[0].key_count, arguments.main, trace.grids)
-    _check_modality(request.method_name, method, layout)
+    method = request.method
     needs = {*method.needs, *(_KEPT if request.keep_evidence else ())}
-    groups = torch.split(classes, _count_classes_at_once(method, needs, classes), 1)
-    scores, details, kept = [], [], []
-    for group in groups:
-        found = Evidence(
-            trace,
-            group,
-            layout,
-            needs,
-            request.rules,
-            gradient_rules=method.gradient_rules,
-            padding=arguments.padding,
-            special=request.special if special is None else special,
-            multi_label=subject.multi_label,
-            class_specific=method.class_specific,
-            first_site=0 if request.keep_evidence else method.first_site,
-            streamed=method.streamed and not request.keep_evidence,
-            release=group is groups[-1],
-            make_forwards=lambda: Forwards(
-                subject.model,
-                arguments,
-                subject.output,
-                trace,
-                bound_forwards_bytes(arguments.main.device, request.memory),
-            ),
+    special = request.special if special is None else special
+    scores, details, kept, layouts = [], [], [], []
+    for trace, classes in parts:
+        layout = _find_layout(request, trace)
+        layouts.append(layout)
+        groups = torch.split(classes, _count_classes_at_once(method, needs, classes), 1)
+        for group in groups:
+            last = trace is parts[-1][0] and group is groups[-1]
+            found = _make_evidence(request, trace, group, layout, needs, special, release=last)
+            scores.append(_to_units(method(found), layout, request.arguments.padding))
+            details.append(found.details)
+            if request.keep_evidence:
+                kept.append(found)
+    if len({one.shape[-1] for one in scores}) > 1:
+        raise WhenceError(
+            "These classes depend on different sequences of tokens; explain them one by one."
         )
-        scores.append(_to_units(method(found), layout, arguments.padding))
-        details.append(found.details)
-        if request.keep_evidence:
-            kept.append(found)
     by_sample = zip(*details, strict=True)
     return Result(
         scores=torch.cat(scores, 1),
-        classes=classes,
-        logits=trace.logits.detach(),
-        layout=layout,
+        classes=torch.cat([classes for _, classes in parts], 1),
+        logits=parts[0][0].logits.detach(),
+        layout=layouts[0],
         details=[[one for part in parts for one in part] for parts in by_sample],
         evidence=keep_evidence(kept, one_target=request.classes is None) if kept else None,
+    )
+
+
+def _find_layout(request: Request, trace: Trace) -> Layout:
+    if not trace.sites:
+        raise WhenceError(
+            "The explained class does not depend on any attention, which this method needs. "
+            "Methods that need only the input, such as 'input_x_gradient', may explain it."
+        )
+    main, given = request.arguments.main, request.subject.layout
+    layout = find_layout(given, trace.sites[0].key_count, main, trace.grids)
+    _check_modality(request.method_name, request.method, layout)
+    return layout
+
+
+def _make_evidence(
+    request: Request,
+    trace: Trace,
+    classes: Tensor,
+    layout: Layout,
+    needs: Collection[str],
+    special: Tensor | None,
+    release: bool,
+) -> Evidence:
+    method, subject, arguments = request.method, request.subject, request.arguments
+    return Evidence(
+        trace,
+        classes,
+        layout,
+        needs,
+        request.rules,
+        gradient_rules=method.gradient_rules,
+        padding=arguments.padding,
+        special=special,
+        multi_label=subject.multi_label,
+        class_specific=method.class_specific,
+        first_layer=0 if request.keep_evidence else method.first_layer,
+        streamed=method.streamed and not request.keep_evidence,
+        release=release,
+        make_forwards=lambda: Forwards(
+            subject.model,
+            arguments,
+            subject.output,
+            trace,
+            bound_forwards_bytes(arguments.main.device, request.memory),
+        ),
     )
 
 

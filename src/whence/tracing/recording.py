@@ -122,7 +122,7 @@ class Recording:
             can then be read site by site only.
 
     Attributes:
-        sites: The attention sites, nearest the input first.
+        sites: The attention sites that the logits depend on, nearest the input first.
         grids: Spatial sizes of convolution outputs: one of them is the grid of patches.
         inputs: Where the dependence on the explained inputs begins.
         entries: The recorded operations in their order.
@@ -310,6 +310,8 @@ class Recording:
                     raise WhenceError(CHECKPOINT)
                 self._refuse_relevance(node, name, "a part of the model that hides its calls")
             waiting.extend(upstream for upstream, _ in node.next_functions)
+        # What the logits do not depend on takes no part in explaining them.
+        self.sites = [s for s in self.sites if self.entries[s.product.index].output.node in seen]
         for softmax, output in self._pending_softmaxes.items():
             node = output.grad_fn
             if node is not None and node in seen and reads_matrix_product(node):

@@ -20,7 +20,7 @@ from whence.tracing.ops.products import MatMul
 from whence.tracing.recording import Recording, edge_of
 
 if TYPE_CHECKING:
-    from whence.tracing.graph import SiteSequences
+    from whence.tracing.graph.layers import Structure
 
 
 class Trace(Recording):
@@ -29,17 +29,21 @@ class Trace(Recording):
     Attributes:
         logits: (batch, classes), as a plain forward gives them; part of the graph.
         rerecord: Records the same forward pass with an intervention.
-        sequences: The sequences of every attention site, once they have been found.
+        tops: The nodes of the graph from which the target is computed by routing alone: that of
+            the logits, or fewer where some classes are computed apart from others.
+        structure: What was found in the graph: layers and sequences, once they have been found.
     """
 
     logits: Tensor
     rerecord: Callable[[Intervention], Trace]
-    sequences: list[SiteSequences] | None = None
+    tops: list[Node]
+    structure: Structure | None = None
     _samples_first: dict[tuple[Node, int], bool]
 
     def finish(self, logits: Tensor, rerecord: Callable[[Intervention], Trace]) -> None:
         """Keep what the forward pass has led to."""
         self.logits, self.rerecord = logits, rerecord
+        self.tops = [] if logits.grad_fn is None else [logits.grad_fn]
         self._samples_first = {}
 
     def attention(self) -> list[Tensor]:
@@ -99,8 +103,13 @@ class Trace(Recording):
         """Gradients of the sum of all logits of one sample, somewhere in the graph."""
         seed = torch.zeros_like(self.logits)
         seed[sample] = 1
-        values = dict(self._propagate(at, seed, [None]))
-        return [values[number][0] for number in range(len(at))]
+        return [value[0] for value in self.read_seeds(seed[None], at)]
+
+    def read_seeds(self, seeds: Tensor, at: Sequence[Tensor | GradientEdge]) -> list[Tensor]:
+        """Gradients of sums of logits with some weights, (n, batch, classes): (n, ...) each."""
+        several = len(seeds) > 1
+        values = dict(self._propagate(at, seeds if several else seeds[0], [None], several))
+        return [v if several else v[None] for v in (values[n][0] for n in range(len(at)))]
 
     def find_sample_order(self, at: Sequence[GradientEdge]) -> None:
         """Find, for places whose rows are all tokens of all samples, if samples come first.

@@ -1,0 +1,21 @@
+"""Structure of a model, proven from the recorded graph: blocks, layers of attention, sequences."""
+
+from whence.tracing.graph.blocks import Block
+from whence.tracing.graph.layers import (
+    AttentionLayer,
+    find_blocks,
+    find_layers,
+    find_projection,
+    is_attention_pooling,
+    reads_one_depth,
+)
+
+__all__ = [
+    "AttentionLayer",
+    "Block",
+    "find_blocks",
+    "find_layers",
+    "find_projection",
+    "is_attention_pooling",
+    "reads_one_depth",
+]

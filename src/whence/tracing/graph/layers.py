@@ -1,0 +1,309 @@
+"""Layers of attention: the sites that are heads of one, and the sequences they read and write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from torch.autograd.graph import GradientEdge, Node
+
+from whence.errors import WhenceError
+from whence.tracing.graph.blocks import (
+    Block,
+    SkipConnection,
+    find_operations,
+    find_skip,
+    make_block,
+)
+from whence.tracing.graph.nodes import NodeGraph, operation_of
+from whence.tracing.ops.attention import SOFTMAX, AttentionSite, ChunkedAttention
+from whence.tracing.ops.base import Operation
+from whence.tracing.ops.products import ConstantMatMul, MatMul
+from whence.tracing.trace import Trace
+
+
+@dataclass
+class AttentionLayer:
+    """Attention sites that are heads of one attention, and the sequences of tokens they join.
+
+    Sequences are given by number. Most layers are one site; a model that computes its heads one by
+    one has a site for each.
+
+    Attributes:
+        sites: The sites.
+        queries: The sequence of the tokens that attend.
+        keys: The sequence of those that are attended to; the same in self-attention.
+        constant: Whether the queries do not depend on the input.
+        merged: Whether some of these tokens were made of those of another sequence: merged, split
+            off or put together.
+        skip: The sum with the skip connection, if there is one.
+    """
+
+    sites: list[AttentionSite]
+    queries: int
+    keys: int
+    constant: bool = False
+    merged: bool = False
+    skip: SkipConnection | None = None
+
+    @property
+    def is_cross(self) -> bool:
+        """Whether the attention reads another sequence than its own."""
+        return self.queries != self.keys
+
+    @property
+    def query_count(self) -> int:
+        """The number of queries."""
+        return self.sites[0].query_count
+
+    @property
+    def key_count(self) -> int:
+        """The number of keys."""
+        return self.sites[0].key_count
+
+    @property
+    def where(self) -> str:
+        """The module it is computed in."""
+        return self.sites[0].where
+
+
+@dataclass
+class Structure:
+    """What was found in the graph of a trace.
+
+    Attributes:
+        graph: The nodes.
+        layers: The layers of attention, in the order of computation.
+    """
+
+    graph: NodeGraph
+    layers: list[AttentionLayer]
+
+
+def find_layers(trace: Trace) -> list[AttentionLayer]:
+    """The layers of attention that the target depends on, in the order of computation."""
+    return _find_structure(trace).layers
+
+
+def is_attention_pooling(layers: list[AttentionLayer]) -> bool:
+    """Whether the last attention only gathers the tokens of another sequence.
+
+    Then no other attention is in the sequence of its queries.
+    """
+    last = layers[-1]
+    alone = sum(layer.queries == last.queries for layer in layers) == 1
+    return last.is_cross and alone and last.query_count != last.key_count
+
+
+def reads_one_depth(trace: Trace) -> bool:
+    """Whether the target depends on attention only through the output of the last layer."""
+    structure = _find_structure(trace)
+    last = structure.layers[-1]
+    ends = {trace.entries[site.product.index].output.node for site in last.sites}
+    if last.skip is not None:
+        ends = {trace.entries[last.skip.addition.index].output.node}
+    products = {trace.entries[site.product.index].output.node for site in trace.sites} - ends
+    waiting, seen = list(trace.tops), set(ends)
+    while waiting:
+        node = waiting.pop()
+        if node in seen:
+            continue
+        if node in products:
+            return False
+        seen.add(node)
+        waiting += [source.node for source in structure.graph.sources(node)]
+    return True
+
+
+def find_blocks(trace: Trace, without_last: bool = False) -> list[Block]:
+    """The block around each layer of attention, nearest the input first.
+
+    Args:
+        trace: The recorded forward pass.
+        without_last: Whether the last attention only pools tokens, and is none of the blocks.
+
+    Raises:
+        WhenceError: An attention has no skip connection around it.
+    """
+    structure = _find_structure(trace)
+    layers = structure.layers[: -1 if without_last else None]
+    additions = {
+        trace.entries[layer.skip.addition.index].output.node
+        for layer in structure.layers
+        if layer.skip is not None
+    }
+    blocks = []
+    for layer in layers:
+        if layer.skip is None:
+            raise WhenceError(
+                f"The attention in {layer.where} has no skip connection around it that whence can "
+                f"find, which this method needs. Methods that read the attention maps alone, such "
+                f"as 'gae', work without."
+            )
+        blocks.append(make_block(trace, structure.graph, layer.sites, layer.skip, additions))
+    return blocks
+
+
+def find_projection(trace: Trace, block: Block) -> list[Operation]:
+    """Operations between the product of map and values and the sum, in their order."""
+    return find_operations(trace, _find_structure(trace).graph, block)
+
+
+def _find_structure(trace: Trace) -> Structure:
+    known = trace.structure
+    if isinstance(known, Structure):
+        return known
+    graph = NodeGraph(trace)
+    trace.structure = Structure(graph, _join_heads(trace, graph, _Sequences(trace, graph).layers()))
+    return trace.structure
+
+
+def _join_heads(
+    trace: Trace, graph: NodeGraph, layers: list[AttentionLayer]
+) -> list[AttentionLayer]:
+    """Make one layer of neighbours that lie side by side: of the same sequences, added as one."""
+    joined: list[AttentionLayer] = []
+    for layer in layers:
+        before = joined[-1] if joined else None
+        if before is not None and _are_heads_of_one(trace, graph, before, layer):
+            before.sites += layer.sites
+        else:
+            joined.append(layer)
+    return joined
+
+
+def _are_heads_of_one(
+    trace: Trace, graph: NodeGraph, a: AttentionLayer, b: AttentionLayer
+) -> bool:
+    counts = (a.query_count, a.key_count) == (b.query_count, b.key_count)
+    ends = [trace.entries[one.sites[-1].product.index].output.node for one in (a, b)]
+    if not counts or a.keys != b.keys or graph.is_upstream(*ends):
+        return False
+    if a.skip is None or b.skip is None:
+        both_constant = a.constant and b.constant
+        return a.skip is b.skip and (a.queries == b.queries or both_constant)
+    same_input = a.skip.input_edge == b.skip.input_edge
+    return same_input and a.skip.addition is b.skip.addition and a.queries == b.queries
+
+
+# Sequences ---------------------------------------------------------------------------------------
+
+
+class _Sequences:
+    """Numbers the sequences of tokens, attention by attention in the order of computation.
+
+    The nodes of a residual stream belong to a sequence: what enters a block, the sums inside of it
+    and the attention's output. Queries, keys and values belong to the sequence whose nodes are met
+    first on the way upstream, through whatever operations.
+    """
+
+    def __init__(self, trace: Trace, graph: NodeGraph) -> None:
+        self._trace = trace
+        self._graph = graph
+        self._of_node: dict[Node, int] = {}
+        self._of_leaves: dict[tuple[frozenset[Node], int], int] = {}
+        self._lengths: list[int] = []
+
+    def layers(self) -> list[AttentionLayer]:
+        """One layer for each attention site."""
+        return [self._make_layer(site) for site in self._trace.sites]
+
+    def _make_layer(self, site: AttentionSite) -> AttentionLayer:
+        trace, graph = self._trace, self._graph
+        skip = find_skip(trace, graph, site)
+        queries, keys = _find_query_and_key_edges(trace, graph, site)
+        values = trace.entries[site.product.index].inputs[site.values_number]
+        constant = not queries and skip is None
+        ahead = queries if skip is None else [skip.input_edge]
+        number, merged = self._find_sequence(ahead, site.query_count)
+        nodes = [trace.entries[site.product.index].output.node]
+        if skip is not None:
+            nodes += [trace.entries[skip.addition.index].output.node, skip.input_edge.node]
+        self._of_node.update((node, number) for node in nodes if node not in self._of_node)
+        of_keys, keys_merged = self._find_sequence([*keys, values], site.key_count)
+        return AttentionLayer(
+            [site], number, of_keys, constant, merged or keys_merged, skip
+        )
+
+    def _find_sequence(self, edges: Iterable[GradientEdge], length: int) -> tuple[int, bool]:
+        """The sequence that some edges belong to, and whether it was made of others."""
+        numbers, leaves = self._walk_upstream(edges)
+        same = {number for number in numbers if self._lengths[number] == length}
+        if len(same) == 1 == len(numbers):
+            return same.pop(), False
+        if numbers:
+            return self._add_sequence(length), True
+        if not leaves:
+            return self._add_sequence(length), False
+        key = leaves, length
+        if key not in self._of_leaves:
+            self._of_leaves[key] = self._add_sequence(length)
+        return self._of_leaves[key], False
+
+    def _add_sequence(self, length: int) -> int:
+        self._lengths.append(length)
+        return len(self._lengths) - 1
+
+    def _walk_upstream(self, edges: Iterable[GradientEdge]) -> tuple[set[int], frozenset[Node]]:
+        """Sequences, and else inputs of the model, that are met first upstream of some edges."""
+        numbers, leaves = set[int](), set[Node]()
+        waiting, seen = [edge.node for edge in edges], set[Node]()
+        while waiting:
+            node = waiting.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            if node in self._of_node:
+                numbers.add(self._of_node[node])
+                continue
+            sources = [source.node for source in self._graph.sources(node)]
+            waiting += sources
+            if not sources:
+                leaves.add(node)
+        return numbers, frozenset(leaves)
+
+
+def _find_query_and_key_edges(
+    trace: Trace, graph: NodeGraph, site: AttentionSite
+) -> tuple[list[GradientEdge], list[GradientEdge]]:
+    """Where queries and keys enter the product that scores them; nowhere if they are constant."""
+    entry = trace.entries[site.product.index]
+    if isinstance(site.product, ChunkedAttention):
+        queries, keys, _ = entry.inputs
+        return [queries], [keys]
+    weights = entry.inputs[1 if site.keys_first else 0]
+    softmax = _find_nearest(graph, weights, lambda op: op.name == SOFTMAX)
+    if softmax is None:
+        return [], []
+    into_softmax = trace.entries[softmax.index].inputs[0]
+    # Other products may add to the scores, of queries and constant positions say.
+    scores = _find_nearest(graph, into_softmax, lambda op: isinstance(op, MatMul))
+    scores = scores or _find_nearest(
+        graph, into_softmax, lambda op: isinstance(op, ConstantMatMul)
+    )
+    if scores is None:
+        return [], []
+    edges = list(trace.entries[scores.index].inputs)
+    if isinstance(scores, ConstantMatMul):
+        first, second = ([], edges) if scores.weight_first else (edges, [])
+    else:
+        first, second = edges[:1], edges[1:]
+    return (second, first) if site.keys_first else (first, second)
+
+
+def _find_nearest(
+    graph: NodeGraph, edge: GradientEdge, matches: Callable[[Operation], bool]
+) -> Operation | None:
+    """The first operation upstream of an edge that matches, other than through linear maps."""
+    waiting, seen = [edge.node], set[Node]()
+    while waiting:
+        node = waiting.pop(0)
+        if node in seen:
+            continue
+        seen.add(node)
+        operation = operation_of(node)
+        if operation is not None and matches(operation):
+            return operation
+        if operation is None or operation.kind != "linear":
+            waiting += [source.node for source in graph.sources(node)]
+    return None

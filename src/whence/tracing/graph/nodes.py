@@ -1,0 +1,157 @@
+"""The autograd nodes between logits and inputs: which is upstream of which, and who reads whom."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, Node
+
+from whence._util.torch_internals import node_metadata
+from whence.errors import WhenceError
+from whence.tracing.backward import REFUSED
+from whence.tracing.ops.attention import ChunkedAttention
+from whence.tracing.ops.base import Add, Function, Operation, Shift
+from whence.tracing.ops.products import Linear, MatMul
+from whence.tracing.trace import Trace
+
+_SCALINGS = ("mul", "multiply", "div", "divide", "true_divide")
+
+
+class NodeGraph:
+    """All nodes that the target depends on.
+
+    A node either performs a recorded operation, or hides what it does, or only moves numbers about
+    (routing). Parts of the model that the target does not depend on are not in the graph.
+
+    Attributes:
+        readers: For each node that is no routing, those that read its output, through routing, in
+            the order of computation.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self._entries = trace.entries
+        self._overwrites = trace.overwrites
+        self._numbers: dict[Node, int] = {}
+        self._upstream: dict[Node, int] = {}  # a bit for each node upstream, and for itself
+        self._roots: dict[Node, frozenset[Node]] = {}
+        self._values: dict[GradientEdge, tuple[int, int]] = {}
+        self.readers: dict[Node, list[Node]] = defaultdict(list)
+        for top in trace.tops:
+            if top not in self._numbers:
+                for node in self._sort(top):
+                    self._add(node)
+
+    def _sort(self, top: Node) -> Iterator[Node]:
+        """A node and all upstream of it that are not known, each after all upstream of it."""
+        seen = {top, *self._numbers}
+        path = [(top, iter(self.sources(top)))]
+        while path:
+            node, sources = path[-1]
+            for source in sources:
+                if source.node not in seen:
+                    seen.add(source.node)
+                    path.append((source.node, iter(self.sources(source.node))))
+                    break
+            else:
+                path.pop()
+                yield node
+
+    def _add(self, node: Node) -> None:
+        sources = self.sources(node)
+        upstream = 1 << len(self._numbers)
+        roots: frozenset[Node] = frozenset()
+        for source in sources:
+            upstream |= self._upstream[source.node]
+            roots |= self._roots[source.node]
+        self._numbers[node] = len(self._numbers)
+        self._upstream[node] = upstream
+        if self.is_routing(node):
+            self._roots[node] = roots
+            return
+        self._roots[node] = frozenset((node,))
+        for root in roots:
+            self.readers[root].append(node)
+        operation = operation_of(node)
+        if operation is not None:
+            for number, edge in enumerate(self._entries[operation.index].inputs):
+                self._values.setdefault(edge, (operation.index, number))
+
+    def __contains__(self, node: Node) -> bool:
+        return node in self._numbers
+
+    def sources(self, node: Node) -> list[GradientEdge]:
+        """Where the inputs of a node come from."""
+        # What was overwritten as a whole comes first, and has no part in the result.
+        edges = node.next_functions[node in self._overwrites :]
+        return [GradientEdge(source, nr) for source, nr in edges if source is not None]
+
+    def is_routing(self, node: Node) -> bool:
+        """Whether a node only moves numbers about."""
+        hides = not node.next_functions or REFUSED in node_metadata(node)
+        return operation_of(node) is None and not hides
+
+    def is_upstream(self, node: Node, of: Node) -> bool:
+        """Whether a node is upstream of another, or is that node."""
+        number = self._numbers.get(node)
+        return number is not None and bool(self._upstream[of] >> number & 1)
+
+    def find_roots(self, node: Node) -> frozenset[Node]:
+        """The nearest nodes upstream that are no routing; the node itself if it is none."""
+        return self._roots[node]
+
+    def number(self, node: Node) -> int:
+        """The place of a node in the order of computation."""
+        return self._numbers[node]
+
+    def find_reader(self, edge: GradientEdge) -> tuple[int, int] | None:
+        """An operation that reads a place of the graph directly: its index, and which input."""
+        return self._values.get(edge)
+
+    def find_value(self, edge: GradientEdge) -> Tensor:
+        """The value at a place of the graph.
+
+        Raises:
+            WhenceError: No operation keeps it.
+        """
+        operation = operation_of(edge.node)
+        if operation is not None:
+            return operation.output
+        reader = self.find_reader(edge)
+        if reader is None:
+            raise WhenceError(
+                "The hidden states of the model are read through routing alone, so that no "
+                "operation keeps them. Methods that read the attention maps alone, such as 'gae', "
+                "work without."
+            )
+        return _get_input(self._entries[reader[0]].operation, reader[1])
+
+
+def operation_of(node: Node) -> Operation | None:
+    """The operation that a node performs, if it was recorded."""
+    operation: Operation | None = getattr(node, "operation", None)
+    return operation
+
+
+def is_scaling(operation: Operation) -> bool:
+    """Whether an operation multiplies its one input by a constant, or adds one to it."""
+    if isinstance(operation, Shift):
+        return True
+    scales = operation.kind == "pass" and operation.name in _SCALINGS
+    return scales and isinstance(operation, Function) and len(operation.inputs) == 1
+
+
+def _get_input(operation: Operation, number: int) -> Tensor:
+    """What an operation keeps of one of its inputs."""
+    if isinstance(operation, Add):
+        return operation.b / operation.scale if number else operation.a
+    if isinstance(operation, Linear | Shift):
+        return operation.x
+    if isinstance(operation, MatMul):
+        return operation.b if number else operation.a
+    if isinstance(operation, ChunkedAttention):
+        return (operation.queries, operation.keys, operation.values)[number]
+    if isinstance(operation, Function):
+        return operation.inputs[number].detach()
+    raise TypeError(f"{operation.name} keeps no input.")

@@ -1,0 +1,87 @@
+"""Parts of the graph that a class logit depends on, where classes are computed apart."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from itertools import groupby
+
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, Node
+
+from whence._util.torch_internals import node_metadata
+from whence.tracing.backward import REFUSED
+from whence.tracing.trace import Trace
+
+
+def split_targets(trace: Trace, classes: Tensor) -> list[tuple[Trace, Tensor]] | None:
+    """Classes with the trace of what they depend on, neighbours together where it is the same.
+
+    Nearly always one operation computes all logits, and there is nothing to split. But a model may
+    put the logits of several heads together that read different layers.
+
+    Args:
+        trace: The recorded forward pass.
+        classes: (batch, n) class indices.
+
+    Returns:
+        Traces whose sites are those that the classes, (batch, some), depend on. None if that
+        differs from sample to sample.
+    """
+    tops = _find_tops(trace)
+    if len(tops) < 2:
+        return [(trace, classes)]
+    batch, count = classes.shape
+    seeds = trace.logits.new_zeros(count, batch, *trace.logits.shape)
+    for sample in range(batch):
+        seeds[range(count), sample, sample, classes[sample]] = 1
+    reached = trace.read_seeds(seeds.flatten(0, 1), tops)
+    # For each top, (n, batch): whether the class of a sample depends on it.
+    depends = [bool(trace.guard.look_at(v.any())) for value in reached for v in value]
+    keys = [
+        [tuple(depends[t * count * batch + n * batch + b] for t in range(len(tops))) for b in range(batch)]
+        for n in range(count)
+    ]
+    if any(len(set(of_class)) > 1 for of_class in keys):
+        return None
+    parts = []
+    for key, columns in groupby(range(count), lambda n: keys[n][0]):
+        chosen = [edge.node for edge, used in zip(tops, key, strict=True) if used]
+        parts.append((_select_sites(trace, chosen), classes[:, list(columns)]))
+    return parts
+
+
+def _find_tops(trace: Trace) -> list[GradientEdge]:
+    """The nearest places upstream of the logits that are no routing."""
+    found: dict[GradientEdge, None] = {}
+    logits = trace.logits
+    waiting: list[tuple[Node | None, int]] = [(logits.grad_fn, logits.output_nr)]
+    seen: set[tuple[Node, int]] = set()
+    while waiting:
+        node, nr = waiting.pop(0)
+        if node is None or (node, nr) in seen:
+            continue
+        seen.add((node, nr))
+        hides = not node.next_functions or REFUSED in node_metadata(node)
+        if hasattr(node, "operation") or hides:
+            found[GradientEdge(node, nr)] = None
+        else:
+            waiting += node.next_functions[node in trace.overwrites :]
+    return list(found)
+
+
+def _select_sites(trace: Trace, tops: Iterable[Node]) -> Trace:
+    """A trace with only those sites that some nodes depend on."""
+    selected = copy.copy(trace)
+    selected.tops = list(tops)
+    selected.structure = None
+    waiting: list[Node | None] = [*selected.tops]
+    seen: set[Node] = set()
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            waiting += [source for source, _ in node.next_functions]
+    products = trace.entries
+    selected.sites = [s for s in trace.sites if products[s.product.index].output.node in seen]
+    return selected
