@@ -11,10 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from tests.real import load_real_vit, read_photo
-from whence import Explainer, Explanation
+from whence import Explainer, Explanation, Layout
 
 GOLDEN = Path(__file__).parent / "golden"
 TAGS = ("top", "low")
+CLASS_TOKEN = Layout(special=(0,))
+"""What a tokenizer says of ``[CLS]``."""
 
 
 @cache
@@ -107,7 +109,8 @@ def test_attribution_from_every_start(name, compile, programs):
     compared = 0
     chosen = list_starts(name)[:1] if compile else list_starts(name)
     for start in chosen:
-        explainer = Explainer(model, compile=compile)
+        layout = CLASS_TOKEN if is_text else None
+        explainer = Explainer(model, compile=compile, layout=layout)
         result = explainer.explain(
             inputs,
             classes=list_targets(name),
@@ -136,7 +139,7 @@ def test_class_tokens_score_is_the_authors_where_nothing_is_padded():
     model, inputs = load_small_model("bert_a")
     unpadded = [i for i, mask in enumerate(data["attention_mask"]) if mask.all()]
     assert unpadded
-    result = Explainer(model).explain(
+    result = Explainer(model, layout=CLASS_TOKEN).explain(
         inputs,
         classes=list_targets("bert_a"),
         method="tiba",

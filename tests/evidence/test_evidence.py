@@ -141,8 +141,8 @@ def test_streamed_readings_are_those_of_lists():
 
 
 @pytest.mark.parametrize("first", [1, -1, 5])
-def test_maps_before_the_first_site_are_not_read(trace, first):
-    evidence = make_evidence(trace, "gradient", first_site=first)
+def test_maps_before_the_first_layer_are_not_read(trace, first):
+    evidence = make_evidence(trace, "gradient", first_layer=first)
     read = [gradient.numel() > 0 for gradient in evidence.gradient]
     assert read == {1: [False, True, True], -1: [False, False, True], 5: [True] * 3}[first]
 

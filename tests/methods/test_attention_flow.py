@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from tests.zoo import CASES, HandWrittenViT, build_model, make_images, make_texts
+from tests.test_golden import CLASS_TOKEN
 from whence import Explainer, Layout, WhenceError
 from whence.methods.attention_flow import _compute_flows
 
@@ -77,7 +78,8 @@ def test_average_pooling_starts_with_equal_shares():
 
 
 def test_padded_text():
-    explainer, inputs = Explainer(build_model(CASES["Bert-sdpa"]).double()), make_texts()
+    model, inputs = build_model(CASES["Bert-sdpa"]).double(), make_texts()
+    explainer = Explainer(model, layout=CLASS_TOKEN)
     result = explainer.explain(inputs, method="attention_flow", keep_evidence=True)
     for i, length in enumerate(inputs["attention_mask"].sum(1).tolist()):
         maps = [layer[i, :, :length, :length].mean(0) for layer in result.evidence.attention]

@@ -6,6 +6,7 @@ import torch
 
 from tests.test_golden import TAGS, list_targets, load_small_model, read_golden
 from tests.zoo import CASES, HandWrittenViT, build_model, make_images, make_texts
+from tests.test_golden import CLASS_TOKEN
 from whence import Explainer, WhenceError
 
 
@@ -54,7 +55,7 @@ def test_padding_does_not_count():
     """The authors' maps and gradients of padded texts, cut to the real tokens."""
     data = read_golden("bert_a")
     model, inputs = load_small_model("bert_a")
-    result = Explainer(model).explain(
+    result = Explainer(model, layout=CLASS_TOKEN).explain(
         inputs, classes=list_targets("bert_a"), method="attention_gradcam"
     )
     last = json.loads(str(data["meta"]))["num_hidden_layers"] - 1

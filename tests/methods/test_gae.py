@@ -7,6 +7,7 @@ from tests.methods.gae_formula import multiply_layers, weigh_maps
 from tests.real import load_real_vit, read_photo
 from tests.test_golden import compute_error, read_golden
 from tests.zoo import CASES, HandWrittenViT, build_model, make_images, make_texts
+from tests.test_golden import CLASS_TOKEN
 from whence import Explainer, WhenceError
 
 
@@ -40,7 +41,7 @@ def test_images(name):
 def test_padded_text():
     case = CASES["Bert-sdpa"]
     model, inputs = build_model(case).double(), make_texts()
-    result = Explainer(model).explain(inputs, target=1, method="gae")
+    result = Explainer(model, layout=CLASS_TOKEN).explain(inputs, target=1, method="gae")
     for i, length in enumerate(inputs["attention_mask"].sum(1).tolist()):
         alone = {key: value[i : i + 1, :length] for key, value in inputs.items()}
         logits, maps = case.attention(model, alone)

@@ -38,7 +38,7 @@ def test_average_pooling_equals_captum(layer):
     )
     reference = LayerGradCam(plain.model, wrap_for_captum(plain.model, layer))
     for i, target in enumerate(CLASSES):
-        pixels = plain.leaves.clone().requires_grad_()
+        pixels = plain.inputs.clone().requires_grad_()
         expected = reference.attribute(pixels, target=target, relu_attributions=True)
         assert relative_error(result.scores[:, i], expected[:, 0]) < 1e-9
     assert result.scores.max() > 0
@@ -56,7 +56,7 @@ def test_prefix_tokens_are_left_out(name):
     result = Explainer(plain.model).explain(plain.batch, classes=CLASSES, method="gradcam", layer=1)
     place, kept = plain.model.blocks[1].norm1, []
     place.register_forward_hook(lambda _m, _a, output: kept.append(output))
-    logits = plain.model(plain.leaves.clone().requires_grad_())
+    logits = plain.model(plain.inputs.clone().requires_grad_())
     prefix = kept[0].shape[1] - 16
     for i, target in enumerate(CLASSES):
         gradient = torch.autograd.grad(logits[:, target].sum(), kept[0], retain_graph=True)[0]

@@ -21,7 +21,7 @@ def test_image(name):
     plain = build_image_model(name)
     result = Explainer(plain.model).explain(plain.batch, classes=CLASSES, method="gradient")
     for i, target in enumerate(CLASSES):
-        pixels = plain.leaves.clone().requires_grad_()
+        pixels = plain.inputs.clone().requires_grad_()
         of_pixels = Saliency(plain.forward).attribute(pixels, target=target)
         expected = split_patches(of_pixels.amax(1)).mean(-1)
         assert relative_error(result.scores[:, i], expected) < 1e-9
@@ -31,7 +31,7 @@ def test_text():
     plain = build_text_model()
     result = Explainer(plain.model).explain(plain.batch, classes=CLASSES, method="gradient")
     for i, target in enumerate(CLASSES):
-        embeddings = plain.leaves.clone().requires_grad_()
+        embeddings = plain.inputs.clone().requires_grad_()
         gradient = Saliency(plain.forward).attribute(
             embeddings, target=target, additional_forward_args=plain.arguments, abs=False
         )

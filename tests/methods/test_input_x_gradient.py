@@ -21,7 +21,7 @@ def test_image(name):
     plain = build_image_model(name)
     result = Explainer(plain.model).explain(plain.batch, classes=CLASSES, method="input_x_gradient")
     for i, target in enumerate(CLASSES):
-        pixels = plain.leaves.clone().requires_grad_()
+        pixels = plain.inputs.clone().requires_grad_()
         of_pixels = InputXGradient(plain.forward).attribute(pixels, target=target)
         expected = split_patches(of_pixels.sum(1)).sum(-1)
         assert relative_error(result.scores[:, i], expected) < 1e-8
@@ -32,7 +32,7 @@ def test_text():
     plain = build_text_model()
     result = Explainer(plain.model).explain(plain.batch, classes=CLASSES, method="input_x_gradient")
     for i, target in enumerate(CLASSES):
-        embeddings = plain.leaves.clone().requires_grad_()
+        embeddings = plain.inputs.clone().requires_grad_()
         product = InputXGradient(plain.forward).attribute(
             embeddings, target=target, additional_forward_args=plain.arguments
         )
@@ -84,5 +84,5 @@ def test_degenerate_input_gives_zeros():
     )
     assert torch.equal(unmoving.scores, torch.zeros(3, 16))
     plain = build_image_model(IMAGES[0])
-    empty = Explainer(plain.model).explain(plain.leaves * 0, method="input_x_gradient")
+    empty = Explainer(plain.model).explain(plain.inputs * 0, method="input_x_gradient")
     assert torch.equal(empty.scores, torch.zeros(3, 16).double())

@@ -29,7 +29,7 @@ def test_image(name):
     )
     for i, target in enumerate(CLASSES):
         of_pixels = IntegratedGradients(plain.forward).attribute(
-            plain.leaves, baselines=0.3, target=target, n_steps=5
+            plain.inputs, baselines=0.3, target=target, n_steps=5
         )
         expected = split_patches(of_pixels.sum(1)).sum(-1)
         assert relative_error(result.scores[:, i], expected) < 1e-8
@@ -43,7 +43,7 @@ def test_text(rule):
     )
     for i, target in enumerate(CLASSES):
         attribution = IntegratedGradients(plain.forward).attribute(
-            plain.leaves,
+            plain.inputs,
             target=target,
             additional_forward_args=plain.arguments,
             n_steps=4,
@@ -59,8 +59,8 @@ def test_scores_sum_to_the_change_of_the_logit(baseline):
     result = Explainer(plain.model).explain(
         plain.batch, classes=CLASSES, steps=150, baseline=baseline, **METHOD
     )
-    empty = torch.full_like(plain.leaves, baseline)
-    gained = plain.forward(plain.leaves, *plain.arguments) - plain.forward(empty, *plain.arguments)
+    empty = torch.full_like(plain.inputs, baseline)
+    gained = plain.forward(plain.inputs, *plain.arguments) - plain.forward(empty, *plain.arguments)
     assert relative_error(result.scores.sum(-1), gained[:, CLASSES]) < 1e-4
 
 
@@ -71,11 +71,11 @@ def test_weights_of_the_trapezoidal_rule_sum_to_one():
     )
     gradients = []
     for share in torch.linspace(0, 1, 9).double():
-        at = (plain.leaves * share).requires_grad_()
+        at = (plain.inputs * share).requires_grad_()
         logits = plain.forward(at, *plain.arguments)
         gradients.append(torch.autograd.grad(logits[:, 1].sum(), at)[0])
     integral = torch.trapezoid(torch.stack(gradients), dx=1 / 8, dim=0)
-    expected = (plain.leaves * integral).sum(-1) * plain.batch["attention_mask"]
+    expected = (plain.inputs * integral).sum(-1) * plain.batch["attention_mask"]
     assert relative_error(result.scores, expected) < 1e-6
 
 
@@ -100,7 +100,7 @@ def test_balanced_gradients():
     expected = torch.zeros(3, 10).double()
     # The two points of Gauss and Legendre's rule, of the same weight.
     for share in (0.5 - 12**-0.5, 0.5 + 12**-0.5):
-        at = {"inputs_embeds": plain.leaves * share, "attention_mask": plain.arguments[0]}
+        at = {"inputs_embeds": plain.inputs * share, "attention_mask": plain.arguments[0]}
         one = explainer.explain(at, 1, method="input_x_gradient", gradients="balanced")
         expected += one.scores / share / 2
     assert relative_error(result.scores, expected) < 1e-6
@@ -122,7 +122,7 @@ def test_degenerate_input_gives_zeros():
     )
     assert torch.equal(unmoving.scores, torch.zeros(3, 2, 16))
     plain = build_image_model(IMAGES[0])
-    empty = Explainer(plain.model).explain(plain.leaves * 0, steps=2, **METHOD)
+    empty = Explainer(plain.model).explain(plain.inputs * 0, steps=2, **METHOD)
     assert torch.equal(empty.scores, torch.zeros(3, 16).double())
 
 

@@ -36,7 +36,7 @@ def test_image(name, window):
     )
     for i, target in enumerate(CLASSES):
         of_pixels = Reference(plain.forward).attribute(
-            plain.leaves,
+            plain.inputs,
             sliding_window_shapes=(3, window * PATCH, window * PATCH),
             strides=(3, PATCH, PATCH),
             baselines=0.3,
@@ -57,7 +57,7 @@ def test_text(output):
     tokens = torch.arange(10)[None, :, None].expand(1, -1, 32)
     for i, target in enumerate(CLASSES):
         ablation = FeatureAblation(wrap_output(plain.forward, output)).attribute(
-            plain.leaves,
+            plain.inputs,
             target=target,
             additional_forward_args=plain.arguments,
             feature_mask=tokens,
@@ -94,9 +94,9 @@ def test_a_single_logit_has_no_probability():
     plain = build_image_model(IMAGES[0])
     model = OneLogit(plain.model)
     result = Explainer(model).explain(plain.batch, 0, output="probability", **METHOD)
-    covered = plain.leaves.clone()
+    covered = plain.inputs.clone()
     covered[..., :PATCH, PATCH : 2 * PATCH] = 0
-    expected = model(plain.leaves) - model(covered)
+    expected = model(plain.inputs) - model(covered)
     assert relative_error(result.scores[:, 1], expected[:, 0]) < 1e-9
 
 
@@ -106,7 +106,7 @@ def test_degenerate_input_gives_zeros():
     )
     assert torch.equal(unmoving.scores, torch.zeros(3, 2, 16))
     plain = build_image_model(IMAGES[0])
-    empty = Explainer(plain.model).explain(plain.leaves * 0, **METHOD)
+    empty = Explainer(plain.model).explain(plain.inputs * 0, **METHOD)
     assert empty.scores.abs().max() < 1e-12
 
 

@@ -6,6 +6,7 @@ from torch.nn import functional as F
 from tests.real import load_real_vit, read_photo
 from tests.test_golden import TAGS, compute_error, list_targets, load_small_model, read_golden
 from tests.zoo import CASES, HandWrittenViT, build_model, make_images, make_texts
+from tests.test_golden import CLASS_TOKEN
 from whence import Explainer, WhenceError
 
 
@@ -50,7 +51,9 @@ def test_the_librarys_own_attention(name, layer, index):
 def test_padded_text():
     case = CASES["Bert-sdpa"]
     model, inputs = build_model(case).double(), make_texts()
-    result = Explainer(model).explain(inputs, classes=[0, 2], method="raw_attention")
+    result = Explainer(model, layout=CLASS_TOKEN).explain(
+        inputs, classes=[0, 2], method="raw_attention"
+    )
     with torch.no_grad():
         rows = case.attention(model, inputs)[1][-1].mean(1)[:, 0]
     assert torch.equal(result.scores[:, 0], result.scores[:, 1])

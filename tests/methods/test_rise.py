@@ -59,8 +59,8 @@ def test_image(name, options, keep, side, baseline, output):
     plain = build_image_model(name)
     result = Explainer(plain.model).explain(plain.batch, classes=CLASSES, **OPTIONS, **options)
     expected = 0
-    for mask in make_masks(*plain.leaves.shape[-2:], side, keep):
-        logits = plain.forward(plain.leaves * mask + baseline * (1 - mask))
+    for mask in make_masks(*plain.inputs.shape[-2:], side, keep):
+        logits = plain.forward(plain.inputs * mask + baseline * (1 - mask))
         outputs = logits.softmax(1) if output == "probability" else logits
         # The score of a pixel, of which a patch has the mean.
         of_pixels = outputs[:, CLASSES, None, None] * mask
@@ -137,10 +137,10 @@ def test_the_random_state_stays_and_seeds_matter():
 
 def test_degenerate_input_is_finite():
     plain = build_image_model(IMAGES[0])
-    empty = Explainer(plain.model).explain(plain.leaves * 0, classes=CLASSES, **OPTIONS)
+    empty = Explainer(plain.model).explain(plain.inputs * 0, classes=CLASSES, **OPTIONS)
     # Masks hide nothing of an image that is black already.
     shown = sum(split_patches(mask).mean(-1) for mask in make_masks(32, 32, 7, 0.5)) / 15
-    probabilities = plain.forward(plain.leaves * 0).softmax(1)[:, CLASSES, None]
+    probabilities = plain.forward(plain.inputs * 0).softmax(1)[:, CLASSES, None]
     assert relative_error(empty.scores, probabilities * shown) < 1e-9
 
 

@@ -6,6 +6,7 @@ import torch
 from tests.real import load_real_vit, read_photo
 from tests.test_golden import TAGS, compute_error, list_targets, load_small_model, read_golden
 from tests.zoo import CASES, HandWrittenViT, build_model, make_images, make_texts
+from tests.test_golden import CLASS_TOKEN
 from whence import Explainer, WhenceError
 from whence.methods.rollout import _discard_lowest
 
@@ -76,7 +77,7 @@ def test_average_pooling_reads_whole_rows():
 @pytest.mark.parametrize("discard_ratio", [0.0, 0.7])
 def test_padded_text(discard_ratio):
     """Scores are those of each text alone; the class token gets the lowest of the others."""
-    explainer = Explainer(build_model(CASES["Bert-sdpa"]).double())
+    explainer = Explainer(build_model(CASES["Bert-sdpa"]).double(), layout=CLASS_TOKEN)
     inputs = make_texts()
     options = {"method": "rollout", "discard_ratio": discard_ratio}
     result = explainer.explain(inputs, classes=[0, 1], **options)

@@ -14,6 +14,7 @@ from tests.methods.search_formula import (
     list_candidates,
 )
 from tests.zoo import CASES, HandWrittenViT, build_model, make_images, make_texts, select_samples
+from tests.test_golden import CLASS_TOKEN
 from whence import Explainer, Explanation, WhenceError
 
 
@@ -62,7 +63,7 @@ def test_exhaustive_search_on_images(average, score):
 def test_exhaustive_search_on_padded_texts(score):
     """Every text of a padded batch gets what it gets alone and without padding."""
     model, inputs = build_small_bert(), make_texts()
-    explainer = Explainer(model)
+    explainer = Explainer(model, layout=CLASS_TOKEN)
     result = explainer.explain(inputs, target=1, method="search", budget=1000, score=score)
     winners = set()
     for n, length in enumerate((10, 6, 9)):

@@ -121,7 +121,7 @@ def test_degenerate_input_is_finite():
     )
     assert torch.equal(unmoving.scores, torch.zeros(3, 2, 16))
     plain = build_image_model(IMAGES[0])
-    empty = plain.leaves * 0
+    empty = plain.inputs * 0
     scores = Explainer(plain.model).explain(empty, 1, **OPTIONS).scores
     # A range of nothing has no noise.
     expected = Explainer(plain.model).explain(empty, 1, method="gradient").scores

@@ -17,8 +17,13 @@ from whence.evidence.forwards import Forwards
 from whence.layout import Layout, compute_pooling
 from whence.rules import RuleSet
 from whence.targets import to_probabilities
-from whence.tracing.graph import Block, find_blocks, find_sequences, is_attention_pooling
-from whence.tracing.ops.attention import AttentionSite
+from whence.tracing.graph import (
+    AttentionLayer,
+    Block,
+    find_blocks,
+    find_layers,
+    is_attention_pooling,
+)
 from whence.tracing.trace import (
     HeadChunks,
     HeadFusion,
@@ -34,14 +39,14 @@ _AT_MAPS = ("attention", "gradient", "relevance")
 
 @dataclass(eq=False)
 class Evidence:
-    """What one trace says of some classes. Lists are over sites or blocks, nearest the input first.
+    """What a trace says of some classes. Lists are over layers or blocks, nearest the input first.
 
     Values that belong to a class (gradients, relevance, pooling) have the explained classes as
     first dimension; values of the forward pass do not:
 
     ==================== =========================================================================
-    attention            (batch, heads, queries, keys) for each site
-    gradient, relevance  (classes, batch, heads, queries, keys) for each site
+    attention            (batch, heads, queries, keys) for each layer
+    gradient, relevance  (classes, batch, heads, queries, keys) for each layer
     inputs               (batch, channels, height, width) or (batch, tokens, width)
     input_gradient, ...  (classes, ...) and the shape of the inputs
     hidden, value_input  (batch, tokens, width) for each block; hidden has one more, which with
@@ -61,8 +66,8 @@ class Evidence:
         special: (batch, tokens), true where a token belongs to no word; None if that is not known.
         multi_label: Whether several classes can hold at once.
         class_specific: Whether rows are pooled as each class weighs them, or as the predicted does.
-        first_site: Maps of earlier sites are not read; negative counts from the end.
-        streamed: Whether maps are read one site at a time, by `fuse_heads` alone.
+        first_layer: Maps of earlier layers are not read; negative counts from the end.
+        streamed: Whether maps are read one layer at a time, by `fuse_heads` alone.
         release: Whether to free what has been read then, so that the trace is of no more use.
         make_forwards: Makes what runs the model again.
         details: What a method tells beside its scores, as JSON: for each sample and class.
@@ -78,7 +83,7 @@ class Evidence:
     special: Tensor | None = None
     multi_label: bool = False
     class_specific: bool = True
-    first_site: int = 0
+    first_layer: int = 0
     streamed: bool = False
     release: bool = False
     make_forwards: Callable[[], Forwards] | None = None
@@ -122,9 +127,9 @@ class Evidence:
             parts = [_sum_keys(self.gradient[-1])]
         else:
             read = self.classes if self.class_specific else self.logits.argmax(1, keepdim=True)
-            last, plain = self.trace.sites[-1:], {"gradient": None}
-            chunks = next(iterate_sites(self.trace, last, plain, read, plain, release=False))
-            parts = [_sum_keys(part.gradient) for part in chunks()]
+            last, plain = self.layers[-1].sites, {"gradient": None}
+            sites = iterate_sites(self.trace, last, plain, read, plain, release=False)
+            parts = [_sum_keys(part.gradient) for chunks in sites for part in chunks()]
         pooling = compute_pooling(torch.stack(parts).sum(0), self.layout)
         return pooling.expand(self.classes.shape[1], -1, -1)
 
@@ -140,11 +145,11 @@ class Evidence:
     def attention(self) -> list[Tensor]:
         """The attention maps."""
         self._check_declared("attention")
-        return self.trace.attention()
+        return _join_heads(self.trace.attention(), self.layers)
 
     @property
     def gradient(self) -> list[Tensor]:
-        """Gradient of the class logit at the maps; empty at sites before the first that is read."""
+        """Gradient of the class logit at the maps; empty before the first layer that is read."""
         return self._read("gradient")
 
     @property
@@ -214,10 +219,11 @@ class Evidence:
         needs: Collection[str],
         gradient_rules: RuleSet | None = None,
         class_specific: bool = True,
+        trace: Trace | None = None,
     ) -> Evidence:
-        """Evidence of other kinds, of the same trace and classes."""
+        """Evidence of other kinds, or another trace, of the same classes."""
         return Evidence(
-            self.trace,
+            self.trace if trace is None else trace,
             self.classes,
             self.layout,
             needs,
@@ -236,17 +242,17 @@ class Evidence:
         heads: HeadFusion = "mean",
         first: int = 0,
     ) -> Iterator[Tensor]:
-        """A matrix (..., queries, keys) for each site, from the last to a first one.
+        """A matrix (..., queries, keys) for each layer, from the last to a first one.
 
-        Methods that are `streamed` can ask for this once: each site is freed before the next.
+        Methods that are `streamed` can ask for this once: each layer is freed before the next.
 
         Args:
-            weigh: Makes maps (..., heads, queries, keys) of the readings of some heads of a site.
+            weigh: Makes maps (..., heads, queries, keys) of the readings of some heads of a layer.
             heads: How heads are made one.
-            first: The first site; the method's `first_site`.
+            first: The first layer; the method's `first_layer`.
         """
         if self._pools_from_stream:
-            _ = self.pooling  # reads the last site, which the stream then frees
+            _ = self.pooling  # reads the last layer, which the stream then frees
         for chunks in self._stream if self.streamed else self._iterate_lists(first):
             yield fuse_chunks(chunks(), weigh, heads)
 
@@ -263,19 +269,24 @@ class Evidence:
             )
 
     @cached_property
-    def _sites(self) -> list[AttentionSite]:
-        sites, first = self.trace.sites, self.first_site
-        # A site that does not exist is for the method to refuse.
-        exists = abs(first) <= len(sites) - (first >= 0)
-        return sites[first if exists else 0 :]
+    def layers(self) -> list[AttentionLayer]:
+        """The layers of attention that the target depends on."""
+        return find_layers(self.trace)
+
+    @property
+    def _read_layers(self) -> list[AttentionLayer]:
+        """Layers whose maps are read."""
+        first = self.first_layer
+        # A layer that does not exist is for the method to refuse.
+        exists = abs(first) <= len(self.layers) - (first >= 0)
+        return self.layers[first if exists else 0 :]
 
     @cached_property
     def _blocks(self) -> list[Block]:
         if {"value_input", "value_input_gradient", "blocks"} & set(self.needs):
             return find_blocks(self.trace)
         # What leaves the last block enters pooling by attention, which has no block of its own.
-        several = len(self.trace.sites) > 1
-        pools = several and is_attention_pooling(self.trace, find_sequences(self.trace))
+        pools = len(self.layers) > 1 and is_attention_pooling(self.layers)
         return find_blocks(self.trace, without_last=pools)
 
     @property
@@ -318,11 +329,16 @@ class Evidence:
         if f"value_input_{what}" in self.needs:
             tokens[f"value_input_{what}"] = self._value_inputs()
         inputs = [self._input] if f"input_{what}" in self.needs else []
-        sites = [] if self.streamed or what not in self.needs else self._sites
+        layers = [] if self.streamed or what not in self.needs else self._read_layers
+        sites = [site for layer in layers for site in layer.sites]
         maps, at_inputs, at_tokens = read_places(
             self.trace, self.classes, rules, sites, inputs, tokens
         )
-        return {what: maps, f"input_{what}": at_inputs, **at_tokens}
+        joined = _join_heads(maps, layers)
+        # Layers that were not read are empty, so that layers keep their numbers.
+        missing = len(self.layers) - len(layers) if layers else 0
+        empty = [self.classes.new_zeros(0)] * missing
+        return {what: empty + joined, f"input_{what}": at_inputs, **at_tokens}
 
     @property
     def _pools_from_stream(self) -> bool:
@@ -330,7 +346,7 @@ class Evidence:
 
     @cached_property
     def _stream(self) -> Iterator[HeadChunks]:
-        """Readings of the maps, site by site from the last.
+        """Readings of the maps, layer by layer from the last.
 
         Whatever else is declared is read before: what has been passed may be freed.
         """
@@ -339,8 +355,11 @@ class Evidence:
         if not self._pools_from_stream:
             _ = self.pooling
         rules = {"gradient": self.gradient_rules, "relevance": self.rules}
-        return iterate_sites(
-            self.trace, self._sites, self.needs, self.classes, rules, release=self.release
+        layers = self._read_layers
+        read = [site for layer in layers for site in layer.sites]
+        return _join_sites(
+            iterate_sites(self.trace, read, self.needs, self.classes, rules, release=self.release),
+            [len(layer.sites) for layer in reversed(layers)],
         )
 
     def _iterate_lists(self, first: int) -> Iterator[HeadChunks]:
@@ -355,6 +374,22 @@ def _exclude(mask: Tensor, excluded: Tensor | None) -> Tensor:
     return mask if excluded is None or excluded.shape != mask.shape else mask & ~excluded
 
 
+def _join_heads(maps: list[Tensor], layers: list[AttentionLayer]) -> list[Tensor]:
+    """Maps of sites, (..., heads, queries, keys), as maps of layers."""
+    of_sites = iter(maps)
+    parts = [[next(of_sites) for _ in layer.sites] for layer in layers]
+    return [part[0] if len(part) == 1 else torch.cat(part, -3) for part in parts]
+
+
+def _join_sites(sites: Iterator[HeadChunks], counts: list[int]) -> Iterator[HeadChunks]:
+    """Readings of sites as readings of layers, which have so many sites each."""
+    for count in counts:
+        if count == 1:
+            yield next(sites)
+        else:
+            yield partial(iter, [part for _ in range(count) for part in next(sites)()])
+
+
 def _sum_keys(gradient: Tensor) -> Tensor:
-    """How strongly the logit depends on each query of a site: (classes, batch, queries)."""
+    """How strongly the logit depends on each query of a layer: (classes, batch, queries)."""
     return gradient.abs().sum((-3, -1))

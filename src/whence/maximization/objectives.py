@@ -175,8 +175,9 @@ def _locate_hidden_state(traced: Trace, layer: int) -> tuple[_Activation, int]:
     if layer == depth:
         activation = _Activation(block.output.index, None, block.output.output)
     else:
-        argument = int(block.input is block.skip_addition.b)
-        activation = _Activation(block.skip_addition.index, argument, block.input)
+        if block.input_reader is None:
+            raise WhenceError(f"No operation reads what enters the block of {block.site.where}.")
+        activation = _Activation(*block.input_reader, block.input)
     tokens, shape = block.site.key_count, tuple(activation.value.shape)
     if activation.value.numel() != tokens * shape[-1]:
         raise WhenceError(

@@ -15,7 +15,11 @@ from whence._util.progress import bar
 from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
-from whence.methods.shared.attention_maps import lower_pooled_token, require_one_sequence
+from whence.methods.shared.attention_maps import (
+    lower_pooled_token,
+    require_layers_in_turn,
+    require_one_sequence,
+)
 
 Floats = NDArray[np.float64]
 # Capacities are whole numbers, multiples of 1 / _UNIT: as fine as 32 bits allow.
@@ -36,8 +40,9 @@ class AttentionFlow(Method):
     The score of an input token is the maximum flow to it, computed for each token alone. The flow
     starts with 1, split among the pooled tokens by their weights (all of it at the class token, as
     in the paper; equal shares for average pooling, which the paper leaves open). Padding is left
-    out. In a text, a single pooled token gets the lowest score of the others. The authors divide
-    the scores by their sum; here they are flows, between 0 and 1.
+    out. A pooled token that is a part of the input has the flow through skip connections in its
+    score. In a text, a single pooled token that is no part of the input gets the lowest score of
+    the others. The authors divide the scores by their sum; here they are flows, between 0 and 1.
 
     The minimum cut, which equals the maximum flow, is found with capacities rounded down to
     multiples of :math:`2^{-30}`, and measured with the exact ones.
@@ -56,6 +61,7 @@ class AttentionFlow(Method):
     @override
     def __call__(self, evidence: Evidence) -> Tensor:
         require_one_sequence(evidence, self.start_layer)
+        require_layers_in_turn(evidence)
         used = evidence.attention[self.start_layer :]
         maps = [layer.mean(1).cpu().double().numpy() for layer in reversed(used)]
         real = evidence.token_mask.cpu().numpy()

@@ -29,7 +29,8 @@ class AttentionGradCam(Method):
 
     with p the weights of the pooled tokens. The mean of the gradient is over the explained tokens:
     keys without prefix tokens and padding. (At padded keys the gradient is not zero, though the
-    attention is.) In a text, a single pooled token gets the lowest score of the others. Scores are
+    attention is.) In a text, a single pooled token that
+    is no part of the input gets the lowest score of the others. Scores are
     not scaled; the authors scale each map to 0 ... 1, which is 0/0 where no head supports the
     class. Here, that gives zeros.
 
@@ -50,7 +51,7 @@ class AttentionGradCam(Method):
 
     @property
     @override
-    def first_site(self) -> int:
+    def first_layer(self) -> int:
         return self.layer
 
     @override

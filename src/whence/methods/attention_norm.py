@@ -11,7 +11,8 @@ from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
 from whence.methods.shared.attention_maps import multiply_layers, select_layers
-from whence.tracing.graph import Block
+from whence.tracing.graph import Block, find_projection
+from whence.tracing.graph.nodes import is_scaling
 from whence.tracing.ops.base import Function
 from whence.tracing.ops.products import Linear
 from whence.tracing.trace import Trace
@@ -162,8 +163,9 @@ def _project_values(trace: Trace, block: Block) -> Tensor:
     joins the heads, without its bias.
     """
     values = block.site.split_values(trace.batch)
-    linear = [operation for operation in block.projection if isinstance(operation, Linear)]
-    if len(linear) != 1 or linear[0].weight.dim() != 2:
+    projection = find_projection(trace, block)
+    linear = [operation for operation in projection if isinstance(operation, Linear)]
+    if len(block.sites) > 1 or len(linear) != 1 or linear[0].weight.dim() != 2:
         raise WhenceError(
             f"The attention in {block.site.where} is not followed by a single projection that "
             f"joins its heads, which this method needs."
@@ -173,10 +175,13 @@ def _project_values(trace: Trace, block: Block) -> Tensor:
     weight = linear[0].weight if type(linear[0]) is Linear else linear[0].weight.mT
     by_head = weight.reshape(weight.shape[0], values.shape[1], values.shape[3])
     projected = torch.einsum("bhkd,whd->bhkw", values, by_head)
-    for operation in block.projection[block.projection.index(linear[0]) + 1 :]:
+    for operation in (one for one in projection if one is not linear[0]):
         # Scaling by a constant, as LayerScale does.
-        if not isinstance(operation, Function):
-            raise WhenceError(f"The attention in {block.site.where} is projected twice.")
+        if not isinstance(operation, Function) or not is_scaling(operation):
+            raise WhenceError(
+                f"What follows the attention in {block.site.where} is more than a projection and a "
+                f"scaling, as this method needs it to be."
+            )
         scale = operation.vjp(torch.ones_like(operation.output))[0]
         row = scale.reshape(-1, scale.shape[-1])[0]
         if not torch.allclose(scale, row.expand_as(scale)):

@@ -9,14 +9,15 @@ from typing_extensions import override
 from whence.errors import WhenceError
 from whence.evidence import Evidence, MapReadings
 from whence.methods.registry import Method, register
-from whence.methods.shared.attention_maps import lower_pooled_token, roll_out, score_pooled_rows
+from whence.methods.shared.attention_maps import (
+    finish_rollout,
+    require_layers_in_turn,
+    roll_out,
+    score_pooled_rows,
+)
 from whence.rules.balanced import Gradients
 from whence.tracing import Intervention
-from whence.tracing.graph import (
-    SiteSequences,
-    find_sequences,
-    is_attention_pooling,
-)
+from whence.tracing.graph import AttentionLayer, find_layers, is_attention_pooling
 from whence.tracing.trace import Trace
 
 
@@ -31,8 +32,10 @@ class Gae(Method):
     .. math:: \bar A = \mathbb{E}_h \max(\nabla A \odot A, 0), \qquad R \leftarrow R + \bar A R
 
     for each layer in turn, from :math:`R = I`. The explanation is the row of :math:`R - I` of the
-    pooled token; only that row is computed, from the last layer to the first. In a text, a single
-    pooled token gets the lowest score of the others.
+    pooled token; only that row is computed, from the last layer to the first. Where a pooled token
+    is a part of the input, such as the last one of a language model, it is the row of R: what the
+    token keeps of itself through skip connections belongs to its score. In a text, a single pooled
+    token that is no part of the input, such as ``[CLS]``, gets the lowest score of the others.
 
     Where a sequence s attends to another one q, as a decoder to its encoder, the paper's rules for
     self-attention in s, and for the attention of s to q, are
@@ -66,45 +69,41 @@ class Gae(Method):
     @override
     def __call__(self, evidence: Evidence) -> Tensor:
         trace = evidence.trace
-        sequences = find_sequences(trace)
-        pooling = is_attention_pooling(trace, sequences) and evidence.pooling.shape[-1] == 1
-        if any(one.is_cross and one.constant for one in sequences) and not pooling:
+        layers = evidence.layers
+        pooling = is_attention_pooling(layers) and evidence.pooling.shape[-1] == 1
+        if any(one.is_cross and one.constant for one in layers) and not pooling:
             # The querying tokens may have attended to each other before, which was not recorded.
             trace = trace.rerecord(Intervention(follow_constants=True))
-            sequences = find_sequences(trace)
-        within = sequences[:-1] if is_attention_pooling(trace, sequences) else sequences
+            layers = find_layers(trace)
+        within = layers[:-1] if is_attention_pooling(layers) else layers
         if len({end for one in within for end in (one.queries, one.keys)}) > 1:
-            return self._explain_across(evidence, trace, sequences)
-        _, moved = roll_out(evidence.pooling, evidence.fuse_heads(_weigh))
-        return lower_pooled_token(moved, evidence)
+            return self._explain_across(evidence, trace, layers)
+        require_layers_in_turn(evidence)
+        kept, moved = roll_out(evidence.pooling, evidence.fuse_heads(_weigh))
+        return finish_rollout(kept, moved, evidence)
 
     def _explain_across(
-        self, evidence: Evidence, trace: Trace, sequences: list[SiteSequences]
+        self, evidence: Evidence, trace: Trace, layers: list[AttentionLayer]
     ) -> Tensor:
         """Score the tokens of a model with several sequences."""
-        explained = _find_input_sequence(trace, sequences)
-        if trace is evidence.trace:
-            layers = list(evidence.fuse_heads(_weigh))[::-1]
-        else:
-            maps_at = [site.weights for site in trace.sites]
-            readings = trace.read(evidence.classes, maps_at, self.gradient_rules)
-            layers = [
-                _weigh(MapReadings(maps, site.split_heads(at, trace.batch), at)).mean(-3)
-                for site, maps, at in zip(trace.sites, trace.attention(), readings, strict=True)
-            ]
+        explained = _find_input_sequence(trace, layers)
+        if trace is not evidence.trace:
+            evidence = evidence.derive(self.needs, self.gradient_rules, trace=trace)
+        maps = list(evidence.fuse_heads(_weigh))[::-1]
         relevancies = _Relevancies()
-        for one, added in zip(sequences, layers, strict=True):
+        for one, added in zip(layers, maps, strict=True):
             if one.is_cross:
                 relevancies.add_cross_attention(one.queries, one.keys, added)
             else:
                 relevancies.add_self_attention(one.queries, added)
-        found = relevancies.moved.get((sequences[-1].queries, explained))
-        if found is None or any(one.merged for one in sequences):
+        found = relevancies.moved.get((layers[-1].queries, explained))
+        if found is None or any(one.merged for one in layers):
             raise WhenceError(
                 "The attention maps do not lead from the tokens that the classifier reads to those "
                 "of the input. Models with windows or merged tokens, or whose inputs meet outside "
                 "of attention, cannot be explained by this method."
             )
+        require_layers_in_turn(evidence)
         return score_pooled_rows(found, evidence)
 
 
@@ -153,15 +152,16 @@ class _Relevancies:
         self.moved[pair] = step if known is None else known + step
 
 
-def _find_input_sequence(trace: Trace, sequences: list[SiteSequences]) -> int:
+def _find_input_sequence(trace: Trace, layers: list[AttentionLayer]) -> int:
     """The sequence of the tokens that the input became: the one its first attention reads."""
-    for site, of in zip(trace.sites, sequences, strict=True):
-        waiting: list[Node | None] = [trace.entries[site.product.index].output.node]
+    for layer in layers:
+        product = layer.sites[0].product
+        waiting: list[Node | None] = [trace.entries[product.index].output.node]
         seen: set[Node] = set()
         while waiting:
             node = waiting.pop()
             if any(getattr(node, "variable", None) is place.leaf for place in trace.inputs):
-                return of.keys
+                return layer.keys
             if node is not None and node not in seen:
                 seen.add(node)
                 waiting += [upstream for upstream, _ in node.next_functions]

@@ -19,7 +19,7 @@ class PartialLrp(Method):
 
     with p the weights of the pooled tokens and :math:`R^{(b)}` the relevance of the class at the
     map of layer b. With ``rules="authors_lrp"`` it is the baseline as the authors of `tiba` ran it.
-    A single pooled token gets the lowest score of the others.
+    A single pooled token that is no part of the input gets the lowest score of the others.
 
     Attributes:
         layer: Which layer; negative numbers count from the last.
@@ -36,7 +36,7 @@ class PartialLrp(Method):
 
     @property
     @override
-    def first_site(self) -> int:
+    def first_layer(self) -> int:
         return self.layer
 
     @override

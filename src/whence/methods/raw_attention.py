@@ -18,8 +18,9 @@ class RawAttention(Method):
     .. math:: s = p^\top \, \mathbb{E}_h A^{(b)}
 
     with :math:`A^{(b)}` the attention map of layer b, and p the weights of the pooled tokens. A
-    single pooled token of a text gets the lowest score of the others: its being pooled says nothing
-    about the input. (The authors of TIBA set it to 0.)
+    single pooled token of a text that is no part of the input, such as ``[CLS]``, gets the lowest
+    score of the others: its being pooled says nothing about the input. (The authors of TIBA set
+    it to 0.)
 
     Attributes:
         layer: Which layer; negative numbers count from the last.

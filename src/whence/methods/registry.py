@@ -46,7 +46,7 @@ class Method:
     streamed: ClassVar[bool] = False
 
     @property
-    def first_site(self) -> int:
+    def first_layer(self) -> int:
         """The first attention site whose map is read, as an option ``start_layer`` says."""
         first: int = getattr(self, "start_layer", 0)
         return first

@@ -13,6 +13,7 @@ from whence.methods.registry import Method, register
 from whence.methods.shared.attention_maps import (
     lower_pooled_token,
     mark_unpadded_pairs,
+    require_layers_in_turn,
     require_one_sequence,
     roll_out,
 )
@@ -31,9 +32,10 @@ class Rollout(Method):
 
     and the explanation is the row of C of the pooled token, averaged if there are several. Only
     that row is computed. It is the whole row: the product of identities alone is part of the
-    method, and with average pooling it is one constant for every token (so rows still sum to 1). In
-    a text, a single pooled token gets the lowest score of the others. (The authors of TIBA set it
-    to 0.)
+    method, and with average pooling it is one constant for every token (so rows still sum to 1). So
+    a pooled token that is a part of the input has the skip connections' share in its score. In a
+    text, a single pooled token that is no part of the input, such as ``[CLS]``, gets the lowest
+    score of the others. (The authors of TIBA set it to 0.)
 
     Attributes:
         start_layer: The first layer that counts; earlier ones are left out.
@@ -65,6 +67,7 @@ class Rollout(Method):
     @override
     def __call__(self, evidence: Evidence) -> Tensor:
         require_one_sequence(evidence, self.start_layer)
+        require_layers_in_turn(evidence)
         maps = evidence.fuse_heads(lambda at: at.attention, self.heads, self.start_layer)
         if self.discard_ratio:
             maps = (_discard_lowest(one, self.discard_ratio, evidence) for one in maps)

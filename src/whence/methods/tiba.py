@@ -7,7 +7,12 @@ from typing_extensions import override
 
 from whence.evidence import Evidence, MapReadings
 from whence.methods.registry import Method, register
-from whence.methods.shared.attention_maps import lower_pooled_token, require_one_sequence, roll_out
+from whence.methods.shared.attention_maps import (
+    finish_rollout,
+    require_layers_in_turn,
+    require_one_sequence,
+    roll_out,
+)
 from whence.rules.balanced import Gradients
 
 
@@ -24,9 +29,12 @@ class Tiba(Method):
         C = \bar A^{(B)} \cdots \bar A^{(1)},
 
     and the explanation is the row of C of the pooled token. Only that row is computed, from the
-    last layer to the first. The product of identities alone is left out, and a single pooled token
-    gets the lowest score of the others, as the authors do for BERT: its being pooled says nothing
-    about the input.
+    last layer to the first. The product of identities alone, the skip connections' share, is what
+    pooled tokens keep of themselves. It is left out where all tokens of the input are pooled alike
+    or none is, and is part of the score where a pooled token is a part of the input, such as the
+    last one of a language model. A single pooled token that is no part of the input, such as
+    ``[CLS]``, gets the lowest score of the others, as the authors do for BERT: its being pooled
+    says nothing about the input.
 
     Attributes:
         start_layer: The first layer that counts; earlier ones are left out.
@@ -49,9 +57,10 @@ class Tiba(Method):
     @override
     def __call__(self, evidence: Evidence) -> Tensor:
         require_one_sequence(evidence, self.start_layer)
+        require_layers_in_turn(evidence)
         maps = evidence.fuse_heads(_weigh, first=self.start_layer)
-        _, moved = roll_out(evidence.pooling, maps, self.normalize_rows)
-        return lower_pooled_token(moved, evidence)
+        kept, moved = roll_out(evidence.pooling, maps, self.normalize_rows)
+        return finish_rollout(kept, moved, evidence)
 
 
 def _weigh(readings: MapReadings) -> Tensor:

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from typing_extensions import override
 
+from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
 from whence.methods.shared.attention_maps import multiply_layers, select_layers
@@ -69,6 +70,11 @@ class _Zeroing:
     """
 
     def __init__(self, block: Block, evidence: Evidence) -> None:
+        if len(block.sites) > 1:
+            raise WhenceError(
+                f"The heads of the attention in {block.site.where} are computed one by one, which "
+                f"this method cannot zero together."
+            )
         self._block, self._batch = block, evidence.batch
         # Which factor of the product holds the values.
         self._value_argument = 0 if block.site.keys_first else 1

@@ -11,7 +11,6 @@ from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
 from whence.methods.shared.attention_maps import (
-    input_token_mask,
     lower_pooled_token,
     require_one_sequence,
 )
@@ -39,8 +38,9 @@ class Whence(Method):
     .. math:: \frac{\sqrt{e} + s\, B \sqrt{e}}{1 + s}
 
     in an image, where scores are interpolated between patches, and the square of that in a text,
-    where scores of tokens add up to those of words. In a text, a single pooled token gets the
-    lowest score of the others.
+    where scores of tokens add up to those of words. A pooled token that is a part of the input is
+    scored like any other, by the evidence that it holds. In a text, a single pooled token that is
+    no part of the input, such as ``[CLS]``, gets the lowest score of the others.
 
     Attributes:
         sharing: The weight s of other tokens' evidence, against a token's own; None is 2 for images
@@ -78,7 +78,7 @@ class Whence(Method):
 
 def _sum_evidence(evidence: Evidence, first: int) -> Tensor:
     """Sum the positive evidence at the blocks' inputs: (classes, batch, tokens)."""
-    layers = slice(first, len(evidence.trace.sites))
+    layers = slice(first, len(evidence.layers))
     entering = zip(evidence.hidden[layers], evidence.hidden_gradient[layers], strict=True)
     layered = [(hidden * gradient).sum(-1).clamp_(min=0) for hidden, gradient in entering]
     return torch.stack(layered).sum(0)
@@ -90,7 +90,7 @@ def _average_over_linked(values: Tensor, evidence: Evidence, first: int) -> Tens
     if attention is None:
         return values
     links = attention + attention.mT
-    mask = input_token_mask(evidence, values.shape[-1])
+    mask = evidence.input_tokens.expand_as(values)
     weights = mask.to(values.dtype)
     total = (links @ weights[..., None])[..., 0]
     sums = (links @ (weights * values)[..., None])[..., 0]

@@ -237,21 +237,18 @@ def read_places(
     """Gradient or relevance at attention sites, leaves and rows of tokens, in one backward pass.
 
     Returns:
-        By heads at every site of the trace, empty where it was not asked for; at the inputs; and by
-        tokens.
+        By heads at the sites; at the inputs; and by tokens.
     """
     edges = [edge for values in tokens.values() for _, edge in values]
     places: list[Tensor | GradientEdge] = [*(site.weights for site in sites), *inputs, *edges]
     read = iter(trace.read(classes, places, rules) if places else ())
     maps = [site.split_heads(next(read), trace.batch) for site in sites]
-    # Sites that were not read are empty, so that sites keep their numbers.
-    missing = len(trace.sites) - len(maps) if maps else 0
     at_inputs = [next(read) for _ in inputs]
     at_tokens = {
         kind: [trace.split_tokens(next(read), edge, value.shape) for value, edge in values]
         for kind, values in tokens.items()
     }
-    return [classes.new_zeros(0)] * missing + maps, at_inputs, at_tokens
+    return maps, at_inputs, at_tokens
 
 
 def iterate_sites(

@@ -3,48 +3,45 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from whence import Layout, WhenceError
-from whence.methods.shared.attention_maps import check_layer, input_token_mask, normalize_rows
+from whence import WhenceError
+from whence.methods.shared.attention_maps import check_layer, finish_rollout, normalize_rows
 
 
-def build_evidence(pooling: list[list[float]], **facts) -> SimpleNamespace:
-    """Build the part of evidence that `input_token_mask` reads."""
-    batch = len(pooling)
-    known = {"layout": Layout(prefix=0), "padding": None, "special": None} | facts
-    logits = torch.zeros(batch, 2)
-    return SimpleNamespace(pooling=torch.tensor([pooling]), logits=logits, batch=batch, **known)
+def build_evidence(pooling: list[float], inputs: list[int], unpadded: int = 4) -> SimpleNamespace:
+    """Build the part of evidence that `finish_rollout` reads: one class, one sample, one layer."""
+    return SimpleNamespace(
+        pooling=torch.tensor([[pooling]]),
+        input_tokens=torch.tensor([inputs]).bool(),
+        token_mask=torch.arange(4)[None] < unpadded,
+        layers=[SimpleNamespace(queries=0, keys=0)],
+    )
 
 
-def list_mask(evidence, tokens: int) -> list[list[int]]:
-    return input_token_mask(evidence, tokens)[0].int().tolist()
+@pytest.mark.parametrize(
+    ("pooling", "inputs", "expected"),
+    [
+        # A class token: its own share says nothing, and it gets the lowest score.
+        ([1.0, 0, 0, 0], [0, 1, 1, 1], [2, 2, 3, 4]),
+        # The last token of a language model keeps its own share.
+        ([0, 0, 0, 1.0], [1, 1, 1, 1], [1, 2, 3, 14]),
+        # All tokens are pooled alike: the share tells nothing apart.
+        ([0.25] * 4, [1, 1, 1, 1], [1, 2, 3, 4]),
+        # So it is beside a class token.
+        ([0.7, 0.1, 0.1, 0.1], [0, 1, 1, 1], [1, 2, 3, 4]),
+        # Tokens that are pooled unevenly.
+        ([0, 0.5, 0.5, 0], [1, 1, 1, 1], [1, 7, 8, 4]),
+    ],
+)
+def test_what_pooled_tokens_keep_of_themselves(pooling, inputs, expected):
+    evidence = build_evidence(pooling, inputs)
+    scores = finish_rollout(10 * evidence.pooling, torch.tensor([[[1.0, 2, 3, 4]]]), evidence)
+    assert scores.tolist() == [[expected]]
 
 
-def test_pooled_token_and_padding_are_left_out():
-    padding = torch.tensor([[False] * 4, [False, False, False, True]])
-    evidence = build_evidence([[1.0, 0, 0, 0], [0, 0, 1.0, 0]], padding=padding)
-    assert list_mask(evidence, 4) == [[0, 1, 1, 1], [1, 1, 0, 0]]
-
-
-def test_average_pooling_leaves_out_padding_only():
-    padding = torch.tensor([[False, False, False, True]])
-    evidence = build_evidence([[1 / 3, 1 / 3, 1 / 3, 0]], padding=padding)
-    assert list_mask(evidence, 4) == [[1, 1, 1, 0]]
-
-
-def test_special_tokens_are_left_out():
-    special = torch.tensor([[True, False, False, True]])
-    assert list_mask(build_evidence([[1.0, 0, 0, 0]], special=special), 4) == [[0, 1, 1, 0]]
-    assert list_mask(build_evidence([[0.25] * 4], special=special), 4) == [[0, 1, 1, 0]]
-
-
-@pytest.mark.parametrize("pooling", [[1.0, 0, 0, 0, 0], [0, 0.25, 0.25, 0.25, 0.25]])
-def test_all_patches_of_an_image_count(pooling):
-    evidence = build_evidence([pooling], layout=Layout(grid=(2, 2), prefix=1))
-    assert list_mask(evidence, 5) == [[0, 1, 1, 1, 1]]
-
-
-def test_all_tokens_count_where_other_tokens_are_pooled():
-    assert list_mask(build_evidence([[1.0]]), 3) == [[1, 1, 1]]
+def test_padding_has_no_lowest_score():
+    evidence = build_evidence([1.0, 0, 0, 0], [0, 1, 1, 0], unpadded=3)
+    scores = finish_rollout(evidence.pooling, torch.tensor([[[9.0, 2, 3, 1]]]), evidence)
+    assert scores.tolist() == [[[2, 2, 3, 1]]]
 
 
 @pytest.mark.parametrize(("layer", "number"), [(0, 0), (2, 2), (-1, 2), (-3, 0)])

@@ -28,6 +28,7 @@ from whence.errors import WhenceError
 from whence.inputs.arguments import list_tensors
 from whence.layout import Layout
 from whence.targets import resolve_classes
+from whence.tracing.graph.targets import split_targets
 from whence.tracing.ops.base import Guard
 
 # So many are kept: several methods that take turns must not push each other out, but each CUDA
@@ -184,7 +185,10 @@ def _compute(
         resolve_classes(logits, names, request.target, request.classes)
     if classes is None:
         classes = resolve_classes(logits, {}, None, request.classes)
-    result = score(request, trace, classes, inputs.get("special"))
+    parts = split_targets(trace, classes)
+    if parts is None:
+        raise WhenceError("Targets that depend on different layers cannot be compiled together.")
+    result = score(request, parts, inputs.get("special"))
     if result.details and not guard.sees_values:
         raise RuntimeError("the method has details to tell, which a program does not compute")
     valid = torch.isfinite(logits).all() & torch.isfinite(result.scores).all()

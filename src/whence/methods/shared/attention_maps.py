@@ -8,7 +8,7 @@ from torch import Tensor
 
 from whence.errors import WhenceError
 from whence.evidence import Evidence
-from whence.tracing.graph import find_sequences, is_attention_pooling
+from whence.tracing.graph import is_attention_pooling, is_sequential
 
 
 def check_layer(layer: int, layers: int, option: str = "layer", negative: bool = True) -> int:
@@ -34,14 +34,14 @@ def select_layers(layer: int | None, evidence: Evidence) -> list[int]:
 
 def check_readable_layer(layer: int, evidence: Evidence) -> int:
     """Check that a layer's map leads from the pooled tokens to the input's; return its number."""
-    sites, sequences = evidence.trace.sites, find_sequences(evidence.trace)
-    number = check_layer(layer, len(sites))
-    site, own = sites[number], sequences[number]
-    merged_input = own.merged and site.key_count == evidence.tokens
-    reads_input = own.keys == sequences[0].keys or merged_input
-    if own.queries != sequences[-1].queries or not reads_input:
+    layers = evidence.layers
+    number = check_layer(layer, len(layers))
+    own = layers[number]
+    merged_input = own.merged and own.key_count == evidence.tokens
+    reads_input = own.keys == layers[0].keys or merged_input
+    if own.queries != layers[-1].queries or not reads_input:
         raise WhenceError(
-            f"layer={layer}, the attention in {site.where}, is not from the tokens that the "
+            f"layer={layer}, the attention in {own.where}, is not from the tokens that the "
             f"classifier reads to those of the input. Choose another layer."
         )
     return number
@@ -49,16 +49,25 @@ def check_readable_layer(layer: int, evidence: Evidence) -> int:
 
 def require_one_sequence(evidence: Evidence, start_layer: int = 0) -> None:
     """Check that all attention but a last pooling is in one sequence, and that a layer exists."""
-    sequences = find_sequences(evidence.trace)
-    pairs = list(zip(evidence.trace.sites, sequences, strict=True))
-    for site, own in pairs[:-1] if is_attention_pooling(evidence.trace, sequences) else pairs:
-        if {own.queries, own.keys} != {sequences[0].keys}:
+    layers = evidence.layers
+    for own in layers[:-1] if is_attention_pooling(layers) else layers:
+        if {own.queries, own.keys} != {layers[0].keys}:
             raise WhenceError(
-                f"The attention in {site.where} is not within the one sequence of tokens that the "
+                f"The attention in {own.where} is not within the one sequence of tokens that the "
                 f"first attention reads. Models with merged tokens, several inputs or "
                 f"cross-attention cannot be explained by this method; 'gae' knows cross-attention."
             )
-    check_layer(start_layer, len(pairs), "start_layer", negative=False)
+    check_layer(start_layer, len(layers), "start_layer", negative=False)
+
+
+def require_layers_in_turn(evidence: Evidence) -> None:
+    """Check that nothing leads around a layer of attention but its skip connection."""
+    if not is_sequential(evidence.trace):
+        raise WhenceError(
+            "The target, or a layer, reads tokens from before the layer upstream of it, and this "
+            "method takes all layers of attention in turn. Methods that go by gradients, such as "
+            "'whence' or 'input_x_gradient', work."
+        )
 
 
 def select_pooled_rows(maps: Tensor, evidence: Evidence) -> Tensor:
@@ -67,7 +76,7 @@ def select_pooled_rows(maps: Tensor, evidence: Evidence) -> Tensor:
 
 
 def score_pooled_rows(maps: Tensor, evidence: Evidence) -> Tensor:
-    """Score tokens by the pooled tokens' rows; a single pooled token gets the lowest score."""
+    """Score tokens by the pooled tokens' rows; a pooled token of no input gets the lowest score."""
     return lower_pooled_token(select_pooled_rows(maps, evidence), evidence)
 
 
@@ -137,37 +146,33 @@ def multiply_layers(matrices: list[Tensor], rows: Tensor, add_identity: bool = F
     return rows
 
 
-def input_token_mask(evidence: Evidence, tokens: int) -> Tensor:
-    """Mark the tokens that represent a part of the input: (classes, batch, tokens).
-
-    Prefix tokens, padding and special tokens are left out. In a text, pooled tokens are left out
-    too, unless there are no others.
-    """
-    mask = torch.arange(tokens, device=evidence.logits.device) >= (evidence.layout.prefix or 0)
-    mask = mask.expand(evidence.batch, tokens)
-    for excluded in (evidence.padding, evidence.special):
-        if excluded is not None and excluded.shape == mask.shape:
-            mask = mask & ~excluded
-    mask = mask.expand(len(evidence.pooling), *mask.shape)
-    if evidence.layout.grid is not None or evidence.pooling.shape[-1] != tokens:
-        return mask
-    unpooled = mask & (evidence.pooling == 0)
-    return torch.where(unpooled.any(-1, keepdim=True), unpooled, mask)
-
-
 def lower_pooled_token(scores: Tensor, evidence: Evidence) -> Tensor:
-    """Give a single pooled token the lowest score among the tokens without padding.
+    """Give a single pooled token that stands for no part of the input the lowest score of others.
 
-    Scores stay as they are where the pooled token is not one of the input, as in a decoder.
+    Padding does not count. Scores stay as they are where the pooled token is not one of the scored
+    sequence, as in a decoder.
     """
     if scores.shape != evidence.pooling.shape:
         return scores
-    sequences = find_sequences(evidence.trace)
-    if sequences[-1].queries != sequences[0].keys:
+    if evidence.layers[-1].queries != evidence.layers[0].keys:
         return scores
-    unpadded = scores
-    if evidence.padding is not None and evidence.padding.shape == scores.shape[1:]:
-        unpadded = scores.masked_fill(evidence.padding, math.inf)
-    pooled = evidence.pooling == 1
-    lowest = unpadded.masked_fill(pooled, math.inf).amin(-1, keepdim=True)
+    others = scores.masked_fill(~evidence.token_mask, math.inf)
+    pooled = (evidence.pooling == 1) & ~evidence.input_tokens
+    lowest = others.masked_fill(pooled, math.inf).amin(-1, keepdim=True)
     return torch.where(pooled & lowest.isfinite(), lowest, scores)
+
+
+def finish_rollout(kept: Tensor, moved: Tensor, evidence: Evidence) -> Tensor:
+    """Score tokens by the two terms of a product over layers, as `roll_out` gives them.
+
+    The first term is what pooled tokens keep of themselves through skip connections. It belongs to
+    the score of tokens that are pooled and stand for a part of the input. Where all these are
+    pooled alike, it tells them apart no more, and is left out: the second term is small beside it.
+    """
+    if kept.shape == evidence.pooling.shape:
+        weights, mask = evidence.pooling, evidence.input_tokens
+        highest = weights.masked_fill(~mask, -math.inf).amax(-1, keepdim=True)
+        lowest = weights.masked_fill(~mask, math.inf).amin(-1, keepdim=True)
+        uneven = highest - lowest > 1e-6 * highest
+        moved = moved + torch.where(uneven & mask, kept, 0)
+    return lower_pooled_token(moved, evidence)

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from whence.errors import WhenceError
 from whence.evidence import Evidence
-from whence.methods.shared.attention_maps import input_token_mask
 from whence.methods.shared.inputs import tokens_to_inputs
 from whence.metrics.deletion import count_units, delete_in_order, rank_units, run_without
 
@@ -25,7 +24,7 @@ def rate_by_area(evidence: Evidence, scores: Tensor, fractions: Sequence[float])
     tokens), become ratings, (candidates, classes, batch).
     """
     shape, tokens = scores.shape[:-1], scores.shape[-1]
-    allowed = input_token_mask(evidence, tokens)
+    allowed = evidence.input_tokens.expand(len(evidence.pooling), -1, -1)
     maps = _round_scores(scores, allowed).flatten(0, -2)
     allowed = allowed.expand(*shape, tokens).flatten(0, -2)
     classes, samples = (
@@ -49,7 +48,7 @@ def rate_by_rank(evidence: Evidence, scores: Tensor) -> Tensor:
     their ranks. Shapes are those of `rate_by_area`.
     """
     tokens = scores.shape[-1]
-    allowed = input_token_mask(evidence, tokens)
+    allowed = evidence.input_tokens.expand(len(evidence.pooling), -1, -1)
     scores = _round_scores(scores, allowed)
     ratings = scores.new_zeros(scores.shape[:-1])
     nothing = torch.zeros(1, tokens, dtype=torch.bool, device=scores.device)

@@ -7,7 +7,7 @@ from whence.tracing.graph.layers import (
     find_layers,
     find_projection,
     is_attention_pooling,
-    reads_one_depth,
+    is_sequential,
 )
 
 __all__ = [
@@ -17,5 +17,5 @@ __all__ = [
     "find_layers",
     "find_projection",
     "is_attention_pooling",
-    "reads_one_depth",
+    "is_sequential",
 ]

@@ -94,7 +94,9 @@ def find_skip(trace: Trace, graph: NodeGraph, site: AttentionSite) -> SkipConnec
             top = _find_whole_sum(graph, reader)
             whole = operation_of(top)
             terms = _find_block_inputs(graph, top, product)
-            strong = [e for e, gated in terms if not gated and not _is_one_of(graph, e, projections)]
+            strong = [
+                e for e, gated in terms if not gated and not _is_one_of(graph, e, projections)
+            ]
             chosen = _choose_latest(graph, strong)
             if chosen is not None and whole is not None:
                 return SkipConnection(whole, chosen)
@@ -149,6 +151,9 @@ def _find_whole_sum(graph: NodeGraph, addition: Node) -> Node:
         readers = graph.readers[addition]
         if len(readers) != 1 or not _is_addition(graph, readers[0]):
             return addition
+        sizes = {one.output.numel() for one in map(operation_of, (addition, readers[0])) if one}
+        if len(sizes) > 1:  # some tokens of a complete sum are read
+            return addition
         addition = readers[0]
 
 
@@ -162,6 +167,8 @@ def _find_block_inputs(
     while waiting:
         edge, gated = waiting.pop()
         operation = operation_of(edge.node)
+        if edge.node is product:
+            continue
         if graph.is_upstream(edge.node, product):
             found.append((edge, gated))
         elif _is_addition(graph, edge.node):

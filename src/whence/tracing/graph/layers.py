@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from torch.autograd.graph import GradientEdge, Node
 
+from whence._util.torch_internals import output_metadata
 from whence.errors import WhenceError
 from whence.tracing.graph.blocks import (
     Block,
@@ -19,6 +21,7 @@ from whence.tracing.graph.nodes import NodeGraph, operation_of
 from whence.tracing.ops.attention import SOFTMAX, AttentionSite, ChunkedAttention
 from whence.tracing.ops.base import Operation
 from whence.tracing.ops.products import ConstantMatMul, MatMul
+from whence.tracing.recording import edge_of
 from whence.tracing.trace import Trace
 
 
@@ -95,24 +98,44 @@ def is_attention_pooling(layers: list[AttentionLayer]) -> bool:
     return last.is_cross and alone and last.query_count != last.key_count
 
 
-def reads_one_depth(trace: Trace) -> bool:
-    """Whether the target depends on attention only through the output of the last layer."""
-    structure = _find_structure(trace)
-    last = structure.layers[-1]
-    ends = {trace.entries[site.product.index].output.node for site in last.sites}
-    if last.skip is not None:
-        ends = {trace.entries[last.skip.addition.index].output.node}
-    products = {trace.entries[site.product.index].output.node for site in trace.sites} - ends
-    waiting, seen = list(trace.tops), set(ends)
-    while waiting:
-        node = waiting.pop()
-        if node in seen:
-            continue
-        if node in products:
-            return False
-        seen.add(node)
-        waiting += [source.node for source in structure.graph.sources(node)]
-    return True
+def is_sequential(trace: Trace) -> bool:
+    """Whether tokens pass all layers in turn, and the target reads those that leave the last.
+
+    Then nothing leads around a layer but its skip connection, and around all of them at most.
+    """
+    graph, layers = _find_structure(trace).graph, find_layers(trace)
+    products = {node: n for n, layer in enumerate(layers) for node in _product_nodes(trace, layer)}
+
+    def leads_around(starts: Iterable[Node], ends: set[Node], to_input: bool) -> bool:
+        """Whether another attention, or the input, is upstream of nodes other than through ends."""
+        waiting, seen = list(starts), set(ends)
+        while waiting:
+            node = waiting.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            sources = [source.node for source in graph.sources(node)]
+            if node in products or (to_input and not sources):
+                return True
+            waiting += sources
+        return False
+
+    left: dict[int, set[Node]] = {}  # what leaves the last layer of a sequence so far
+    for layer in layers:
+        before, own = left.get(layer.queries), _product_nodes(trace, layer)
+        leaves = own
+        if layer.skip is not None:
+            leaves = {trace.entries[layer.skip.addition.index].output.node}
+            entering = {layer.skip.input_edge.node}
+            around = leads_around(leaves, own | entering, to_input=True)
+            if around or leads_around(entering, before or set(), to_input=before is not None):
+                return False
+        left[layer.queries] = leaves
+    return not leads_around(trace.tops, left[layers[-1].queries], to_input=False)
+
+
+def _product_nodes(trace: Trace, layer: AttentionLayer) -> set[Node]:
+    return {trace.entries[site.product.index].output.node for site in layer.sites}
 
 
 def find_blocks(trace: Trace, without_last: bool = False) -> list[Block]:
@@ -172,9 +195,7 @@ def _join_heads(
     return joined
 
 
-def _are_heads_of_one(
-    trace: Trace, graph: NodeGraph, a: AttentionLayer, b: AttentionLayer
-) -> bool:
+def _are_heads_of_one(trace: Trace, graph: NodeGraph, a: AttentionLayer, b: AttentionLayer) -> bool:
     counts = (a.query_count, a.key_count) == (b.query_count, b.key_count)
     ends = [trace.entries[one.sites[-1].product.index].output.node for one in (a, b)]
     if not counts or a.keys != b.keys or graph.is_upstream(*ends):
@@ -203,6 +224,7 @@ class _Sequences:
         self._of_node: dict[Node, int] = {}
         self._of_leaves: dict[tuple[frozenset[Node], int], int] = {}
         self._lengths: list[int] = []
+        self._inputs = {edge_of(leaf).node for leaf in trace.leaves}
 
     def layers(self) -> list[AttentionLayer]:
         """One layer for each attention site."""
@@ -214,16 +236,26 @@ class _Sequences:
         queries, keys = _find_query_and_key_edges(trace, graph, site)
         values = trace.entries[site.product.index].inputs[site.values_number]
         constant = not queries and skip is None
-        ahead = queries if skip is None else [skip.input_edge]
-        number, merged = self._find_sequence(ahead, site.query_count)
+        if skip is None:
+            number, merged = self._find_sequence(queries, site.query_count)
+        else:
+            number, merged = self._find_stream(skip.input_edge, site.query_count)
         nodes = [trace.entries[site.product.index].output.node]
         if skip is not None:
             nodes += [trace.entries[skip.addition.index].output.node, skip.input_edge.node]
         self._of_node.update((node, number) for node in nodes if node not in self._of_node)
         of_keys, keys_merged = self._find_sequence([*keys, values], site.key_count)
-        return AttentionLayer(
-            [site], number, of_keys, constant, merged or keys_merged, skip
-        )
+        return AttentionLayer([site], number, of_keys, constant, merged or keys_merged, skip)
+
+    def _find_stream(self, entering: GradientEdge, length: int) -> tuple[int, bool]:
+        """The sequence of a residual stream that enters a block, and whether others made it."""
+        if self._walk_upstream([entering])[0]:
+            return self._find_sequence([entering], length)
+        number = self._add_sequence(length)
+        roots = self._graph.find_roots(entering.node)
+        if len(roots) == 1:  # what it is but moved or shifted from, such as embeddings
+            self._of_node.update((root, number) for root in roots if _has_size_of(root, entering))
+        return number, False
 
     def _find_sequence(self, edges: Iterable[GradientEdge], length: int) -> tuple[int, bool]:
         """The sequence that some edges belong to, and whether it was made of others."""
@@ -233,9 +265,7 @@ class _Sequences:
             return same.pop(), False
         if numbers:
             return self._add_sequence(length), True
-        if not leaves:
-            return self._add_sequence(length), False
-        key = leaves, length
+        key = leaves, length  # without leaves: constants
         if key not in self._of_leaves:
             self._of_leaves[key] = self._add_sequence(length)
         return self._of_leaves[key], False
@@ -258,9 +288,18 @@ class _Sequences:
                 continue
             sources = [source.node for source in self._graph.sources(node)]
             waiting += sources
-            if not sources:
+            if node in self._inputs:
                 leaves.add(node)
         return numbers, frozenset(leaves)
+
+
+def _has_size_of(node: Node, place: GradientEdge) -> bool:
+    """Whether a node puts out as many numbers as there are at a place."""
+    sizes = [
+        math.prod(output_metadata(edge.node)[edge.output_nr].shape)
+        for edge in (GradientEdge(node, 0), place)
+    ]
+    return sizes[0] == sizes[1]
 
 
 def _find_query_and_key_edges(
@@ -278,9 +317,7 @@ def _find_query_and_key_edges(
     into_softmax = trace.entries[softmax.index].inputs[0]
     # Other products may add to the scores, of queries and constant positions say.
     scores = _find_nearest(graph, into_softmax, lambda op: isinstance(op, MatMul))
-    scores = scores or _find_nearest(
-        graph, into_softmax, lambda op: isinstance(op, ConstantMatMul)
-    )
+    scores = scores or _find_nearest(graph, into_softmax, lambda op: isinstance(op, ConstantMatMul))
     if scores is None:
         return [], []
     edges = list(trace.entries[scores.index].inputs)

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Iterable
 from itertools import groupby
 
+import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
@@ -36,16 +37,14 @@ def split_targets(trace: Trace, classes: Tensor) -> list[tuple[Trace, Tensor]] |
     for sample in range(batch):
         seeds[range(count), sample, sample, classes[sample]] = 1
     reached = trace.read_seeds(seeds.flatten(0, 1), tops)
-    # For each top, (n, batch): whether the class of a sample depends on it.
-    depends = [bool(trace.guard.look_at(v.any())) for value in reached for v in value]
-    keys = [
-        [tuple(depends[t * count * batch + n * batch + b] for t in range(len(tops))) for b in range(batch)]
-        for n in range(count)
-    ]
-    if any(len(set(of_class)) > 1 for of_class in keys):
+    # For each class of each sample, whether it depends on each top.
+    depends = torch.stack([value.flatten(1).any(1) for value in reached], 1)
+    depends = depends.reshape(count, batch, len(tops))
+    if trace.guard.look_at((depends != depends[:, :1]).any()):
         return None
+    keys = depends[:, 0].tolist()
     parts = []
-    for key, columns in groupby(range(count), lambda n: keys[n][0]):
+    for key, columns in groupby(range(count), lambda n: keys[n]):
         chosen = [edge.node for edge, used in zip(tops, key, strict=True) if used]
         parts.append((_select_sites(trace, chosen), classes[:, list(columns)]))
     return parts

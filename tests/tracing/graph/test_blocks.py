@@ -12,7 +12,7 @@ from whence import WhenceError, rules
 from whence.evidence import Evidence
 from whence.layout import Layout, find_layout
 from whence.tracing import Trace
-from whence.tracing.graph import find_blocks
+from whence.tracing.graph import find_blocks, find_projection
 
 TRANSFORMERS = [name for name in CASES if name.endswith(("-sdpa", "-eager"))]
 
@@ -107,8 +107,9 @@ def test_values_are_computed_from_their_input():
 
 def test_operations_of_a_block():
     model = HandWrittenViT().double()
-    for block in find_blocks(record_inputs(model, make_images(32, 32).double())):
-        assert [operation.kind for operation in block.projection] == ["linear"]
+    trace = record_inputs(model, make_images(32, 32).double())
+    for block in find_blocks(trace):
+        assert [operation.kind for operation in find_projection(trace, block)] == ["linear"]
         assert block.post_norm is None
         assert block.output.kind == "add"
         assert torch.equal(
@@ -131,3 +132,112 @@ def test_attention_without_a_skip_connection_is_refused():
 
     with pytest.raises(WhenceError, match=r"NoSkip.forward has no skip connection around it"):
         find_blocks(record_inputs(NoSkip(), torch.randn(2, 5, 8)))
+
+
+class Residual(nn.Module):
+    """Two blocks whose terms are added in some way; the inputs of the blocks are kept."""
+
+    def __init__(self, add) -> None:
+        super().__init__()
+        self.add = add
+        self.maps = nn.ModuleList(nn.Linear(8, 8) for _ in range(8))
+        self.norms = nn.ModuleList(nn.LayerNorm(8) for _ in range(8))
+        self.head = nn.Linear(8, 3)
+        self.scale = nn.Parameter(torch.rand(8) + 0.5)
+
+    def attend(self, x):
+        q, k, v = (self.maps[number](x) for number in range(3))
+        return self.maps[3](nn.functional.scaled_dot_product_attention(q, k, v))
+
+    def feed_forward(self, x):
+        return self.maps[5](nn.functional.gelu(self.maps[4](x)))
+
+    def forward(self, x):
+        x = self.maps[6](x)
+        self.entering, self.leaving = [], []
+        for _ in range(2):
+            self.entering.append(x.detach())
+            x = self.add(self, x)
+            self.leaving.append(x.detach())
+        return self.head(x[:, 0])
+
+
+def post_norm(m, x):
+    x = m.norms[0](x + m.attend(x))
+    return m.norms[1](x + m.feed_forward(x))
+
+
+def sandwich(m, x):
+    x = x + m.norms[1](m.attend(m.norms[0](x)))
+    return m.norms[3](m.feed_forward(m.norms[2](x))) + x
+
+
+def write_in_place(m, x):
+    x = x.clone()
+    x += m.attend(m.norms[0](x))
+    return x + m.feed_forward(m.norms[1](x))
+
+
+def gate_both(m, x):
+    gate = m.maps[7](x).sigmoid()
+    return gate * m.attend(x) + (1 - gate) * x
+
+
+def add_projected_values(m, x):
+    q, k, v = (m.maps[number](x) for number in range(3))
+    return x + m.maps[3](nn.functional.scaled_dot_product_attention(q, k, v) + v)
+
+
+RESIDUALS = {
+    "pre-norm": lambda m, x: (y := x + m.attend(m.norms[0](x))) + m.feed_forward(m.norms[1](y)),
+    "post-norm": post_norm,
+    "sandwich": sandwich,
+    "parallel, skip first": lambda m, x: x + m.attend(m.norms[0](x)) + m.feed_forward(x),
+    "parallel, skip last": lambda m, x: m.feed_forward(m.norms[0](x)) + m.attend(x) + x,
+    "parallel, skip inside": lambda m, x: m.attend(x) + (m.feed_forward(x) + x),
+    "parallel, stacked": lambda m, x: torch.stack([m.feed_forward(x), x, m.attend(x)]).sum(0),
+    "parallel, summed": lambda m, x: sum([m.feed_forward(x), m.attend(x), x]),
+    "parallel, twice": lambda m, x: (m.attend(x) + m.attend(m.norms[0](x))) + x,
+    "scaled": lambda m, x: torch.add(m.attend(x), x * m.scale, alpha=0.5),
+    "in place": write_in_place,
+    "gated branch": lambda m, x: x + m.maps[7](x).sigmoid() * m.attend(x),
+    "gated both": gate_both,
+    "reshaped": lambda m, x: (x.flatten(0, 1) + m.attend(x).flatten(0, 1)).view_as(x),
+    "norm is the stream": lambda m, x: (y := m.norms[0](x)) + m.attend(y),
+    "values added": add_projected_values,
+}
+
+
+@pytest.mark.parametrize("add", RESIDUALS.values(), ids=RESIDUALS)
+def test_the_skip_connection_is_the_term_that_is_the_blocks_input(add):
+    model, x = Residual(add).double(), torch.randn(2, 5, 8).double()
+    model(x)
+    trace = record_inputs(model, x)
+    blocks = find_blocks(trace)
+    entering = model.entering
+    if add is RESIDUALS["norm is the stream"]:
+        entering = [model.norms[0](x) for x in entering]
+    assert len(blocks) == 2
+    for block, expected in zip(blocks, entering, strict=True):
+        assert torch.allclose(block.input, expected, rtol=1e-12)
+    assert torch.allclose(blocks[-1].output.output.reshape(2, 5, 8), model.leaving[-1])
+
+
+@pytest.mark.parametrize("name", RESIDUALS)
+def test_gradients_at_the_skip_connection_are_total(name):
+    """A gradient at a block's input comes through the attention as well as past it."""
+    add = RESIDUALS[name]
+    model, x = Residual(add).double(), torch.randn(2, 5, 8).double()
+    model(x)
+    trace = record_inputs(model, x)
+    classes = torch.zeros(2, 1, dtype=torch.long)
+    ours = trace.read(classes, [find_blocks(trace)[1].input_edge])[0][0]
+    entering = model.entering[1].clone().requires_grad_()
+    start = model.norms[0](entering) if add is RESIDUALS["norm is the stream"] else entering
+    if start is not entering:
+        start = start.detach().requires_grad_()
+        after = start + model.attend(start)
+    else:
+        after = RESIDUALS["pre-norm" if add is write_in_place else name](model, entering)
+    expected = torch.autograd.grad(model.head(after[:, 0])[:, 0].sum(), start)[0]
+    assert torch.allclose(ours, expected, rtol=1e-10, atol=1e-12)
