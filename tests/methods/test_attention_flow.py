@@ -3,8 +3,8 @@ import sys
 import pytest
 import torch
 
-from tests.zoo import CASES, HandWrittenViT, build_model, make_images, make_texts
 from tests.test_golden import CLASS_TOKEN
+from tests.zoo import CASES, HandWrittenViT, build_model, make_images, make_texts
 from whence import Explainer, Layout, WhenceError
 from whence.methods.attention_flow import _compute_flows
 

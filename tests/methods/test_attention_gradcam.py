@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.test_golden import TAGS, list_targets, load_small_model, read_golden
+from tests.test_golden import CLASS_TOKEN, TAGS, list_targets, load_small_model, read_golden
 from tests.zoo import CASES, HandWrittenViT, build_model, make_images, make_texts
-from tests.test_golden import CLASS_TOKEN
 from whence import Explainer, WhenceError
 
 

@@ -5,9 +5,8 @@ import torch
 
 from tests.methods.gae_formula import multiply_layers, weigh_maps
 from tests.real import load_real_vit, read_photo
-from tests.test_golden import compute_error, read_golden
+from tests.test_golden import CLASS_TOKEN, compute_error, read_golden
 from tests.zoo import CASES, HandWrittenViT, build_model, make_images, make_texts
-from tests.test_golden import CLASS_TOKEN
 from whence import Explainer, WhenceError
 
 

@@ -4,9 +4,15 @@ from torch import nn
 from torch.nn import functional as F
 
 from tests.real import load_real_vit, read_photo
-from tests.test_golden import TAGS, compute_error, list_targets, load_small_model, read_golden
+from tests.test_golden import (
+    CLASS_TOKEN,
+    TAGS,
+    compute_error,
+    list_targets,
+    load_small_model,
+    read_golden,
+)
 from tests.zoo import CASES, HandWrittenViT, build_model, make_images, make_texts
-from tests.test_golden import CLASS_TOKEN
 from whence import Explainer, WhenceError
 
 

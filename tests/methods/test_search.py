@@ -13,8 +13,8 @@ from tests.methods.search_formula import (
     find_best,
     list_candidates,
 )
-from tests.zoo import CASES, HandWrittenViT, build_model, make_images, make_texts, select_samples
 from tests.test_golden import CLASS_TOKEN
+from tests.zoo import CASES, HandWrittenViT, build_model, make_images, make_texts, select_samples
 from whence import Explainer, Explanation, WhenceError
 
 

@@ -3,6 +3,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from tests.test_golden import CLASS_TOKEN
 from tests.zoo import CASES, HandWrittenViT, build_model, make_images, make_texts
 from whence import Explainer, WhenceError
 
@@ -47,7 +48,8 @@ def test_the_pooled_token_of_a_text_gets_the_lowest_score():
     case = CASES["Bert-sdpa"]
     model = build_model(case).double()
     inputs = make_texts()
-    result = Explainer(model).explain(inputs, method="tiba", keep_evidence=True)
+    explainer = Explainer(model, layout=CLASS_TOKEN)
+    result = explainer.explain(inputs, method="tiba", keep_evidence=True)
     joint = compute_by_formula(result, 0, False, [0])
     real = inputs["attention_mask"].bool()
     assert torch.allclose(result.scores[:, 1:], joint[:, 1:] * real[:, 1:], rtol=1e-10)

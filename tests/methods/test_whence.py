@@ -4,6 +4,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tests.methods.plain_models import to_double
+from tests.test_golden import CLASS_TOKEN
 from tests.zoo import CASES, HandWrittenViT, build_model, make_images, run_model
 from whence import Explainer, WhenceError, methods
 from whence._util.defaults import METHOD
@@ -35,7 +36,8 @@ def test_the_formula(name, options, sharing):
     model = build_model(CASES[f"{name}-eager"]).double()
     inputs = to_double(CASES[f"{name}-eager"].inputs())
     image = "pixel_values" in inputs
-    result = Explainer(model).explain(
+    layout = None if image else CLASS_TOKEN
+    result = Explainer(model, layout=layout).explain(
         inputs, method="whence", classes=[0, 2], gradients="plain", **options
     )
     usual = 2.0 if image else 0.25
