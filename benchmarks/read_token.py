@@ -1,144 +1,172 @@
-"""Is the right token first? Trained toys whose answer is known to come from one token.
+"""Is the right word first? Trained toys whose answer is known to come from one word.
 
-    python benchmarks/read_token.py > docs/results/read_token.md
+    python benchmarks/read_token.py
 
-Two small Transformers are trained in seconds on random words: an encoder that tags each word, and a
-decoder that gives the next word. Each has two heads on the same hidden states, so that attention is
-really used: one answer is a function of the word that is read, the other of the word before it.
-Each method then scores the words of held-out texts, and a hit is a text where the right word has
-the highest score. All is seeded.
+Small Transformers are trained in seconds on random words: encoders that tag words, and decoders
+that give the next word. Each answers two questions from the same hidden states at each word, so
+that attention is really used:
+
+- own: what a function of this very word is, its tag or the word that follows it;
+- most: whether more than half of the words are of the first kind (in a decoder: so far);
+- before: which word stands before this one.
+
+Each method then explains an answer at one word of held-out texts. A hit is a text where the word
+that decides has the highest score. All is seeded.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import BertConfig, BertModel, LlamaConfig, LlamaModel
+from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, LlamaConfig, LlamaModel
 
 from whence import Explainer, WhenceError, methods
 
 WORDS, TAGS, LENGTH, WIDTH = 24, 6, 10, 32
 STEPS, BATCH, SAMPLES = 400, 64, 200
-SIZES = {
-    "vocab_size": WORDS,
-    "hidden_size": WIDTH,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 64,
-    "max_position_embeddings": 16,
-}
+PROMISED = ("whence", "tiba", "gae", "rollout", "attnlrp", "input_x_gradient", "occlusion")
+
+
+def _build_bert() -> nn.Module:
+    config = BertConfig(
+        vocab_size=WORDS,
+        hidden_size=WIDTH,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=16,
+        pad_token_id=None,  # else the first word has no embedding
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    return BertModel(config, add_pooling_layer=False)
+
+
+def _build_gpt2() -> nn.Module:
+    config = GPT2Config(
+        vocab_size=WORDS,
+        n_embd=WIDTH,
+        n_layer=2,
+        n_head=4,
+        n_inner=64,
+        n_positions=16,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        use_cache=False,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    return GPT2Model(config)
+
+
+def _build_llama() -> nn.Module:
+    config = LlamaConfig(
+        vocab_size=WORDS,
+        hidden_size=WIDTH,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=16,
+        use_cache=False,
+    )
+    return LlamaModel(config)
+
+
+BODIES = {"tagger": _build_bert, "next word": _build_gpt2, "next word, Llama": _build_llama}
 
 
 class Toy(nn.Module):
-    """A Transformer that answers two questions at each word: of this one, and of the one before.
+    """A Transformer that answers questions at each word.
 
     Attributes:
-        answers: For each question, the answer of each word of the vocabulary.
+        is_decoder: Whether words see only those before them; the last word is then read.
+        function: What the answer "own" is, for each word of the vocabulary.
     """
 
-    def __init__(self, body: nn.Module, answers: dict[str, Tensor]) -> None:
+    def __init__(self, name: str, other: str) -> None:
         super().__init__()
-        self.body = body
-        self.heads = nn.ModuleDict(
-            {name: nn.Linear(WIDTH, int(one.max()) + 1) for name, one in answers.items()}
-        )
-        self.answers = answers
+        self.is_decoder = name != "tagger"
+        self.function = torch.randperm(WORDS)
+        if not self.is_decoder:
+            self.function %= TAGS
+        self.body = BODIES[name]()
+        self.heads = nn.ModuleDict({name: nn.Linear(WIDTH, WORDS) for name in ("own", other)})
 
     def forward(self, input_ids: Tensor) -> dict[str, Tensor]:
         """The logits of each question at each word."""
         hidden = self.body(input_ids=input_ids).last_hidden_state
         return {name: head(hidden) for name, head in self.heads.items()}
 
+    def answer(self, question: str, ids: Tensor) -> Tensor:
+        """The right answers at all words but the first, which has none before it."""
+        if question == "own":
+            return self.function[ids][:, 1:]
+        if question == "before":
+            return ids[:, :-1]
+        votes = 2 * (ids < WORDS // 2).long() - 1
+        counts = votes.cumsum(1) if self.is_decoder else votes.sum(1, keepdim=True).expand_as(ids)
+        return (counts > 0).long()[:, 1:]
 
-def build_tagger(seed: int = 0) -> Toy:
-    """Build an encoder; each word has one of a few tags."""
+
+def train(name: str, other: str = "most", seed: int = 0) -> Toy:
+    """Train a toy, one of `BODIES`, on "own" and another question at once."""
     torch.manual_seed(seed)
-    tags = torch.arange(WORDS)[torch.randperm(WORDS)] % TAGS
-    body = BertModel(
-        BertConfig(
-            **SIZES,
-            pad_token_id=None,  # else the first word has no embedding
-            hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0,
-        ),
-        add_pooling_layer=False,
-    )
-    return Toy(body, {"own": tags, "before": torch.arange(WORDS)})
-
-
-def build_next_word(seed: int = 0) -> Toy:
-    """Build a decoder; each word is followed by one other."""
-    torch.manual_seed(seed)
-    after = torch.randperm(WORDS)
-    body = LlamaModel(LlamaConfig(**SIZES, num_key_value_heads=2, use_cache=False))
-    return Toy(body, {"own": after, "before": torch.arange(WORDS)})
-
-
-TOYS = {"tagger": build_tagger, "next word": build_next_word}
-
-
-def make_texts(count: int, generator: torch.Generator) -> Tensor:
-    return torch.randint(0, WORDS, (count, LENGTH), generator=generator)
-
-
-def find_answers(toy: Toy, question: str, ids: Tensor) -> Tensor:
-    """The answers at all words but the first, which has none before it."""
-    asked = ids[:, 1:] if question == "own" else ids[:, :-1]
-    return toy.answers[question][asked]
-
-
-def train(toy: Toy) -> Toy:
-    """Train on both questions at once."""
-    generator = torch.Generator().manual_seed(1)
-    optimizer = torch.optim.AdamW(toy.parameters(), lr=5e-3, weight_decay=0.0)
+    toy = Toy(name, other)
+    generator = torch.Generator().manual_seed(seed + 1)
+    optimizer = torch.optim.AdamW(toy.parameters(), lr=5e-3, weight_decay=0.1)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 5e-3, STEPS)
     for _ in range(STEPS):
-        ids = make_texts(BATCH, generator)
+        ids = _make_texts(BATCH, generator)
         logits = toy(ids)
         losses = [
             F.cross_entropy(
-                logits[name][:, 1:].flatten(0, 1), find_answers(toy, name, ids).flatten()
+                logits[question][:, 1:].mT, toy.answer(question, ids), label_smoothing=0.1
             )
-            for name in toy.answers
+            for question in toy.heads
         ]
         optimizer.zero_grad()
-        sum(losses).backward()
+        torch.stack(losses).sum().backward()
         optimizer.step()
         schedule.step()
     return toy.eval()
 
 
-def make_held_out(count: int = SAMPLES) -> tuple[Tensor, Tensor]:
-    """Texts that were not trained on, and the word of each that is read."""
-    generator = torch.Generator().manual_seed(2)
-    ids = make_texts(count, generator)
-    return ids, torch.randint(1, LENGTH, (count,), generator=generator)
+def _make_texts(count: int, generator: torch.Generator) -> Tensor:
+    return torch.randint(0, WORDS, (count, LENGTH), generator=generator)
+
+
+def make_held_out(toy: Toy) -> tuple[Tensor, Tensor]:
+    """Texts that were not trained on, and the position of each that is read."""
+    generator = torch.Generator().manual_seed(-1)
+    ids = _make_texts(SAMPLES, generator)
+    if toy.is_decoder:
+        return ids, torch.full((SAMPLES,), LENGTH - 1)
+    return ids, torch.randint(1, LENGTH, (SAMPLES,), generator=generator)
 
 
 def measure_accuracy(toy: Toy, question: str) -> float:
-    ids, _ = make_held_out()
+    """Measure the share of right answers at all words of held-out texts."""
+    ids, _ = make_held_out(toy)
     with torch.no_grad():
         found = toy(ids)[question][:, 1:].argmax(-1)
-    return float((found == find_answers(toy, question, ids)).double().mean())
+    return float((found == toy.answer(question, ids)).double().mean())
 
 
-def measure_hits(
-    toy: Toy, question: str, method: str, count: int = SAMPLES, **options: Any
-) -> float:
+def measure_hits(toy: Toy, question: str, method: str, **options: Any) -> float:
     """Measure in which share of held-out texts the word that decides has the highest score."""
-    ids, read = make_held_out(count)
-    if isinstance(toy.body, LlamaModel):
-        read = torch.full_like(read, LENGTH - 1)
+    ids, read = make_held_out(toy)
     hits = 0
     for position in sorted(set(read.tolist())):
-        texts = ids[read == position]
-        explainer = Explainer(toy, output=_read_answer(question, position))
-        scores = explainer.explain({"input_ids": texts}, method=method, **options).scores
+        explainer = Explainer(toy, output=_select_answer(question, position))
+        texts = {"input_ids": ids[read == position]}
+        scores = explainer.explain(texts, method=method, **options).scores
         right = position if question == "own" else position - 1
         others = scores.clone()
         others[:, right] = -torch.inf
@@ -146,31 +174,32 @@ def measure_hits(
     return hits / len(ids)
 
 
-def _read_answer(question: str, position: int) -> Callable[[dict[str, Tensor]], Tensor]:
+def _select_answer(question: str, position: int) -> Callable[[dict[str, Tensor]], Tensor]:
     return lambda returned: returned[question][:, position]
 
 
-def write_table(names: Sequence[str], rows: dict[str, list[str]]) -> str:
-    """Write a table in Markdown: a row for each method, a column for each toy and question."""
-    lines = [f"| method | {' | '.join(names)} |", f"| --- |{' ---: |' * len(names)}"]
-    return "\n".join([*lines, *(f"| `{name}` | {' | '.join(row)} |" for name, row in rows.items())])
+def _format_hits(toys: list[Toy], question: str, method: str) -> str:
+    try:
+        shares = [100 * measure_hits(toy, question, method) for toy in toys]
+    except WhenceError as error:
+        return f"refused ({str(error).split('.')[0]})"
+    mean = sum(shares) / len(shares)
+    return f"{mean:.1f}" if min(shares) == max(shares) else f"{mean:.1f} ({min(shares):.1f})"
 
 
-def main() -> None:
-    toys = {name: train(build()) for name, build in TOYS.items()}
-    columns = [(name, question) for question in ("own", "before") for name in toys]
-    rows: dict[str, list[str]] = {}
-    for method in methods.available():
-        rows[method] = []
-        for name, question in columns:
-            try:
-                hits = f"{100 * measure_hits(toys[name], question, method):.1f}"
-            except WhenceError as error:
-                hits = f"refused: {error}"
-            rows[method].append(hits)
-    accuracy = [f"{100 * measure_accuracy(toys[name], question):.1f}" for name, question in columns]
-    print(write_table([f"{name}, {question}" for name, question in columns], rows))
-    print(f"\nAccuracy: {', '.join(accuracy)}.")
+def main(seeds: int = 3) -> None:
+    """Print tables in Markdown: hits in percent, the mean over seeds and the lowest if another."""
+    rest = [name for name in methods.available() if name not in PROMISED]
+    for other in ("most", "before"):
+        toys = {name: [train(name, other, seed) for seed in range(seeds)] for name in BODIES}
+        for question in dict.fromkeys(("own", other)):
+            print(f"\n{question}, beside {other}\n" if question == "own" else f"\n{question}\n")
+            print(f"| method | {' | '.join(BODIES)} |\n| --- |{' ---: |' * len(BODIES)}")
+            accuracy = (min(measure_accuracy(toy, question) for toy in toys[n]) for n in BODIES)
+            print(f"| accuracy | {' | '.join(f'{100 * one:.1f}' for one in accuracy)} |")
+            for method in (*PROMISED, *rest) if question != "most" else ():
+                cells = [_format_hits(toys[name], question, method) for name in BODIES]
+                print(f"| `{method}` | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.xfail(strict=False, reason="the structure is not proven
 
 VISION = {
     "hidden_size": 16,
-    "num_hidden_layers": 3,
+    "num_hidden_layers": 4,
     "num_attention_heads": 2,
     "intermediate_size": 24,
     "image_size": 24,
@@ -82,7 +82,7 @@ def test_hidden_states_from_the_middle(back):
         return head(returned.hidden_states[-back][:, 0])
 
     def run(one, target):
-        layers = 4 - back
+        layers = 5 - back
         return run_transformers(
             eager,
             one,
@@ -116,7 +116,7 @@ def test_beit_segmentation_reads_several_layers():
     model = build_transformers(
         "BeitForSemanticSegmentation",
         "BeitConfig",
-        **{**VISION, "num_hidden_layers": 4, "image_size": 32},
+        **{**VISION, "image_size": 32},
         out_indices=[1, 2, 3, 4],
         pool_scales=[1, 2],
         use_auxiliary_head=False,
