@@ -79,7 +79,7 @@ def test_detection_by_words():
         "OwlViTConfig",
         text_config=TEXT,
         vision_config=VISION,
-        projection_dim=8,
+        projection_dim=16,
     )
     pixels, ids = make_pixels(2, 3, 16, 16), make_words(4)
     inputs = {"input_ids": ids, "pixel_values": pixels}
