@@ -24,6 +24,7 @@ class Plain:
         sum_to_units: Sums values of one sample's inputs over units, where a row is no unit.
         is_image: Whether tokens are patches.
         tokens_first: Whether hidden states are (tokens, 1, width).
+        side_by_side: How many successive maps are heads of one layer.
         keeps_identity: Whether the skip's share of a token that is read counts.
     """
 
@@ -38,18 +39,25 @@ class Plain:
     is_image: bool = False
     keeps_identity: bool = True
     tokens_first: bool = False
+    side_by_side: int = 1
 
     def gradients(self, of: list[Tensor]) -> list[Tensor]:
         return list(torch.autograd.grad(self.logit, of, retain_graph=True))
+
+    def join_heads(self, of_maps: list[Tensor]) -> list[Tensor]:
+        """Values at all maps, (1, heads, tokens, tokens), as (heads, tokens, tokens) of layers."""
+        step = self.side_by_side
+        groups = [of_maps[n : n + step] for n in range(0, len(of_maps), step)]
+        return [torch.cat([one[0] for one in group]).detach() for group in groups]
 
 
 def compute_scores(method: str, plain: Plain, relevance: list[Tensor] | None = None) -> Tensor:
     """Scores of the units by a method's formula; `tiba` takes the relevance of the maps."""
     if method == "rollout":
-        added = [one[0].mean(0).detach() for one in plain.maps]
+        added = [one.mean(0) for one in plain.join_heads(plain.maps)]
         return _multiply(added, plain, normalize=True)[plain.units]
     if method == "gae":
-        return _multiply(_weigh(plain, plain.maps), plain)[plain.units]
+        return _multiply(_weigh(plain, plain.join_heads(plain.maps)), plain)[plain.units]
     if method == "tiba":
         assert relevance is not None
         return _multiply(_weigh(plain, relevance), plain)[plain.units]
@@ -70,10 +78,9 @@ def sum_patches(product: Tensor, side: int = 8) -> Tensor:
 
 def _weigh(plain: Plain, by: list[Tensor]) -> list[Tensor]:
     """The mean over heads of max(gradient * factor, 0), for each layer."""
-    gradients = plain.gradients(plain.maps)
-    assert len(gradients) == len(by)
+    gradients = plain.join_heads(plain.gradients(plain.maps))
     pairs = zip(gradients, by, strict=True)
-    return [(g[0] * one.reshape(g[0].shape)).clamp(min=0).mean(0).detach() for g, one in pairs]
+    return [(gradient * factor).clamp(min=0).mean(0) for gradient, factor in pairs]
 
 
 def _multiply(added: list[Tensor], plain: Plain, normalize: bool = False) -> Tensor:
@@ -98,7 +105,7 @@ def _share_evidence(plain: Plain) -> Tensor:
     pairs = list(zip(plain.hidden, plain.gradients(plain.hidden), strict=True))
     pairs = [(x[at].detach(), g[at]) for x, g in pairs]
     held = [sum(max(float(x[i] @ g[i]), 0.0) for x, g in pairs) for i in range(tokens)]
-    mean = sum(one[0].mean(0) for one in plain.maps).detach()
+    mean = sum(one.mean(0) for one in plain.join_heads(plain.maps))
     sharing = 2.0 if plain.is_image else 0.25
     scores = torch.zeros(tokens, dtype=torch.float64)
     for i in range(tokens):

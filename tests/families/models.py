@@ -130,10 +130,10 @@ def check_scores(
             relevance = None
             if method == "tiba":
                 maps = result.evidence.relevance
-                assert len(maps) == len(own.maps), "other attention than the target depends on"
-                sizes = [own_map.shape[-2:] for own_map in own.maps]
+                sizes = [one.shape for one in own.join_heads(own.maps)]
+                assert len(maps) == len(sizes), "other attention than the target depends on"
                 pairs = zip(maps, sizes, strict=True)
-                relevance = [one[sample][..., : size[0], : size[1]] for one, size in pairs]
+                relevance = [one[sample][..., : size[1], : size[2]] for one, size in pairs]
             expected = compute_scores(method, own, relevance)
             found = result.scores[sample].flatten()
             error = abs(result.logits[sample, wanted].item() / own.logit.item() - 1)

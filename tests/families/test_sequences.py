@@ -14,8 +14,6 @@ from tests.methods.gae_formula import weigh_maps
 from tests.methods.test_gae_cross_attention import normalize, propagate_decoder
 from whence import Explainer, WhenceError
 
-pytestmark = pytest.mark.xfail(strict=False, reason="the structure is not proven yet")
-
 BART = {
     "vocab_size": 40,
     "d_model": 16,
@@ -43,6 +41,7 @@ T5 = {
 SIZES = {"Bart": BART, "T5": T5}
 
 
+@pytest.mark.xfail(strict=False, reason="not proven yet")
 @pytest.mark.parametrize("family", SIZES)
 def test_both_copies_of_the_input_count(family):
     """The decoder of a classifier gets the same ids, one place to the right."""
@@ -146,6 +145,7 @@ def _make_lxmert_inputs():
     }
 
 
+@pytest.mark.xfail(strict=False, reason="not proven yet")
 @pytest.mark.parametrize("of", ["input_ids", "visual_feats"])
 def test_lxmert(of):
     """Words and boxes attend to each other; the last layer's boxes lead nowhere."""
@@ -168,6 +168,7 @@ def test_lxmert(of):
             explainer.explain(inputs, 1, method=method, of=of)
 
 
+@pytest.mark.xfail(strict=False, reason="not proven yet")
 def test_lxmert_at_the_input():
     model, inputs = _build_lxmert(), _make_lxmert_inputs()
     words = model.get_input_embeddings()(inputs["input_ids"]).detach().requires_grad_()

@@ -55,6 +55,7 @@ def run_timm(
         logit=logit,
         maps=maps,
         hidden=hidden,
+        side_by_side=len(maps) // len(hidden),
         inputs=leaf,
         read=read,
         units=list(units),
