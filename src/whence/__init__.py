@@ -3,7 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from whence.errors import NoRuleError, WhenceError
+from whence.errors import NoRuleError, WhenceError, WhenceWarning
 from whence.version import __version__
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ __all__ = [
     "MaximalPicture",
     "NoRuleError",
     "WhenceError",
+    "WhenceWarning",
     "__version__",
     "activation_maximization",
     "benchmark",

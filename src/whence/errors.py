@@ -51,6 +51,10 @@ class UndeclaredEvidenceError(WhenceError):
     """A method reads evidence that it did not declare in `needs`."""
 
 
+class WhenceWarning(UserWarning):
+    """A result may not say what it seems to say: one of its checks is in doubt."""
+
+
 class TooLargeError(Exception):
     """A batch takes more memory than its bound: it has to go in smaller chunks."""
 

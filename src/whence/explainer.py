@@ -15,10 +15,11 @@ from whence import methods
 from whence import rules as rule_sets
 from whence._util.defaults import METHOD
 from whence.engine.batching import Batching
+from whence.engine.checks import judge
 from whence.engine.compiled.run import CompiledRunner
 from whence.engine.request import Request, Result, Subject, bound_kept_bytes, check_memory
-from whence.errors import WhenceError
-from whence.explanation import AttentionMaps, Explanation
+from whence.errors import WhenceError, WhenceWarning
+from whence.explanation import AttentionMaps, Check, Explanation
 from whence.inputs.arguments import ModelArguments
 from whence.layout import Layout, find_layout, find_tokens
 from whence.layout.words import TextTokenizer
@@ -99,6 +100,7 @@ class Explainer:
         *,
         keep_evidence: bool = False,
         memory: float | None = None,
+        verify: bool = False,
         **options: Any,
     ) -> Explanation:
         """Say from which parts of each input a decision came.
@@ -118,6 +120,8 @@ class Explainer:
             memory: Gibibytes that a forward pass may keep for the backward pass, or that methods of
                 many forward passes may take for them; larger batches go in chunks. If left out,
                 half of a GPU's free memory, or 2 on a CPU; for the backward pass no more than 4.
+            verify: Whether to measure dear checks too: the logits against a plain forward pass, and
+                the conservation of relevance in every operation. `Explanation.checks` has them all.
             **options: Options of the method, such as ``start_layer``.
 
         Returns:
@@ -129,14 +133,19 @@ class Explainer:
         request = self._make_request(
             inputs, target, classes, method, rules, keep_evidence, memory, options
         )
+        request = dataclasses.replace(request, verify=verify)
         result = self._run(request, may_compile=self.compiles)
+        checks = judge(request, result, self.precision)
+        for check in checks:
+            if check.status == "doubt":
+                warnings.warn(check.sentence, WhenceWarning, stacklevel=2)
         if request.method.propagates and result.logits.dtype in _COARSE:
             warnings.warn(
                 f"Relevance in {result.logits.dtype} is too coarse to be conserved; explain a "
                 f"float32 copy of the model.",
                 stacklevel=2,
             )
-        return self._make_explanation(request, result)
+        return self._make_explanation(request, result, checks)
 
     def compile(
         self,
@@ -241,7 +250,9 @@ class Explainer:
         with off, torch.inference_mode(False), use_precision(self.precision):
             return self._batching.run(request, run_compiled)
 
-    def _make_explanation(self, request: Request, result: Result) -> Explanation:
+    def _make_explanation(
+        self, request: Request, result: Result, checks: list[Check]
+    ) -> Explanation:
         method, layout = request.method, result.layout
         settings: dict[str, Any] = {"rules": request.rules.name} if method.propagates else {}
         settings |= {} if self.precision is None else {"precision": self.precision}
@@ -263,6 +274,7 @@ class Explainer:
             settings=settings | dataclasses.asdict(method),  # type: ignore[call-overload]
             details=(result.details if many else [one for (one,) in result.details]) or None,
             version=__version__,
+            checks=checks,
             evidence=result.evidence,
         )
 

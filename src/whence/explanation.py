@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +28,27 @@ _SAME_FOR_EVERY_CLASS = "the same for every class"
 _TENSORS = ("scores", "target", "logits")
 _FACTS = (
     *("grid", "image_size", "tokens", "target_names", "multi_label"),
-    *("method", "class_specific", "settings", "details", "version"),
+    *("method", "class_specific", "settings", "details", "version", "checks"),
 )
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was verified about an explanation.
+
+    Attributes:
+        name: What was verified, in a word: ``"logits"``, ``"conservation"``, ``"completeness"``,
+            ``"coverage"``, ``"dead"`` or ``"layout"``.
+        figure: What was measured; the worst of all samples and classes.
+        status: ``"passed"``, or ``"doubt"`` where the scores may not say what they seem to say.
+            What fails is an error, and gives no explanation.
+        sentence: What that means, and what would help.
+    """
+
+    name: str
+    figure: float
+    status: Literal["passed", "doubt"]
+    sentence: str
 
 
 @dataclass
@@ -121,6 +140,7 @@ class Explanation:
         details: What the method had to tell beside the scores: for each sample, or each sample and
             class, as scores are.
         version: The version of whence.
+        checks: What was verified about it.
         evidence: The readings behind the scores, if they were kept. Not saved.
     """
 
@@ -137,6 +157,7 @@ class Explanation:
     settings: dict[str, Any] = field(default_factory=dict)
     details: list[Any] | None = None
     version: str = ""
+    checks: list[Check] = field(default_factory=list)
     evidence: KeptEvidence | None = field(default=None, repr=False, compare=False)
 
     def heatmap(self, size: tuple[int, int] | None = None) -> Tensor:
@@ -232,6 +253,12 @@ class Explanation:
         return to_printable(f"{self.method} is {_SAME_FOR_EVERY_CLASS}")
 
     @property
+    def notes(self) -> list[str]:
+        """What a reader should know: the class note, and what is in doubt."""
+        doubts = [check.sentence for check in self.checks if check.status == "doubt"]
+        return [note.removesuffix(".") for note in (self.class_note, *doubts) if note]
+
+    @property
     def provenance(self) -> list[tuple[str, str]]:
         """Names and values of the method, its settings and the version of whence."""
         label = f" ({_SAME_FOR_EVERY_CLASS})" if self.class_note else ""
@@ -260,6 +287,7 @@ class Explanation:
         """Write one safetensors file, whole or not at all; its header holds the rest as JSON."""
         facts = {name: getattr(self, name) for name in _FACTS}
         facts["tokens"] = None if self.tokens is None else asdict(self.tokens)
+        facts["checks"] = [asdict(check) for check in self.checks]
         tensors = {name: getattr(self, name).detach().cpu().contiguous() for name in _TENSORS}
         write_atomically(
             Path(path), to_bytes(tensors, {"format": _FORMAT, "explanation": json.dumps(facts)})
@@ -282,7 +310,8 @@ class Explanation:
                     raise WhenceError(f"'{path}' is a safetensors file, but not an explanation.")
                 tensors = {name: file.get_tensor(name) for name in _TENSORS}
             saved = json.loads(header["explanation"])
-            facts = {"class_specific": True, "details": None, **saved}
+            facts = {"class_specific": True, "details": None, "checks": [], **saved}
+            facts["checks"] = [Check(**check) for check in facts["checks"]]
             for pair in ("grid", "image_size"):
                 facts[pair] = None if facts[pair] is None else tuple(facts[pair])
             facts["tokens"] = None if facts["tokens"] is None else Tokens(**facts["tokens"])

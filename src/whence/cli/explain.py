@@ -60,6 +60,10 @@ def explain(
     memory: options.Memory = None,
     compile: options.Compile = False,
     precision: options.Precision = None,
+    verify: Annotated[
+        bool,
+        typer.Option("--verify", help="Measure all checks of a result, also those that take time."),
+    ] = False,
     out: Annotated[Path, typer.Option(help="The folder for results.")] = Path("whence-out"),
     image_format: Annotated[
         Literal["png", "svg"], typer.Option("--format", help="The format of figures.")
@@ -86,7 +90,17 @@ def explain(
         chosen = {"start_layer": start_layer, **chosen}
     specification, targets = MethodSpecification(method, method, chosen, rules), tuple(target or ())
     settings = ExplainSettings(
-        (specification,), model, weights, device, targets, top, batch, memory, compile, precision
+        (specification,),
+        model,
+        weights,
+        device,
+        targets,
+        top,
+        batch,
+        memory,
+        compile,
+        precision,
+        verify,
     )
     output = OutputSettings(out, image_format, force)
     printer = _Printer(out, only_errors=quiet or as_json)

@@ -7,6 +7,7 @@ from collections.abc import Collection
 import torch
 from torch import Tensor
 
+from whence.engine import checks
 from whence.engine.request import Request, Result, bound_forwards_bytes
 from whence.errors import TooLargeError, WhenceError
 from whence.evidence import Evidence, Forwards
@@ -46,6 +47,9 @@ def run_eagerly(request: Request, max_bytes: float, max_map_bytes: float) -> Res
             return _run_one_by_one(request, max_bytes, max_map_bytes)
         sample_bytes = trace.kept_bytes / len(logits)
         result = score(request, parts)._replace(sample_bytes=sample_bytes)
+        if request.verify:
+            figures = {**result.figures, **checks.measure_logits(request, logits)}
+            result = result._replace(figures=figures)
         failure = guard.any_failure()
         if failure is None or not bool(failure):
             break
@@ -108,7 +112,7 @@ def score(
     method = request.method
     needs = {*method.needs, *(_KEPT if request.keep_evidence else ())}
     special = request.special if special is None else special
-    scores, details, kept, layouts = [], [], [], []
+    scores, details, kept, layouts, figures = [], [], [], [], []
     for trace, classes in parts:
         layout = _find_layout(request, trace)
         layouts.append(layout)
@@ -116,7 +120,12 @@ def score(
         for group in groups:
             last = trace is parts[-1][0] and group is groups[-1]
             found = _make_evidence(request, trace, group, layout, needs, special, release=last)
-            scores.append(_to_units(method(found), layout, request.arguments.padding))
+            measured = checks.measure_trace(request, found) if trace.guard.sees_values else {}
+            of_tokens = method(found)
+            if trace.guard.sees_values:
+                measured |= checks.measure_scores(request, found, of_tokens)
+            figures.append(measured)
+            scores.append(_to_units(of_tokens, layout, request.arguments.padding))
             details.append(found.details)
             if request.keep_evidence:
                 kept.append(found)
@@ -132,6 +141,7 @@ def score(
         layout=layouts[0],
         details=[[one for part in parts for one in part] for parts in by_sample],
         evidence=keep_evidence(kept, one_target=request.classes is None) if kept else None,
+        figures=checks.merge(figures),
     )
 
 

@@ -70,6 +70,7 @@ class Request:
         max_bytes: How many bytes a forward pass may keep for the backward pass.
         memory: Gibibytes that the user named, if any.
         tokens: The tokens of a text, where they are known.
+        verify: Whether to measure all checks, also dear ones.
     """
 
     subject: Subject
@@ -83,6 +84,7 @@ class Request:
     max_bytes: float
     memory: float | None
     tokens: Tokens | None = None
+    verify: bool = False
 
     @property
     def batch(self) -> int:
@@ -173,6 +175,7 @@ class Result(NamedTuple):
         details: What the method has to tell beside its scores, for each sample and class.
         evidence: What the method worked with, if it is kept.
         sample_bytes: How much memory the backward pass of one sample takes; 0 if that is not known.
+        figures: For each check, (samples,), how far it is from being passed.
     """
 
     scores: Tensor
@@ -183,6 +186,7 @@ class Result(NamedTuple):
     details: list[list[dict[str, Any]]] = []
     evidence: KeptEvidence | None = None
     sample_bytes: float = 0.0
+    figures: Mapping[str, Tensor] = {}
 
     def select_last(self, samples: int) -> Result:
         """The result of the last samples alone."""
@@ -193,6 +197,7 @@ class Result(NamedTuple):
             logits=self.logits[rows],
             tokens=None if self.tokens is None else self.tokens.select_samples(rows),
             details=self.details[rows],
+            figures={name: values[rows] for name, values in self.figures.items()},
         )
 
     @classmethod
@@ -207,4 +212,8 @@ class Result(NamedTuple):
             logits=torch.cat([result.logits for result in results]),
             tokens=Tokens.concatenate(tokens) if tokens else None,
             details=[one for result in results for one in result.details],
+            figures={
+                name: torch.cat([r.figures[name] for r in results if name in r.figures])
+                for name in results[0].figures
+            },
         )

@@ -58,6 +58,11 @@ class IntegratedGradients(Method):
                 f"steps={self.steps} is too few: rule '{self.rule}' needs at least {least}."
             )
 
+    @property
+    @override
+    def completes(self) -> bool:
+        return self.gradients == "plain"
+
     @override
     def __call__(self, evidence: Evidence) -> Tensor:
         model = evidence.forwards.as_function(self.gradient_rules)

@@ -18,6 +18,7 @@ from whence.errors import WhenceError
 from whence.evidence import KINDS, Evidence
 from whence.rules import RuleSet
 
+_AT_THE_INPUT = ("inputs", "input_gradient", "input_relevance", "forwards")
 OptionValue = bool | int | float | str | tuple[int | float | str, ...] | None
 
 
@@ -44,6 +45,16 @@ class Method:
     signed: ClassVar[bool] = False
     inputs: ClassVar[tuple[str, ...]] = ("image", "text")
     streamed: ClassVar[bool] = False
+
+    @property
+    def completes(self) -> bool:
+        """Whether scores sum to the change of the logit from an option ``baseline``."""
+        return False
+
+    @property
+    def scores_tokens(self) -> bool:
+        """Whether it reads tokens inside of the model, and not the input itself."""
+        return any(kind not in _AT_THE_INPUT for kind in self.needs)
 
     @property
     def first_layer(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,7 +11,7 @@ from pathlib import Path
 import torch
 
 from whence._util.text import first_line
-from whence.errors import WhenceError
+from whence.errors import WhenceError, WhenceWarning
 from whence.explanation import Explanation
 from whence.inputs.sources import Kind, Source
 from whence.methods import registry
@@ -35,6 +36,7 @@ class ExplainSettings:
     memory: float | None = None  # gibibytes, as `Explainer.explain` takes them
     compile: bool = False
     precision: str | None = None
+    verify: bool = False  # whether to measure all checks, also dear ones
 
     def check(self) -> None:
         """Refuse wrong settings before a model is loaded."""
@@ -189,7 +191,12 @@ class _BatchExplainer:
     ) -> Explanation:
         request = {**self.settings.target_arguments(), **method.explain_arguments()}
         try:
-            return loaded.explain(batch, **request, memory=self.settings.memory)
+            settings = self.settings
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", WhenceWarning)  # notes of the result say it
+                return loaded.explain(
+                    batch, **request, memory=settings.memory, verify=settings.verify
+                )
         except WhenceError:
             raise
         except torch.OutOfMemoryError:

@@ -9,7 +9,7 @@ import json
 import os
 import re
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
@@ -62,6 +62,7 @@ class SummaryEntry(TypedDict):
     settings: NotRequired[dict[str, Any]]
     details: NotRequired[Any]
     sentence: NotRequired[str]
+    checks: NotRequired[list[dict[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -201,8 +202,6 @@ def _describe_result(
 ) -> SummaryEntry:
     """Describe the result of one input."""
     classes = _describe_classes(explanation)
-    if explanation.class_note:
-        notes = [*notes, explanation.class_note]
     return {
         "name": name,
         "input": source.title,
@@ -215,7 +214,8 @@ def _describe_result(
         "files": files,
         "classes": classes,
         "sentence": _write_sentence(explanation, classes),
-        "notes": notes,
+        "checks": [asdict(check) for check in explanation.checks],
+        "notes": [*notes, *explanation.notes],
         "error": None,
     }
 

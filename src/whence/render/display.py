@@ -65,8 +65,8 @@ def show(
                 shape = explanation.image_size or explanation.grid
                 console.print(terminal.draw_heatmap(scores, shape, image, has_colors))
             console.print()
-    if explanation.class_note:
-        console.print(Text(f"{explanation.class_note}."))
+    for note in explanation.notes:
+        console.print(Text(f"{note}."))
 
 
 def show_image(image: Image.Image, heading: str, console: Console | None = None) -> None:
@@ -100,7 +100,7 @@ def format_notebook_html(explanation: Explanation) -> str:
         maps = [_draw_maps(explanation.classes(n), explanation.grid, size) for n in samples]
         content = {"samples": maps, "size": size}
     template = "render/templates/notebook.html.j2"
-    return str(render_template(template, total=total, note=explanation.class_note, **content))
+    return str(render_template(template, total=total, note=". ".join(explanation.notes), **content))
 
 
 def _find_notebook_display() -> Callable[[object], None] | None:

@@ -73,7 +73,7 @@ def build_entry(name: str, kind: Kind, explained: ExplainedInput, faithfulness: 
         return Entry(name, kind, error=explained.error)
     explanations = explained.explanations
     notes = [*explained.prepared.notes[0]]
-    notes += [one.class_note for one in explanations.values() if one.class_note]
+    notes += [note for one in explanations.values() for note in one.notes]
     measured: Faithfulness | None = None
     if faithfulness:
         try:

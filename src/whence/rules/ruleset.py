@@ -49,12 +49,15 @@ class RuleSet:
             wanted.
         is_gradient: Whether values are gradients read in another way, so that value times input is
             a contribution to the logit; otherwise they are relevances.
+        conserves: Whether the shares of an operation's inputs sum to the relevance of its output,
+            and none is negative.
     """
 
     name: str
     rules: Mapping[str, Rule]
     supports_partial: bool = False
     is_gradient: bool = False
+    conserves: bool = False
 
     def extend(self, name: str, **rules: Rule) -> RuleSet:
         """This set under a new name, with rules added or replaced."""

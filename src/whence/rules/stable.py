@@ -72,5 +72,6 @@ STABLE = register(
             "pass": pass_unchanged,
         },
         supports_partial=True,
+        conserves=True,
     )
 )

@@ -57,7 +57,7 @@ Value = Tensor | SparseRows
 
 
 def propagate_backward(
-    logits: Tensor,
+    start: Tensor | GradientEdge,
     seed: Tensor,
     rules: Sequence[BackwardRules | None],
     at: Sequence[GradientEdge],
@@ -69,24 +69,25 @@ def propagate_backward(
     """Go backward from the logits, and hand over values at places of the graph as they are met.
 
     Args:
-        logits: Where to begin.
-        seed: The value at the logits, in their shape.
+        start: Where to begin: mostly the logits.
+        seed: The value there, in the shape of what is there.
         rules: How values pass operations, one for each value; None for plain gradients.
         at: Where values are wanted.
         batch: Number of samples.
         several: Whether the seed has a first dimension of classes, which all values then have.
         release: Whether operations free their tensors once they have been passed.
     """
-    if logits.grad_fn is None:
+    top = start.node if isinstance(start, GradientEdge) else start.grad_fn
+    if top is None:
         raise ValueError("The logits belong to no graph.")
     asked: dict[Node, list[int]] = {}
     for number, edge in enumerate(at):
         asked.setdefault(edge.node, []).append(number)
-    order, leading = _sort_nodes(logits.grad_fn, asked)
+    order, leading = _sort_nodes(top, asked)
     step = _BackwardStep(batch, several)
     arrived: list[dict[Node, dict[int, Value]]] = [{} for _ in rules]
     for waiting in arrived:
-        waiting[logits.grad_fn] = {logits.output_nr: seed}
+        waiting[top] = {start.output_nr: seed}
     left = set(range(len(at)))
     for node in order:
         incoming = [waiting.pop(node, {}) for waiting in arrived]

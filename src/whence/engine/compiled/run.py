@@ -139,7 +139,9 @@ def _confirm(
 def _collect_inputs(request: Request, class_count: int) -> dict[str, Tensor] | None:
     """The tensors that a program takes; None where a program cannot stand for the request."""
     others = [v for v in request.arguments.kwargs.values() if not isinstance(v, Tensor)]
-    if request.keep_evidence or "forwards" in request.method.needs or not _is_plain(others):
+    if request.keep_evidence or request.verify or "forwards" in request.method.needs:
+        return None
+    if not _is_plain(others):
         return None  # tensors inside of them would stay as they were when it was recorded
     inputs = {f"argument {n}": x for n, x in enumerate(request.arguments.tensors)}
     if request.top_count is None:

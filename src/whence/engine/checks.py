@@ -1,0 +1,224 @@
+"""Checks: what is verified of every result, and what is said of it.
+
+Figures are measured while an explanation runs: for each sample how far a promise is from being
+kept, 0 where it holds. In the end they are judged: what fails is an error, what is in doubt a
+warning, and all are kept with the explanation. Dear ones are measured with ``verify=True`` only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from whence.engine.request import Request, Result
+from whence.errors import WhenceError
+from whence.evidence import Evidence
+from whence.explanation import Check
+from whence.rules import RuleSet
+from whence.tracing import copy_arguments, find_logits, replicate
+from whence.tracing.coverage import measure_around
+from whence.tracing.ops.base import Operation, Values
+
+Figures = dict[str, Tensor]
+
+# Types in which relevance is too coarse to be conserved.
+_COARSE = (torch.float16, torch.bfloat16)
+
+
+def merge(figures: list[Figures]) -> Figures:
+    """The figures of several groups of classes as one: the worst of each sample."""
+    merged: Figures = {}
+    for one in figures:
+        for name, values in one.items():
+            merged[name] = torch.maximum(merged[name], values) if name in merged else values
+    return merged
+
+
+# Measuring ---------------------------------------------------------------------------------------
+
+
+def measure_trace(request: Request, evidence: Evidence) -> Figures:
+    """Measure what a recorded forward pass tells, before a method reads and frees it."""
+    figures: Figures = {}
+    if request.method.scores_tokens:
+        around = measure_around(evidence.trace, evidence.classes)
+        if around is not None:
+            figures["coverage"] = around
+    if request.verify and request.method.propagates and request.rules.conserves:
+        figures["conservation"] = _measure_operations(request.rules, evidence)
+    return figures
+
+
+def _measure_operations(rules: RuleSet, evidence: Evidence) -> Tensor:
+    """Measure how much relevance operations add or lose in all, of what a target starts with."""
+    worst = torch.zeros((), dtype=torch.float64, device=evidence.logits.device)
+    for column in torch.split(evidence.classes, 1, 1):  # what is noted must not be inside of a vmap
+        watched = _WatchedRules(rules)
+        evidence.trace.read(column, evidence.trace.leaves, watched)
+        worst = torch.maximum(worst, torch.stack(watched.gaps).sum() / evidence.batch)
+    return worst.expand(evidence.batch)
+
+
+class _WatchedRules:
+    """Rules that note how much relevance each operation adds or loses."""
+
+    def __init__(self, rules: RuleSet) -> None:
+        self._rules = rules
+        self.name = rules.name
+        self.supports_partial = rules.supports_partial
+        self.gaps: list[Tensor] = []
+
+    def supports_classes(self, operation: Operation) -> bool:
+        """As the rules do."""
+        return self._rules.supports_classes(operation)
+
+    def propagate(self, operation: Operation, value: Tensor) -> Values:
+        """As the rules do."""
+        shares = self._rules.propagate(operation, value)
+        total = sum(share.double().sum() for share in shares if share is not None)
+        self.gaps.append((total - value.double().sum()).abs())
+        return shares
+
+
+def measure_scores(request: Request, evidence: Evidence, scores: Tensor) -> Figures:
+    """Measure what the scores of a method, (classes, batch, tokens), should sum to."""
+    figures: Figures = {}
+    method = request.method
+    if method.completes:
+        baseline = torch.full_like(evidence.inputs, getattr(method, "baseline", 0.0))
+        samples = torch.arange(evidence.batch, device=baseline.device)
+        before = evidence.target_logits(evidence.forwards(baseline, samples), samples)
+        after = evidence.target_logits(evidence.logits, samples)
+        figures["completeness"] = _compare(scores.sum(-1), after - before, after).amax(0)
+    if request.rules.conserves and "input_relevance" in method.needs:
+        total = evidence.input_relevance.flatten(2).sum(2)
+        figures["conservation"] = torch.maximum(total - 1, -total).clamp_min(0).amax(0)
+    return figures
+
+
+def _compare(found: Tensor, expected: Tensor, scale: Tensor) -> Tensor:
+    """How far numbers are from those expected, relative to them, or to a thousandth of a scale."""
+    size = torch.maximum(expected.abs(), scale.abs() / 1000)
+    return (found - expected).abs() / size.clamp_min(torch.finfo(size.dtype).tiny)
+
+
+@torch.no_grad()
+def measure_logits(request: Request, logits: Tensor) -> Figures:
+    """Measure how far logits are from those of a forward pass that nobody watches."""
+    subject, arguments = request.subject, request.arguments
+    args, kwargs = copy_arguments(arguments.args, arguments.kwargs)
+    returned = replicate(subject.model)(*args, **kwargs)
+    plain = find_logits(returned) if subject.output is None else subject.output(returned)
+    size = plain.abs().amax(1).clamp_min(torch.finfo(plain.dtype).tiny)
+    return {"logits": (logits - plain).abs().amax(1) / size}
+
+
+# Judging -----------------------------------------------------------------------------------------
+
+
+class _Verdict(NamedTuple):
+    """What a figure means.
+
+    Attributes:
+        passed: The sentence where it holds.
+        doubt: The sentence, with the figure in it, where it is in doubt.
+        may_be: Beyond this it is in doubt.
+        must_be: Beyond this the result is refused.
+        shown: The figure that a user sees, given the one that was measured.
+    """
+
+    passed: str
+    doubt: str
+    may_be: float
+    must_be: float
+    shown: Callable[[float], float] = float
+
+
+_VERDICTS = {
+    "logits": _Verdict(
+        "The logits are those of a plain forward pass.",
+        "The logits differ by {:.2g} of their size from those of a plain forward pass, so that "
+        "what was explained is not what the model computes; please report the model.",
+        0,
+        0,
+    ),
+    "conservation": _Verdict(
+        "Relevance is conserved on its way to the input.",
+        "{:.1%} of the relevance was lost or added on its way to the input; explain a copy of the "
+        "model in a wider type, model.double(), or use a method without relevance rules.",
+        0.01,
+        0.5,
+    ),
+    "completeness": _Verdict(
+        "The scores sum to the change of the logit from the baseline.",
+        "The scores miss the change of the logit from the baseline by {:.1%}; more steps come "
+        "nearer.",
+        0.05,
+        float("inf"),
+    ),
+    "coverage": _Verdict(
+        "All that the target depends on in the input goes through the tokens that were scored.",
+        "Only {:.0%} of the target's dependence on the input, as |x * gradient|, goes through the "
+        "tokens that were scored; methods at the input, such as 'input_x_gradient', see all of it.",
+        0.01,
+        0.99,
+        lambda missing: 1 - missing,
+    ),
+}
+
+
+def judge(request: Request, result: Result, precision: str | None = None) -> list[Check]:
+    """Say of each figure what it means.
+
+    Raises:
+        WhenceError: A check fails.
+    """
+    checks = [
+        _judge_figure(name, float(result.figures[name].max()), result, precision)
+        for name in _VERDICTS
+        if name in result.figures
+    ]
+    return [*checks, _judge_scores(result), _judge_layout(request, result)]
+
+
+def _judge_figure(name: str, figure: float, result: Result, precision: str | None) -> Check:
+    verdict = _VERDICTS[name]
+    may_be, must_be = verdict.may_be, verdict.must_be
+    dtype = result.logits.dtype
+    if name == "logits":
+        may_be = must_be = 0.1 if precision else 3 * torch.finfo(dtype).eps ** 0.5
+    if name == "conservation" and dtype in _COARSE:
+        must_be = float("inf")
+    shown = verdict.shown(figure)
+    if figure <= may_be:
+        return Check(name, shown, "passed", verdict.passed)
+    sentence = verdict.doubt.format(shown)
+    if not figure <= must_be:
+        raise WhenceError(sentence)
+    return Check(name, shown, "doubt", sentence)
+
+
+def _judge_scores(result: Result) -> Check:
+    """Judge whether scores tell anything."""
+    dead = int((result.scores == 0).all(-1).sum())
+    if not dead:
+        return Check("dead", 0.0, "passed", "No map of scores is all zeros.")
+    sentence = (
+        f"{dead} of {result.scores.shape[:-1].numel()} maps of scores are all zeros: the method "
+        f"sees no part of the input that the target depends on. Try another method, such as "
+        f"'input_x_gradient', or another target."
+    )
+    return Check("dead", float(dead), "doubt", sentence)
+
+
+def _judge_layout(request: Request, result: Result) -> Check:
+    """Judge whether it is known which part of the input a score belongs to."""
+    doubt = getattr(result.layout, "doubt", "")
+    if doubt:
+        return Check("layout", 1.0, "doubt", doubt)
+    if request.subject.layout.grid is not None:
+        return Check("layout", 0.0, "passed", "Which part a score belongs to is as you stated it.")
+    return Check("layout", 0.0, "passed", "Which part a score belongs to follows from the model.")

@@ -1,0 +1,66 @@
+"""Coverage: how much of a target's dependence on the input goes through the tokens of a sequence.
+
+Methods that read attention score the tokens that enter the first block. A model may read its input
+elsewhere too: the decoder of a classifier may look the same words up again. Mostly the graph proves
+that it does not. Where it does not prove it, shares of |x * gradient| at the input tell how much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, Node
+
+from whence.tracing.graph import find_layers
+from whence.tracing.recording import edge_of
+from whence.tracing.trace import Trace
+
+
+def measure_around(trace: Trace, classes: Tensor) -> Tensor | None:
+    """The share of the targets' dependence on the input that leads around the scored tokens.
+
+    Args:
+        trace: The recorded forward pass.
+        classes: (batch, n) class indices.
+
+    Returns:
+        (batch,), the largest share of all classes; None if what enters the first block is unknown.
+    """
+    entering = _find_entering(trace)
+    if entering is None:
+        return None
+    nothing = torch.zeros(trace.batch, device=classes.device)
+    if not leads_around(trace.tops, trace.leaves, entering.node):
+        return nothing
+    *whole, at_entering = trace.read(classes, [*trace.leaves, entering])
+    through = trace.read_through(entering, at_entering, trace.leaves)
+    totals = [nothing, nothing]
+    for leaf, gradient, part in zip(trace.leaves, whole, through, strict=True):
+        for number, value in enumerate((part, gradient - part)):
+            products = (leaf.detach() * value).abs().flatten(2)  # (classes, batch, ...)
+            totals[number] = totals[number] + products.sum(2)
+    by_tokens, around = totals
+    return (around / (by_tokens + around)).nan_to_num(0.0).amax(0)
+
+
+def leads_around(tops: Iterable[Node], leaves: Iterable[Tensor], cut: Node) -> bool:
+    """Whether a leaf is upstream of some nodes even with one node cut out of the graph."""
+    ends = {edge_of(leaf).node for leaf in leaves}
+    seen: set[Node | None] = {None, cut}
+    waiting: list[Node | None] = list(tops)
+    while waiting:
+        node = waiting.pop()
+        if node in ends:
+            return True
+        if node not in seen and node is not None:
+            seen.add(node)
+            waiting += [upstream for upstream, _ in node.next_functions]
+    return False
+
+
+def _find_entering(trace: Trace) -> GradientEdge | None:
+    """What enters the first layer of attention: the tokens that are scored."""
+    skip = find_layers(trace)[0].skip if trace.sites else None
+    return None if skip is None else skip.input_edge
