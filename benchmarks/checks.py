@@ -23,10 +23,10 @@ from whence.engine import checks
 def skip_checks() -> Iterator[None]:
     """While this is entered, nothing is measured or judged."""
     with (
-        mock.patch.object(checks, "measure_trace", lambda *_: {}),
-        mock.patch.object(checks, "measure_scores", lambda *_: {}),
-        mock.patch.object(checks, "measure_logits", lambda *_: {}),
-        mock.patch("whence.explainer.judge", lambda *_: []),
+        mock.patch.object(checks, "measure_trace", return_value={}),
+        mock.patch.object(checks, "measure_scores", return_value={}),
+        mock.patch.object(checks, "measure_logits", return_value={}),
+        mock.patch("whence.explainer.judge", return_value=[]),
     ):
         yield
 

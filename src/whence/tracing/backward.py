@@ -69,16 +69,15 @@ def propagate_backward(
     """Go backward from the logits, and hand over values at places of the graph as they are met.
 
     Args:
-        start: Where to begin: mostly the logits.
-        seed: The value there, in the shape of what is there.
+        start: Where to begin: the logits, or a place.
+        seed: The value there, in the same shape.
         rules: How values pass operations, one for each value; None for plain gradients.
         at: Where values are wanted.
         batch: Number of samples.
         several: Whether the seed has a first dimension of classes, which all values then have.
         release: Whether operations free their tensors once they have been passed.
     """
-    top = start.node if isinstance(start, GradientEdge) else start.grad_fn
-    if top is None:
+    if (top := start.node if isinstance(start, GradientEdge) else start.grad_fn) is None:
         raise ValueError("The logits belong to no graph.")
     asked: dict[Node, list[int]] = {}
     for number, edge in enumerate(at):
