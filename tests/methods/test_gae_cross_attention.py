@@ -77,6 +77,8 @@ def _perturb(model: nn.Module) -> nn.Module:
 def test_encoder_decoder_of_transformers(build, implementation):
     model = _perturb(build())
     eager = with_attention(model, "eager")
+    if build is _build_bart and not hasattr(model, "set_attn_implementation"):
+        pytest.skip("this release of transformers cannot run BART in float64")
     if implementation == "sdpa":
         model = with_attention(model, implementation)
     ids = torch.tensor([[0, 5, 6, 7, 8, 2], [0, 9, 10, 2, 1, 1]])
