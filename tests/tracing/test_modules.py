@@ -42,6 +42,15 @@ class NumpyLinear(nn.Linear):
         return product if bias is None else product + bias.detach()
 
 
+class Int8Linear(nn.Linear):
+    """A linear map of inputs that are rounded to whole numbers, row by row."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        step = x.detach().abs().amax(-1, keepdim=True).clamp_min(1e-9) / 127
+        rounded = (x / step).round().to(torch.int8)
+        return F.linear(rounded.to(x.dtype) * step, self.weight, self.bias)
+
+
 class HiddenSquare(nn.Linear):
     """No linear map, whatever its class says."""
 
@@ -120,6 +129,22 @@ def test_dynamic_quantization(dtype, method):
     distance = (found.scores - expected.scores).norm() / expected.scores.norm()
     assert distance < 0.05
     assert found.scores.abs().sum() > 0
+
+
+def test_linear_maps_that_round_their_input():
+    expected = Explainer(make_model()).explain(X, target=0, method="tiba")
+    found = Explainer(replace_linear(make_model(), Int8Linear)).explain(X, target=0, method="tiba")
+    distance = (found.scores - expected.scores).norm() / expected.scores.norm()
+    assert 0 < distance < 0.05
+
+
+def test_whole_numbers_of_eight_bits_elsewhere_are_refused():
+    class Rounds(HandWrittenViT):
+        def forward(self, image: Tensor) -> Tensor:
+            return super().forward((image * 50).to(torch.int8).float() / 50 + image * 0)
+
+    with pytest.raises(WhenceError, match=r"`to`, called in .* computes without gradients"):
+        Explainer(Rounds()).explain(X)
 
 
 def test_calls_without_gradients_are_refused():

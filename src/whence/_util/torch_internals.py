@@ -135,9 +135,12 @@ def run_node(node: Node, gradients: Sequence[Tensor | None]) -> Sequence[Tensor 
 def has_lost_gradient(output: object, call: str) -> bool:
     """Tell whether autograd does not know that a call made an output of its arguments.
 
-    That is meant by `detach`, and by calls that read no numbers, such as ``zeros_like``.
+    That is meant by `detach`, and by calls that read no numbers, such as ``zeros_like``. Other
+    whole numbers than those of eight bits are positions and decisions.
     """
-    if not isinstance(output, Tensor) or not (output.is_floating_point() or output.is_quantized):
+    if not isinstance(output, Tensor):
+        return False
+    if not (output.is_floating_point() or output.is_quantized or output.dtype == torch.int8):
         return False
     if output.grad_fn is not None:
         return "NotImplemented" in output.grad_fn.name()

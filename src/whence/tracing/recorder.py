@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from whence._util.torch_internals import SET_GRAD_ENABLED, AttributeGetter
+from whence.errors import LostGradientError
 from whence.tracing import calls
 from whence.tracing.calls import TorchCall, name_of
 from whence.tracing.ops.attention import is_made_of_patches
@@ -175,6 +176,8 @@ def _record_routing(recording: Recording, call: TorchCall) -> Any:
     arguments = flatten_lists((*call.args, *call.kwargs.values()))
     before = [x.grad_fn for x in arguments if is_traced(x)]
     result = call.run()
+    if isinstance(result, Tensor) and result.dtype == torch.int8:
+        raise LostGradientError.at_call(call.name, recording.where())
     return recording.mark_routing(result if result is not None else call.args[0], before)
 
 
