@@ -73,6 +73,13 @@ def test_five_thousand_words_are_cut_and_it_is_said(two_photos):
     assert "Note: cut at 64 of 5002 tokens" in run_explain("long.txt").stdout
 
 
+def test_all_checks_are_in_the_summary(two_photos):
+    (entry,) = read_summary("one.png", "--verify", "--method", "tiba")
+    names = [check["name"] for check in entry["checks"]]
+    assert names == ["logits", "conservation", "coverage", "dead", "layout"]
+    assert {check["status"] for check in entry["checks"]} == {"passed"}
+
+
 @pytest.mark.parametrize("text", ["🎉🎉", "film 🎉", "סרט נפלא", "فيلم رائع film", "🏳️‍🌈"])
 def test_emoji_and_right_to_left(text, two_photos):
     result = run_explain(text)
