@@ -1,9 +1,10 @@
 """Measure what the checks of every result cost.
 
-    python benchmarks/checks.py --model vit_tiny_patch16_224 --methods whence tiba lrp --device cpu
+    python benchmarks/checks.py --width 192 --methods whence tiba lrp --device cpu
 
 Explains the same random photo with and without checks, in turns, and prints the least time of each
-and their ratio. With --verify, dear checks are measured too.
+and their ratio. The model is a ViT of transformers with random weights. With --verify, dear checks
+are measured too.
 """
 
 import argparse
@@ -12,8 +13,8 @@ import time
 from collections.abc import Iterator
 from unittest import mock
 
-import timm
 import torch
+import transformers
 
 from whence import Explainer
 from whence.engine import checks
@@ -43,14 +44,19 @@ def measure_seconds(explainer: Explainer, pixels: torch.Tensor, **request: objec
 def main() -> None:
     """Print a line for each method."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="vit_tiny_patch16_224", help="a name in timm")
+    parser.add_argument("--width", type=int, default=192, help="192 is ViT-Ti, 768 is ViT-B")
     parser.add_argument("--methods", nargs="+", default=["whence", "tiba", "lrp", "gae"])
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--verify", action="store_true")
     options = parser.parse_args()
-    model = timm.create_model(options.model, num_classes=10).eval().to(options.device)
+    config = transformers.ViTConfig(
+        hidden_size=options.width,
+        num_attention_heads=options.width // 64,
+        intermediate_size=4 * options.width,
+    )
+    model = transformers.ViTForImageClassification(config).eval().to(options.device)
     explainer = Explainer(model)
     pixels = torch.randn(options.batch, 3, 224, 224, device=options.device)
     for method in options.methods:
