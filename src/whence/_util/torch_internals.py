@@ -54,9 +54,12 @@ PERMUTE = "PermuteBackward0"
 RESHAPE_ALIAS = "ReshapeAliasBackward0"
 SELECT = "SelectBackward0"
 SLICE = "SliceBackward0"
+SQUEEZE = "SqueezeBackward1"
 STACK = "StackBackward0"
+T = "TBackward0"
 TRANSPOSE = "TransposeBackward0"
 UNSAFE_VIEW = "UnsafeViewBackward0"
+UNSQUEEZE = "UnsqueezeBackward0"
 VIEW = "ViewBackward0"
 
 # Metadata of the forward outputs of a node, whose gradients are the inputs of the node.

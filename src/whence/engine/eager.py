@@ -21,6 +21,10 @@ from whence.tracing.ops.base import Guard
 
 # Classes are explained together, in groups that keep samples x classes to about this number.
 _MAPS_AT_ONCE = 64
+_DIFFERENT_LAYERS = (
+    "These targets depend on different layers of the model, so that their evidence has different "
+    "shapes: explain them one by one to keep it."
+)
 _KEPT = ("attention", "relevance")
 
 
@@ -42,7 +46,7 @@ def run_eagerly(request: Request, max_bytes: float, max_map_bytes: float) -> Res
         logits = trace.logits.detach()
         names = request.subject.class_names
         classes = resolve_classes(logits, names, request.target, request.classes)
-        parts = split_targets(trace, classes)
+        parts = split_classes(request, trace, classes)
         if parts is None:
             return _run_one_by_one(request, max_bytes, max_map_bytes)
         sample_bytes = trace.kept_bytes / len(logits)
@@ -65,12 +69,25 @@ def run_eagerly(request: Request, max_bytes: float, max_map_bytes: float) -> Res
 def _run_one_by_one(request: Request, max_bytes: float, max_map_bytes: float) -> Result:
     """Explain samples whose targets depend on different parts of the model."""
     if request.keep_evidence:
-        raise WhenceError(
-            "The targets of these samples depend on different layers of the model, so that their "
-            "evidence has different shapes: explain them one by one to keep it."
-        )
+        raise WhenceError(_DIFFERENT_LAYERS)
     every = (request.select_rows(slice(n, n + 1)) for n in range(request.batch))
     return Result.concatenate([run_eagerly(one, max_bytes, max_map_bytes) for one in every])
+
+
+def split_classes(
+    request: Request, trace: Trace, classes: Tensor
+) -> list[tuple[Trace, Tensor]] | None:
+    """Classes with the trace of what they depend on; None if that differs between samples.
+
+    A method that is not class-specific goes by what the predicted class depends on.
+    """
+    if request.method.class_specific:
+        parts = split_targets(trace, classes)
+        if parts is not None and len(parts) > 1 and request.keep_evidence:
+            raise WhenceError(_DIFFERENT_LAYERS)
+        return parts
+    parts = split_targets(trace, trace.logits.detach().argmax(1, keepdim=True))
+    return None if parts is None else [(parts[0][0], classes)]
 
 
 def record_request(request: Request, guard: Guard, max_bytes: float, max_map_bytes: float) -> Trace:

@@ -198,7 +198,7 @@ def _count_mixed_dims(call: TorchCall) -> int | None:
     if call.name in ("layer_norm", "rms_norm"):
         return len(call.argument(1, "normalized_shape"))
     if call.name == "softmax":
-        return 1 if call.argument(1, "dim") == -1 else None
+        return 1 if call.argument(1, "dim") in (-1, call.argument(0, "input").dim() - 1) else None
     return None
 
 
@@ -308,6 +308,19 @@ def _record_multiply(recording: Recording, call: TorchCall) -> Any:
     return _record_function(recording, call, of_two if both else "pass")
 
 
+def _record_index_add(recording: Recording, call: TorchCall) -> Any:
+    x, dim, index, source = (
+        call.argument(i, n) for i, n in enumerate(("input", "dim", "index", "source"))
+    )
+    repeated = recording.guard.look_at(torch.tensor(index.unique().numel() != index.numel()))
+    if repeated or call.kwargs.get("alpha", 1) != 1 or not is_traced(source):
+        return recording.refuse(call.run(), call.name)
+    args = torch.zeros_like(x).detach(), dim, index, source
+    moved = _record_routing(recording, TorchCall(call.name, torch.index_add, args, {}))
+    with recording.active():
+        return x + moved
+
+
 def _record_glu(recording: Recording, call: TorchCall) -> Any:
     with recording.active():
         a, b = call.argument(0, "input").chunk(2, call.argument(1, "dim", -1))
@@ -329,6 +342,7 @@ _RECORDERS: dict[str, Callable[[Recording, TorchCall], Any]] = {
     **dict.fromkeys(("add", "sub", "subtract", "rsub", "__rsub__"), _record_add),
     **dict.fromkeys(("mul", "multiply", "div", "divide", "true_divide"), _record_multiply),
     **dict.fromkeys(("glu",), _record_glu),
+    **dict.fromkeys(("index_add",), _record_index_add),
     **dict.fromkeys(("scaled_dot_product_attention",), _record_attention),
     **dict.fromkeys(("multi_head_attention_forward",), calls.run_body),
 }

@@ -22,13 +22,12 @@ from whence.engine.compiled.guards import (
     all_hold,
 )
 from whence.engine.compiled.program import CudaGraph, Program
-from whence.engine.eager import record_request, run_eagerly, score
+from whence.engine.eager import record_request, run_eagerly, score, split_classes
 from whence.engine.request import Request, Result
 from whence.errors import WhenceError
 from whence.inputs.arguments import list_tensors
 from whence.layout import Layout
 from whence.targets import resolve_classes
-from whence.tracing.graph.targets import split_targets
 from whence.tracing.ops.base import Guard
 
 # So many are kept: several methods that take turns must not push each other out, but each CUDA
@@ -187,7 +186,7 @@ def _compute(
         resolve_classes(logits, names, request.target, request.classes)
     if classes is None:
         classes = resolve_classes(logits, {}, None, request.classes)
-    parts = split_targets(trace, classes)
+    parts = split_classes(request, trace, classes)
     if parts is None:
         raise WhenceError("Targets that depend on different layers cannot be compiled together.")
     result = score(request, parts, inputs.get("special"))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from torch.autograd.graph import GradientEdge, Node
 
-from whence._util.torch_internals import output_metadata
 from whence.errors import WhenceError
 from whence.tracing.graph.blocks import (
     Block,
@@ -17,7 +15,7 @@ from whence.tracing.graph.blocks import (
     find_skip,
     make_block,
 )
-from whence.tracing.graph.nodes import NodeGraph, operation_of
+from whence.tracing.graph.nodes import NodeGraph, has_size_of, has_tokens, operation_of
 from whence.tracing.ops.attention import SOFTMAX, AttentionSite, ChunkedAttention
 from whence.tracing.ops.base import Operation
 from whence.tracing.ops.products import ConstantMatMul, MatMul
@@ -240,6 +238,7 @@ class _Sequences:
             number, merged = self._find_sequence(queries, site.query_count)
         else:
             number, merged = self._find_stream(skip.input_edge, site.query_count)
+            merged |= not has_tokens(skip.input_edge, trace.batch, site.query_count)
         nodes = [trace.entries[site.product.index].output.node]
         if skip is not None:
             nodes += [trace.entries[skip.addition.index].output.node, skip.input_edge.node]
@@ -254,7 +253,7 @@ class _Sequences:
         number = self._add_sequence(length)
         roots = self._graph.find_roots(entering.node)
         if len(roots) == 1:  # what it is but moved or shifted from, such as embeddings
-            self._of_node.update((root, number) for root in roots if _has_size_of(root, entering))
+            self._of_node.update((root, number) for root in roots if has_size_of(root, entering))
         return number, False
 
     def _find_sequence(self, edges: Iterable[GradientEdge], length: int) -> tuple[int, bool]:
@@ -291,15 +290,6 @@ class _Sequences:
             if node in self._inputs:
                 leaves.add(node)
         return numbers, frozenset(leaves)
-
-
-def _has_size_of(node: Node, place: GradientEdge) -> bool:
-    """Whether a node puts out as many numbers as there are at a place."""
-    sizes = [
-        math.prod(output_metadata(edge.node)[edge.output_nr].shape)
-        for edge in (GradientEdge(node, 0), place)
-    ]
-    return sizes[0] == sizes[1]
 
 
 def _find_query_and_key_edges(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
-from whence._util.torch_internals import node_metadata
+from whence._util import torch_internals as internals
+from whence._util.torch_internals import node_metadata, output_metadata, run_node
 from whence.errors import WhenceError
 from whence.tracing.backward import REFUSED
 from whence.tracing.ops.attention import ChunkedAttention
@@ -16,6 +18,13 @@ from whence.tracing.ops.base import Add, Function, Operation, Shift
 from whence.tracing.ops.products import Linear, MatMul
 from whence.tracing.trace import Trace
 
+_MOVES = frozenset(
+    (
+        *(internals.CLONE, internals.PERMUTE, internals.RESHAPE_ALIAS, internals.SQUEEZE),
+        *(internals.T, internals.TRANSPOSE, internals.UNSAFE_VIEW, internals.UNSQUEEZE),
+        internals.VIEW,
+    )
+)
 _SCALINGS = ("mul", "multiply", "div", "divide", "true_divide")
 
 
@@ -37,6 +46,7 @@ class NodeGraph:
         self._upstream: dict[Node, int] = {}  # a bit for each node upstream, and for itself
         self._roots: dict[Node, frozenset[Node]] = {}
         self._values: dict[GradientEdge, tuple[int, int]] = {}
+        self._movers: dict[GradientEdge, list[Node]] = defaultdict(list)
         self.readers: dict[Node, list[Node]] = defaultdict(list)
         for top in trace.tops:
             if top not in self._numbers:
@@ -69,6 +79,8 @@ class NodeGraph:
         self._upstream[node] = upstream
         if self.is_routing(node):
             self._roots[node] = roots
+            if node.name() in _MOVES:
+                self._movers[sources[0]].append(node)
             return
         self._roots[node] = frozenset((node,))
         for root in roots:
@@ -119,13 +131,17 @@ class NodeGraph:
         if operation is not None:
             return operation.output
         reader = self.find_reader(edge)
-        if reader is None:
-            raise WhenceError(
-                "The hidden states of the model are read through routing alone, so that no "
-                "operation keeps them. Methods that read the attention maps alone, such as 'gae', "
-                "work without."
-            )
-        return _get_input(self._entries[reader[0]].operation, reader[1])
+        if reader is not None:
+            return _get_input(self._entries[reader[0]].operation, reader[1])
+        for mover in self._movers[edge]:
+            # To move numbers back is to undo the move.
+            (value,) = run_node(mover, [self.find_value(GradientEdge(mover, 0))])
+            if value is not None:
+                return value
+        raise WhenceError(
+            "The hidden states of the model are read through routing alone, so that no operation "
+            "keeps them. Methods that read the attention maps alone, such as 'gae', work without."
+        )
 
 
 def operation_of(node: Node) -> Operation | None:
@@ -140,6 +156,23 @@ def is_scaling(operation: Operation) -> bool:
         return True
     scales = operation.kind == "pass" and operation.name in _SCALINGS
     return scales and isinstance(operation, Function) and len(operation.inputs) == 1
+
+
+def has_tokens(place: GradientEdge, batch: int, count: int) -> bool:
+    """Whether there are so many tokens of each sample at a place, unlike in windows."""
+    *leading, width = output_metadata(place.node)[place.output_nr].shape
+    if len(leading) == 3 and leading[0] == batch and leading[2] * width == count:
+        return True  # channels, then rows and columns of tokens
+    return math.prod(leading) == batch * count
+
+
+def has_size_of(node: Node, place: GradientEdge) -> bool:
+    """Whether a node puts out as many numbers as there are at a place."""
+    sizes = [
+        math.prod(output_metadata(edge.node)[edge.output_nr].shape)
+        for edge in (GradientEdge(node, 0), place)
+    ]
+    return sizes[0] == sizes[1]
 
 
 def _get_input(operation: Operation, number: int) -> Tensor:

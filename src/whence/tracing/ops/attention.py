@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.autograd.graph import Node
 from typing_extensions import override
 
-from whence._util.torch_internals import softmax_backward
+from whence._util.torch_internals import PERMUTE, TRANSPOSE, T, softmax_backward
 from whence.errors import WhenceError
 from whence.tracing.ops.base import Function, Narrowed, Operation, Values
-from whence.tracing.ops.products import Convolution, MatMul
+from whence.tracing.ops.products import ConstantMatMul, Convolution, Linear, MatMul
 
 SOFTMAX = "softmax"
 """The name of operations that compute a softmax."""
@@ -262,11 +262,30 @@ def find_head_order(
 
 
 def find_upstream_softmax(tensor: Tensor) -> Operation | None:
-    """The softmax upstream of a tensor, through what only moves, scales or gates it."""
-    for operation in _iterate_upstream(tensor.grad_fn, ("pass", "product", "quotient")):
+    """The softmax of scores upstream of a tensor, through what only moves, scales or gates it.
+
+    The weights of experts are none: their softmax is over what a linear map puts out.
+    """
+    for node, operation in _iterate_nodes(tensor.grad_fn, ("pass", "product", "quotient")):
         if operation.name == SOFTMAX:
-            return operation
+            return None if _chooses_features(node, operation) else operation
     return None
+
+
+def _chooses_features(softmax: Node, operation: Operation) -> bool:
+    """Whether a softmax is over the features of one token, which a linear map puts out."""
+    node: Node | None = softmax
+    while node is not None and len(node.next_functions) == 1:
+        node = node.next_functions[0][0]
+        upstream: Operation | None = getattr(node, "operation", None)
+        if upstream is not None and upstream.kind != "pass":
+            features = isinstance(upstream, Linear) and not isinstance(upstream, Convolution)
+            constant_first = isinstance(upstream, ConstantMatMul) and upstream.weight_first
+            over_last = isinstance(operation, Function) and operation.mixed_dims == 1
+            return features and not constant_first and over_last
+        if upstream is None and node is not None and node.name() in (TRANSPOSE, PERMUTE, T):
+            return False
+    return False
 
 
 def is_made_of_patches(tensor: Tensor) -> bool:
@@ -286,6 +305,11 @@ def reads_matrix_product(softmax: Node) -> bool:
 
 def _iterate_upstream(node: Node | None, through: tuple[str, ...]) -> Iterator[Operation]:
     """Operations upstream of a node, nearest first, through some kinds and all routing."""
+    return (operation for _, operation in _iterate_nodes(node, through))
+
+
+def _iterate_nodes(node: Node | None, through: tuple[str, ...]) -> Iterator[tuple[Node, Operation]]:
+    """The same with their nodes."""
     waiting, seen = [node], set[Node]()
     while waiting and len(seen) < _SEARCH_LIMIT:
         node = waiting.pop(0)
@@ -294,7 +318,7 @@ def _iterate_upstream(node: Node | None, through: tuple[str, ...]) -> Iterator[O
         seen.add(node)
         operation: Operation | None = getattr(node, "operation", None)
         if operation is not None:
-            yield operation
+            yield node, operation
             if operation.kind not in through:
                 continue
         waiting.extend(upstream for upstream, _ in node.next_functions)
