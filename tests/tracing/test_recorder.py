@@ -14,7 +14,7 @@ from tests.tracing.attention_model import (
     read_everything,
 )
 from tests.zoo import HandWrittenViT
-from whence import Explainer, NoRuleError, WhenceError
+from whence import Explainer, NoRuleError, WhenceError, rules
 from whence.tracing import record
 from whence.tracing.ops.base import Guard
 from whence.tracing.recorder import is_lookup
@@ -239,3 +239,58 @@ def test_ids_that_cannot_be_followed_are_refused():
 
     with pytest.raises(WhenceError, match=r"pass embeddings \(inputs_embeds\) instead of ids"):
         Explainer(OneHot()).explain(torch.randint(0, 50, (2, 7)))
+
+
+class Experts(nn.Module):
+    """Adds the outputs of experts for some tokens each, as mixtures of experts do."""
+
+    def __init__(self, repeated: bool = False) -> None:
+        super().__init__()
+        self.layer = AttentionLayer()
+        self.maps = nn.ModuleList(nn.Linear(8, 8).double() for _ in range(2))
+        self.router = nn.Linear(8, 2).double()
+        self.rows = [torch.tensor([0, 2]), torch.tensor([1, 2, 2] if repeated else [1, 2])]
+
+    def forward(self, x):
+        weights, _ = self.router(x).softmax(-1).topk(2)
+        added = torch.zeros_like(x)
+        for number, expert in enumerate(self.maps):
+            rows = self.rows[number]
+            added.index_add_(1, rows, expert(x[:, rows]) * weights[:, rows, number, None])
+        return self.layer(x + added)
+
+
+def test_outputs_of_experts_are_added():
+    torch.manual_seed(0)
+    model, x = Experts(), make_inputs()
+    trace = record(model, (x,), {}, 0)
+    assert len(trace.sites) == 1  # a router is no attention
+    leaf = x.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(model(leaf)[:, 0].sum(), leaf)
+    classes = torch.zeros(len(x), 1, dtype=torch.long)
+    assert torch.allclose(trace.read(classes, trace.leaves)[0][0], expected)
+    (relevance,) = trace.read(classes, trace.leaves, rules.get("stable"))
+    assert torch.allclose(relevance.sum((0, 2, 3)), torch.ones(len(x)).double())
+
+
+def test_rows_that_are_added_several_times_refuse_relevance():
+    trace = record(Experts(repeated=True), (make_inputs(),), {}, 0)
+    classes = torch.zeros(2, 1, dtype=torch.long)
+    with pytest.raises(NoRuleError, match="index_add"):
+        trace.read(classes, trace.leaves, rules.get("stable"))
+
+
+@pytest.mark.parametrize("over_tokens", [False, True])
+def test_weights_of_features_are_no_attention(over_tokens):
+    """A softmax over what a linear map puts out chooses features, and over rows it pools tokens."""
+
+    class Weighs(AttentionLayer):
+        def forward(self, x):
+            scores = F.linear(x, self.head[:3])
+            weights = scores.mT.softmax(-1) if over_tokens else scores.softmax(-1)
+            pooled = (
+                weights @ x if over_tokens else (weights[:, :, None] @ x[..., :3, None])[..., 0]
+            )
+            return super().forward(x + pooled.sum(1, keepdim=True))
+
+    assert len(record(Weighs(), (make_inputs(),), {}, 0).sites) == 1 + over_tokens
