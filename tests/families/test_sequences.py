@@ -97,7 +97,7 @@ def _build_lxmert():
         max_position_embeddings=32,
         l_layers=2,
         r_layers=1,
-        x_layers=2,
+        x_layers=3,
         visual_feat_dim=6,
         num_qa_labels=4,
     )
@@ -125,7 +125,7 @@ def _propagate_lxmert(maps):
     for one in maps[:2]:
         ll = ll + one @ ll
     vv = vv + maps[2] @ vv
-    for of_words, of_boxes, own_words, own_boxes in (maps[3:7], maps[7:]):
+    for of_words, of_boxes, own_words, own_boxes in (maps[3:7], maps[7:11], maps[11:]):
         # Both attentions read what entered the layer.
         more_lv = normalize(ll).T @ of_words @ normalize(vv)
         more_ll = of_words @ vl
@@ -151,12 +151,11 @@ def test_lxmert(of):
     """Words and boxes attend to each other; the last layer's boxes lead nowhere."""
     model, inputs = _build_lxmert(), _make_lxmert_inputs()
     logit, maps = _run_lxmert(model, inputs, 1)
-    assert len(maps) == 11
-    last_boxes = (8, 10)
-    used = [one for n, one in enumerate(maps) if n not in last_boxes]
+    assert len(maps) == 15
+    zeros = {12: torch.zeros(3, 5).double(), 14: torch.zeros(3, 3).double()}
+    used = [one for n, one in enumerate(maps) if n not in zeros]
     weighed = iter(weigh_maps(logit, used))
-    zeros = {8: torch.zeros(3, 5).double(), 10: torch.zeros(3, 3).double()}
-    ll, lv = _propagate_lxmert([zeros[n] if n in zeros else next(weighed) for n in range(11)])
+    ll, lv = _propagate_lxmert([zeros[n] if n in zeros else next(weighed) for n in range(15)])
     explainer = Explainer(model, output=lambda returned: returned.question_answering_score)
     found = explainer.explain(inputs, 1, method="gae", of=of).scores[0]
     if of == "visual_feats":
