@@ -80,9 +80,8 @@ FAMILIES = {
     ),
     "DeepseekV3": ("DeepseekV3", {**TEXT, **MLA, **EXPERTS}),
 }
-# Experts gather what they return by `index_add`; Bloom's activation is a function of its own.
-REFUSED = dict.fromkeys(("Mixtral", "Qwen2Moe", "GptOss", "DeepseekV3"), "index_add")
-REFUSED["Bloom"] = "GeLUFunction"
+# Bloom's activation is a function of its own.
+REFUSED = {"Bloom": "GeLUFunction"}
 SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 
 
