@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 from torch.nn import functional as F
 
 from tests.zoo import HandWrittenViT, make_images
-from whence import Explainer, Explanation, WhenceError
+from whence import Explainer, Explanation, Explanations, WhenceError
 from whence.layout import Tokens
 from whence.version import __version__
 
@@ -153,3 +153,19 @@ def test_provenance_names_method_settings_and_version(specific):
     label = "rollout" if specific else "rollout (the same for every class)"
     assert explanation.class_note == note
     assert explanation.provenance == [("method", label), ("start", "1"), ("whence", "1.2")]
+
+
+def test_explanations_of_several_inputs_are_saved_in_one_file(of_images, of_text, tmp_path):
+    both = Explanations({"pixel_values": of_images, "input_ids": of_text})
+    both.save(tmp_path / "both.safetensors")
+    again = Explanations.load(tmp_path / "both.safetensors")
+    assert list(again) == ["pixel_values", "input_ids"]
+    assert torch.equal(again["pixel_values"].scores, of_images.scores)
+    assert again["pixel_values"].grid == (4, 4)
+    assert again["pixel_values"].target_names == of_images.target_names
+    assert again["input_ids"].words() == of_text.words()
+    with pytest.raises(WhenceError, match="holds 'whence explanations 1', not 'whence expl"):
+        Explanation.load(tmp_path / "both.safetensors")
+    of_text.save(tmp_path / "one.safetensors")
+    with pytest.raises(WhenceError, match="holds 'whence explanation 1', not 'whence expl"):
+        Explanations.load(tmp_path / "one.safetensors")

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from whence import benchmark, faithfulness, methods, models, rules, targets
     from whence.api import explain
     from whence.explainer import Explainer
-    from whence.explanation import Explanation
+    from whence.explanation import Explanation, Explanations
     from whence.layout import Layout
     from whence.maximization import MaximalPicture, activation_maximization
     from whence.tracing import register_operation
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Explainer": "whence.explainer",
     "Explanation": "whence.explanation",
+    "Explanations": "whence.explanation",
     "Layout": "whence.layout",
     "MaximalPicture": "whence.maximization",
     "activation_maximization": "whence.maximization",
@@ -30,6 +31,7 @@ _PACKAGES = ("benchmark", "faithfulness", "methods", "models", "rules", "targets
 __all__ = [
     "Explainer",
     "Explanation",
+    "Explanations",
     "Layout",
     "MaximalPicture",
     "NoRuleError",

@@ -6,7 +6,7 @@ import dataclasses
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from whence.engine.checks import judge
 from whence.engine.compiled.run import CompiledRunner
 from whence.engine.request import Request, Result, Subject, bound_kept_bytes, check_memory
 from whence.errors import WhenceError, WhenceWarning
-from whence.explanation import AttentionMaps, Check, Explanation
+from whence.explanation import AttentionMaps, Check, Explanation, Explanations
 from whence.inputs.arguments import ModelArguments
 from whence.layout import Layout, find_layout, find_tokens
 from whence.layout.words import TextTokenizer
@@ -86,9 +86,39 @@ class Explainer:
         self.class_names = names
         self.precision = precision
         self.compiles = compile
-        self._subject = Subject(model, names, tokenizer, layout, output)
+        self._subject = Subject(model, names, tokenizer, layout, output, class_names is not None)
         self._batching = Batching()
         self._compiled = CompiledRunner(model, repr(layout), output, precision)
+
+    @overload
+    def explain(
+        self,
+        inputs: Inputs,
+        target: ClassTarget | None = None,
+        classes: Classes | None = None,
+        method: str = METHOD,
+        rules: str | RuleSet = "stable",
+        *,
+        of: str | int | None = None,
+        keep_evidence: bool = False,
+        memory: float | None = None,
+        **options: Any,
+    ) -> Explanation: ...
+
+    @overload
+    def explain(
+        self,
+        inputs: Inputs,
+        target: ClassTarget | None = None,
+        classes: Classes | None = None,
+        method: str = METHOD,
+        rules: str | RuleSet = "stable",
+        *,
+        of: list[str] | tuple[str, ...],
+        keep_evidence: bool = False,
+        memory: float | None = None,
+        **options: Any,
+    ) -> Explanations: ...
 
     def explain(
         self,
@@ -98,23 +128,28 @@ class Explainer:
         method: str = METHOD,
         rules: str | RuleSet = "stable",
         *,
+        of: str | int | Sequence[str] | None = None,
         keep_evidence: bool = False,
         memory: float | None = None,
         verify: bool = False,
         **options: Any,
-    ) -> Explanation:
+    ) -> Explanation | Explanations:
         """Say from which parts of each input a decision came.
 
         Args:
             inputs: A batch as the model takes it: a tensor, or a mapping of tensors such as a
                 tokenizer or an image processor returns.
             target: The class to explain: None for the predicted one, an index, a name, or one for
-                each sample.
+                each sample. For a model that compares images with texts, index t is text t where
+                the images are explained, and image t where the texts are.
             classes: Instead of target, several classes at once: indices or names, or a number k for
                 the top k. They share one forward pass.
             method: Any of ``methods.available()``.
             rules: How relevance passes operations: any of ``rules.available()``, or a rule set of
                 your own.
+            of: Which of the inputs gets scores, by its name in the mapping; the model's main input
+                if left out. The others are constants. A list of names: each gets scores, all from
+                one forward pass, in which each of them may take a share.
             keep_evidence: Whether to return the attention, gradient and relevance of each attention
                 site, and what else the method worked with.
             memory: Gibibytes that a forward pass may keep for the backward pass, or that methods of
@@ -125,27 +160,36 @@ class Explainer:
             **options: Options of the method, such as ``start_layer``.
 
         Returns:
-            The scores of patches or tokens, and what they belong to.
+            The scores of patches or tokens, and what they belong to; by the names of the inputs if
+            `of` is a list.
 
         Raises:
             WhenceError: Something is wrong with the model, the inputs or the request.
         """
         request = self._make_request(
-            inputs, target, classes, method, rules, keep_evidence, memory, options
+            inputs, target, classes, method, rules, of, keep_evidence, memory, options
         )
         request = dataclasses.replace(request, verify=verify)
         result = self._run(request, may_compile=self.compiles)
-        checks = judge(request, result, self.precision)
-        for check in checks:
-            if check.status == "doubt":
-                warnings.warn(check.sentence, WhenceWarning, stacklevel=2)
+        asked = [request.focus(name) for name in request.arguments.explained]
+        results = (result, *result.others)
+        checks = [judge(one, of, self.precision) for one, of in zip(asked, results, strict=True)]
+        for check in (check for listed in checks for check in listed if check.status == "doubt"):
+            warnings.warn(check.sentence, WhenceWarning, stacklevel=2)
         if request.method.propagates and result.logits.dtype in _COARSE:
             warnings.warn(
                 f"Relevance in {result.logits.dtype} is too coarse to be conserved; explain a "
                 f"float32 copy of the model.",
                 stacklevel=2,
             )
-        return self._make_explanation(request, result, checks)
+        explanations = list(map(self._make_explanation, asked, results, checks))
+        if of is None:
+            return explanations[0]
+        names = (of,) if isinstance(of, str | int) else of
+        for name, explanation in zip(names, explanations, strict=True):
+            explanation.settings["of"] = name
+        several = Explanations((str(n), one) for n, one in zip(names, explanations, strict=True))
+        return explanations[0] if isinstance(of, str | int) else several
 
     def compile(
         self,
@@ -155,6 +199,7 @@ class Explainer:
         method: str = METHOD,
         rules: str | RuleSet = "stable",
         *,
+        of: str | int | None = None,
         memory: float | None = None,
         **options: Any,
     ) -> None:
@@ -169,13 +214,18 @@ class Explainer:
             classes: As for `explain`.
             method: As for `explain`.
             rules: As for `explain`.
+            of: As for `explain`, one input.
             memory: As for `explain`.
             **options: As for `explain`.
 
         Raises:
             WhenceError: Something is wrong with the model, the inputs or the request.
         """
-        request = self._make_request(inputs, target, classes, method, rules, False, memory, options)
+        request = self._make_request(
+            inputs, target, classes, method, rules, of, False, memory, options
+        )
+        if request.arguments.others_at:
+            raise WhenceError("One input at a time can be compiled: give `of` a single name.")
         if "forwards" in request.method.needs:
             raise WhenceError(
                 f"Method '{method}' runs the model many times, which cannot be compiled; explain "
@@ -207,6 +257,7 @@ class Explainer:
         classes: Classes | None,
         name: str,
         rules: str | RuleSet,
+        of: str | int | Sequence[str] | None,
         keep_evidence: bool,
         memory: float | None,
         options: dict[str, Any],
@@ -226,7 +277,7 @@ class Explainer:
                 f"The rule set '{rule_set.name}' reads gradients, and method '{name}' needs "
                 f"relevance: choose other rules, or a method with gradients='balanced'."
             )
-        arguments = ModelArguments.from_inputs(inputs, self.model)
+        arguments = ModelArguments.from_inputs(inputs, self.model, of)
         device = arguments.main.device
         return Request(
             subject=self._subject,
@@ -260,6 +311,7 @@ class Explainer:
         many = request.classes is not None
         chosen = (slice(None), slice(None) if many else 0)
         height, width = request.arguments.main.shape[-2:]
+        names = self._subject.name_columns(result.columns, result.logits.shape[1])
         return Explanation(
             scores=result.scores[chosen],
             target=result.classes[chosen],
@@ -267,7 +319,7 @@ class Explainer:
             grid=layout.grid,
             image_size=(height, width) if layout.grid else None,
             tokens=result.tokens,
-            target_names=self._name_classes(result.classes[chosen].tolist()),
+            target_names=_name_classes(result.classes[chosen].tolist(), names),
             multi_label=self._subject.multi_label,
             method=methods.describe(request.method_name).name,
             class_specific=method.class_specific,
@@ -278,9 +330,10 @@ class Explainer:
             evidence=result.evidence,
         )
 
-    def _name_classes(self, index: Any) -> Any:
-        """Names of class indices, in the same nesting; None if the classes have none."""
-        if isinstance(index, list):
-            names = [self._name_classes(one) for one in index]
-            return None if None in names else names
-        return self.class_names.get(index, str(index)) if self.class_names else None
+
+def _name_classes(index: Any, names: Mapping[int, str]) -> Any:
+    """Names of class indices, in the same nesting; None if the classes have none."""
+    if isinstance(index, list):
+        named = [_name_classes(one, names) for one in index]
+        return None if None in named else named
+    return names.get(index, str(index)) if names else None

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as to_bytes
 from torch import Tensor
 from torch.nn import functional as F
 
-from whence._util.files import write_atomically
+from whence._util.saved import explain_damage, read_parts, write_parts
 from whence._util.text import format_probability, to_printable
 from whence.errors import WhenceError
 from whence.layout import Tokens, sum_over_words
@@ -23,7 +21,7 @@ from whence.targets import to_probabilities
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-_FORMAT = "whence explanation 1"
+_FORMAT, _FORMAT_OF_SEVERAL = "whence explanation 1", "whence explanations 1"
 _SAME_FOR_EVERY_CLASS = "the same for every class"
 _TENSORS = ("scores", "target", "logits")
 _FACTS = (
@@ -285,13 +283,7 @@ class Explanation:
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file, whole or not at all; its header holds the rest as JSON."""
-        facts = {name: getattr(self, name) for name in _FACTS}
-        facts["tokens"] = None if self.tokens is None else asdict(self.tokens)
-        facts["checks"] = [asdict(check) for check in self.checks]
-        tensors = {name: getattr(self, name).detach().cpu().contiguous() for name in _TENSORS}
-        write_atomically(
-            Path(path), to_bytes(tensors, {"format": _FORMAT, "explanation": json.dumps(facts)})
-        )
+        write_parts(path, _FORMAT, *self._to_parts())
 
     @classmethod
     def load(cls, path: str | Path) -> Explanation:
@@ -300,23 +292,46 @@ class Explanation:
         Raises:
             WhenceError: There is no such file, or it is damaged or not an explanation.
         """
-        if not Path(path).is_file():
-            what = "a folder, not a file" if Path(path).is_dir() else "not there"
-            raise WhenceError(f"'{path}' is {what}.")
-        try:
-            with safe_open(path, framework="pt") as file:
-                header = file.metadata() or {}
-                if header.get("format") != _FORMAT:
-                    raise WhenceError(f"'{path}' is a safetensors file, but not an explanation.")
-                tensors = {name: file.get_tensor(name) for name in _TENSORS}
-            saved = json.loads(header["explanation"])
-            facts = {"class_specific": True, "details": None, "checks": [], **saved}
-            facts["checks"] = [Check(**check) for check in facts["checks"]]
-            for pair in ("grid", "image_size"):
-                facts[pair] = None if facts[pair] is None else tuple(facts[pair])
-            facts["tokens"] = None if facts["tokens"] is None else Tokens(**facts["tokens"])
-            return cls(**tensors, **{name: facts[name] for name in _FACTS})
-        except WhenceError:
-            raise
-        except (SafetensorError, OSError, LookupError, TypeError, ValueError, RecursionError) as e:
-            raise WhenceError(f"'{path}' is damaged or not an explanation: {e}.") from e
+        facts, tensors = read_parts(path, _FORMAT)
+        with explain_damage(path):
+            return cls._from_parts(facts, tensors)
+
+    def _to_parts(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """What is saved: facts as JSON, and tensors."""
+        facts = {name: getattr(self, name) for name in _FACTS}
+        facts["tokens"] = None if self.tokens is None else asdict(self.tokens)
+        facts["checks"] = [asdict(check) for check in self.checks]
+        return facts, {name: getattr(self, name) for name in _TENSORS}
+
+    @classmethod
+    def _from_parts(cls, saved: dict[str, Any], tensors: Mapping[str, Tensor]) -> Explanation:
+        facts = {"class_specific": True, "details": None, "checks": [], **saved}
+        facts["checks"] = [Check(**check) for check in facts["checks"]]
+        for pair in ("grid", "image_size"):
+            facts[pair] = None if facts[pair] is None else tuple(facts[pair])
+        facts["tokens"] = None if facts["tokens"] is None else Tokens(**facts["tokens"])
+        held: dict[str, Any] = {name: tensors[name] for name in _TENSORS}
+        return cls(**held, **{name: facts[name] for name in _FACTS})
+
+
+class Explanations(dict[str, Explanation]):
+    """The explanations of several inputs of a model, by their names, from one forward pass."""
+
+    def save(self, path: str | Path) -> None:
+        """Write one safetensors file, whole or not at all; its header holds the rest as JSON."""
+        parts = {name: one._to_parts() for name, one in self.items()}
+        facts = {name: saved for name, (saved, _) in parts.items()}
+        tensors = {f"{n}/{key}": x for n, (_, held) in parts.items() for key, x in held.items()}
+        write_parts(path, _FORMAT_OF_SEVERAL, facts, tensors)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Explanations:
+        """Read what `save` wrote.
+
+        Raises:
+            WhenceError: There is no such file, or it is damaged or does not hold explanations.
+        """
+        facts, tensors = read_parts(path, _FORMAT_OF_SEVERAL)
+        with explain_damage(path):
+            held = {n: {key: tensors[f"{n}/{key}"] for key in _TENSORS} for n in facts}
+            return cls((n, Explanation._from_parts(one, held[n])) for n, one in facts.items())

@@ -101,6 +101,9 @@ def test_the_last_samples_of_a_result():
     assert last.scores[:, 0, 0].tolist() == last.logits[:, 0].tolist() == [3.0, 4.0]
     assert last.tokens.strings == [["3"], ["4"]]
     assert last.details == [[{"number": 3}], [{"number": 4}]]
+    both = make_result(5)._replace(others=(make_result(5, 10),))
+    assert both.select_last(1).others[0].classes.tolist() == [[14]]
+    assert both.select_last(5) is both
 
 
 def test_results_of_chunks_become_one():
@@ -112,4 +115,8 @@ def test_results_of_chunks_become_one():
     assert found.details == whole.details
     assert Result.concatenate([whole]) is whole
     without = [chunk._replace(tokens=None, details=[]) for chunk in chunks]
-    assert Result.concatenate(without)[4:6] == (None, [])
+    assert Result.concatenate(without)[4:7] == (None, None, [])
+    several = [chunk._replace(others=(chunk, whole)) for chunk in chunks]
+    first, second = Result.concatenate(several).others
+    assert torch.equal(first.classes, whole.classes)
+    assert len(second.classes) == 15

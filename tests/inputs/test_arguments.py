@@ -38,6 +38,44 @@ def test_the_explained_argument_of_a_mapping(names, main):
     assert len(arguments.tensors) == 2
 
 
+def test_the_user_says_what_is_explained():
+    given = {name: torch.ones(2, 3) for name in ("first", "second", "third")}
+    arguments = ModelArguments.from_inputs(given, MODEL, of="second")
+    assert (arguments.main_at, arguments.explained) == ("second", ("second",))
+    several = ModelArguments.from_inputs(given, MODEL, of=["third", "first"])
+    assert several.main is given["third"]
+    assert several.explained == ("third", "first")
+    other = several.focus("first")
+    assert other.main is given["first"]
+    assert other.explained == ("first", "third")
+
+
+def test_a_tensor_is_named_by_position_or_parameter():
+    x = torch.ones(2, 3)
+    for of in (0, "input", [0], ["input"]):  # the parameter of Linear.forward
+        assert ModelArguments.from_inputs(x, MODEL, of=of).explained == (0,)
+    with pytest.raises(WhenceError, match=r"of='output' names no tensor of the inputs; .* hold 0"):
+        ModelArguments.from_inputs(x, MODEL, of="output")
+
+
+@pytest.mark.parametrize(
+    ("of", "message"),
+    [
+        ("pixels", "of='pixels' names no tensor of the inputs; they hold 'input_ids', 'other'"),
+        (["input_ids", "flag"], "of='flag' names no tensor"),
+        (0, "of=0 names no tensor"),
+        ([], r"of is the name of an input, .* not \[\]"),
+        (["other", "other"], "a list of different ones"),
+        (True, "not True"),
+        (1.5, "not 1.5"),
+    ],
+)
+def test_names_of_no_input(of, message):
+    given = {"input_ids": torch.ones(2, 3), "other": torch.ones(2, 3), "flag": True}
+    with pytest.raises(WhenceError, match=message):
+        ModelArguments.from_inputs(given, MODEL, of=of)
+
+
 def test_padding_is_what_the_attention_mask_leaves_out():
     ids, mask = torch.zeros(2, 3, dtype=torch.long), torch.tensor([[1, 1, 0]])
     once = ModelArguments((), {"input_ids": ids, "attention_mask": mask}, "input_ids")

@@ -16,9 +16,10 @@ from torch import Tensor
 from whence.engine.request import Request, Result
 from whence.errors import WhenceError
 from whence.evidence import Evidence
+from whence.evidence.plain import run_plainly
 from whence.explanation import Check
 from whence.rules import RuleSet
-from whence.tracing import copy_arguments, find_logits, replicate
+from whence.tracing import replicate
 from whence.tracing.coverage import measure_around
 from whence.tracing.ops.base import Operation, Values
 
@@ -109,9 +110,7 @@ def _compare(found: Tensor, expected: Tensor, scale: Tensor) -> Tensor:
 def measure_logits(request: Request, logits: Tensor) -> Figures:
     """Measure how far logits are from those of a forward pass that nobody watches."""
     subject, arguments = request.subject, request.arguments
-    args, kwargs = copy_arguments(arguments.args, arguments.kwargs)
-    returned = replicate(subject.model)(*args, **kwargs)
-    plain = find_logits(returned) if subject.output is None else subject.output(returned)
+    plain = run_plainly(replicate(subject.model), arguments, subject.output)
     size = plain.abs().amax(1).clamp_min(torch.finfo(plain.dtype).tiny)
     return {"logits": (logits - plain).abs().amax(1) / size}
 

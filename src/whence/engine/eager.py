@@ -18,6 +18,7 @@ from whence.targets import resolve_classes
 from whence.tracing import Trace, record
 from whence.tracing.graph.targets import split_targets
 from whence.tracing.ops.base import Guard
+from whence.tracing.views import select_view
 
 # Classes are explained together, in groups that keep samples x classes to about this number.
 _MAPS_AT_ONCE = 64
@@ -43,27 +44,38 @@ def run_eagerly(request: Request, max_bytes: float, max_map_bytes: float) -> Res
     for exact in (False, True):
         guard = Guard(exact)
         trace = record_request(request, guard, max_bytes, max_map_bytes)
-        logits = trace.logits.detach()
-        names = request.subject.class_names
-        classes = resolve_classes(logits, names, request.target, request.classes)
-        parts = split_classes(request, trace, classes)
-        if parts is None:
-            return _run_one_by_one(request, max_bytes, max_map_bytes)
-        sample_bytes = trace.kept_bytes / len(logits)
-        result = score(request, parts)._replace(sample_bytes=sample_bytes)
-        if request.verify:
-            figures = {**result.figures, **checks.measure_logits(request, logits)}
-            result = result._replace(figures=figures)
+        explained = request.arguments.explained
+        results: list[Result] = []
+        for name in explained:
+            asked, view = request.focus(name), select_view(trace, name)
+            parts = split_classes(asked, view, _resolve_classes(asked, view))
+            if parts is None:
+                return _run_one_by_one(request, max_bytes, max_map_bytes)
+            result = score(asked, parts, release=name == explained[-1])
+            figures = dict(result.figures)
+            if request.verify:
+                figures |= checks.measure_logits(asked, view.logits.detach())
+            tokens = None if result.layout.grid else asked.tokens
+            results.append(result._replace(tokens=tokens, figures=figures))
         failure = guard.any_failure()
         if failure is None or not bool(failure):
             break
-    if not torch.isfinite(result.scores).all():
-        raise WhenceError(
-            f"Method '{request.method_name}' computed NaN or infinite scores: numbers grew beyond "
-            f"what {result.scores.dtype} holds. Explain a copy of the model in a wider type, "
-            f"model.double()."
-        )
-    return result._replace(tokens=None if result.layout.grid else request.tokens)
+    for result in results:
+        if not torch.isfinite(result.scores).all():
+            raise WhenceError(
+                f"Method '{request.method_name}' computed NaN or infinite scores: numbers grew "
+                f"beyond what {result.scores.dtype} holds. Explain a copy of the model in a wider "
+                f"type, model.double()."
+            )
+    sample_bytes = trace.kept_bytes / request.batch
+    return results[0]._replace(sample_bytes=sample_bytes, others=tuple(results[1:]))
+
+
+def _resolve_classes(request: Request, trace: Trace) -> Tensor:
+    """The classes, (batch, n), that are explained of the main input."""
+    logits = trace.logits.detach()
+    names = request.subject.name_columns(trace.columns, logits.shape[1])
+    return resolve_classes(logits, names, request.target, request.classes)
 
 
 def _run_one_by_one(request: Request, max_bytes: float, max_map_bytes: float) -> Result:
@@ -98,7 +110,7 @@ def record_request(request: Request, guard: Guard, max_bytes: float, max_map_byt
             subject.model,
             arguments.args,
             arguments.kwargs,
-            arguments.main_at,
+            arguments.explained,
             subject.output,
             guard=guard,
             max_bytes=max_bytes,
@@ -117,7 +129,10 @@ def record_request(request: Request, guard: Guard, max_bytes: float, max_map_byt
 
 
 def score(
-    request: Request, parts: list[tuple[Trace, Tensor]], special: Tensor | None = None
+    request: Request,
+    parts: list[tuple[Trace, Tensor]],
+    special: Tensor | None = None,
+    release: bool = True,
 ) -> Result:
     """Call the method with the evidence that it needs, some classes at a time.
 
@@ -125,6 +140,7 @@ def score(
         request: What to explain.
         parts: Class indices, (batch, some), and the trace of what these classes depend on.
         special: (batch, tokens), tokens of no word; those of the request if left out.
+        release: Whether the trace is of no more use afterwards.
     """
     method = request.method
     needs = {*method.needs, *(_KEPT if request.keep_evidence else ())}
@@ -135,7 +151,7 @@ def score(
         layouts.append(layout)
         groups = torch.split(classes, _count_classes_at_once(method, needs, classes), 1)
         for group in groups:
-            last = trace is parts[-1][0] and group is groups[-1]
+            last = release and trace is parts[-1][0] and group is groups[-1]
             found = _make_evidence(request, trace, group, layout, needs, special, release=last)
             measured = checks.measure_trace(request, found) if trace.guard.sees_values else {}
             of_tokens = method(found)
@@ -156,6 +172,7 @@ def score(
         classes=torch.cat([classes for _, classes in parts], 1),
         logits=parts[0][0].logits.detach(),
         layout=layouts[0],
+        columns=parts[0][0].columns,
         details=[[one for part in parts for one in part] for parts in by_sample],
         evidence=keep_evidence(kept, one_target=request.classes is None) if kept else None,
         figures=checks.merge(figures),

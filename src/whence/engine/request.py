@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from whence.errors import WhenceError
 from whence.explanation import KeptEvidence
-from whence.inputs.arguments import ModelArguments
+from whence.inputs.arguments import ArgumentKey, ModelArguments
 from whence.layout import Layout, Tokens, find_tokens
 from whence.layout.words import TextTokenizer
 from whence.methods import Method
@@ -39,6 +39,7 @@ class Subject:
         tokenizer: To know tokens and words when inputs are plain ids.
         layout: What cannot be found from the model.
         output: Gets the logits from what the model returns, if it is not obvious.
+        names_stated: Whether it was the user who named the classes.
     """
 
     model: nn.Module
@@ -46,6 +47,13 @@ class Subject:
     tokenizer: TextTokenizer | None
     layout: Layout
     output: Callable[[Any], Tensor] | None
+    names_stated: bool = False
+
+    def name_columns(self, columns: str | None, count: int) -> Mapping[int, str]:
+        """Names of the columns of the logits: of classes, or "text 0", "text 1", …."""
+        if columns is None or self.names_stated:
+            return self.class_names
+        return {index: f"{columns} {index}" for index in range(count)}
 
     @property
     def multi_label(self) -> bool:
@@ -108,6 +116,14 @@ class Request:
             return None
         rows = [[word is None for word in row] for row in self.tokens.words]
         return torch.tensor(rows, device=self.arguments.main.device)
+
+    def focus(self, name: ArgumentKey) -> Request:
+        """The same request for one of the explained inputs, whose rows are then the batch."""
+        if not self.arguments.others_at:
+            return self
+        return dataclasses.replace(
+            self, arguments=self.arguments.focus(name), tokens=None
+        ).with_tokens()
 
     def with_tokens(self) -> Request:
         """The same request, with the tokens of a text."""
@@ -172,10 +188,12 @@ class Result(NamedTuple):
         logits: (samples, all classes).
         layout: Where tokens stand on the input.
         tokens: The tokens of a text.
+        columns: What the columns of the logits stand for, if it is no classes.
         details: What the method has to tell beside its scores, for each sample and class.
         evidence: What the method worked with, if it is kept.
         sample_bytes: How much memory the backward pass of one sample takes; 0 if that is not known.
         figures: For each check, (samples,), how far it is from being passed.
+        others: The results of further explained inputs, in their order.
     """
 
     scores: Tensor
@@ -183,13 +201,17 @@ class Result(NamedTuple):
     logits: Tensor
     layout: Layout
     tokens: Tokens | None = None
+    columns: str | None = None
     details: list[list[dict[str, Any]]] = []
     evidence: KeptEvidence | None = None
     sample_bytes: float = 0.0
     figures: Mapping[str, Tensor] = {}
+    others: tuple[Result, ...] = ()
 
     def select_last(self, samples: int) -> Result:
         """The result of the last samples alone."""
+        if samples == len(self.scores):
+            return self
         rows = slice(len(self.scores) - samples, len(self.scores))
         return self._replace(
             scores=self.scores[rows],
@@ -198,10 +220,11 @@ class Result(NamedTuple):
             tokens=None if self.tokens is None else self.tokens.select_samples(rows),
             details=self.details[rows],
             figures={name: values[rows] for name, values in self.figures.items()},
+            others=tuple(other.select_last(samples) for other in self.others),
         )
 
     @classmethod
-    def concatenate(cls, results: list[Result]) -> Result:
+    def concatenate(cls, results: Sequence[Result]) -> Result:
         """The results of several chunks, none of which has evidence, as one."""
         if len(results) == 1:
             return results[0]
@@ -216,4 +239,5 @@ class Result(NamedTuple):
                 name: torch.cat([r.figures[name] for r in results if name in r.figures])
                 for name in results[0].figures
             },
+            others=tuple(map(cls.concatenate, zip(*(r.others for r in results), strict=True))),
         )

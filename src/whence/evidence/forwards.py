@@ -11,18 +11,18 @@ from torch.overrides import TorchFunctionMode
 
 from whence._util.progress import bar
 from whence.errors import WhenceError
-from whence.inputs.arguments import ModelArguments
+from whence.inputs.arguments import ModelArguments, is_text
 from whence.rules import RuleSet
 from whence.tracing import (
     Edit,
     Intervention,
     Trace,
     copy_arguments,
-    find_logits,
     record,
     replicate,
 )
 from whence.tracing.calls import name_of
+from whence.tracing.logits import read_logits
 from whence.tracing.recorder import is_lookup
 
 
@@ -101,8 +101,9 @@ class Forwards:
         """
         if rules is None:
             return self._run
+        of = self._arguments.main_at
         return lambda inputs, samples: (
-            self._record(samples, Intervention(inputs * 1, rules=rules)).logits
+            self._record(samples, Intervention(inputs * 1, rules=rules, of=of)).logits
         )
 
     def run_edited(self, samples: Tensor, edits: Mapping[int, Edit]) -> Tensor:
@@ -127,11 +128,14 @@ class Forwards:
     def _record(self, samples: Tensor, intervention: Intervention) -> Trace:
         chosen = self._arguments.select_rows(samples)
         return record(
-            self._model, chosen.args, chosen.kwargs, chosen.main_at, self._output, intervention
+            self._model, chosen.args, chosen.kwargs, chosen.explained, self._output, intervention
         )
 
     def _get_logits(self, returned: Any) -> Tensor:
-        return find_logits(returned) if self._output is None else self._output(returned)
+        if self._output is not None:
+            return self._output(returned)
+        of_text = is_text(self._arguments.main_at, self._arguments.main)
+        return read_logits(returned, of_text).values
 
 
 class _ReplaceEmbeddings(TorchFunctionMode):

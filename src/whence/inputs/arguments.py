@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from whence._util.torch_internals import module_registries
 from whence.errors import WhenceError
+
+ArgumentKey: TypeAlias = str | int
+"""An argument of a model, by name or position."""
+
+# Arguments that hold a text.
+_TEXTS = ("input_ids", "inputs_embeds")
 
 
 @dataclass(frozen=True)
@@ -20,20 +27,36 @@ class ModelArguments:
     Attributes:
         args: Positional arguments.
         kwargs: Keyword arguments.
-        main_at: Position or name of the argument that is explained.
+        main_at: Position or name of the argument that is explained; its rows are the batch.
+        others_at: Further arguments that are explained by the same forward pass.
     """
 
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
-    main_at: int | str = 0
+    main_at: ArgumentKey = 0
+    others_at: tuple[ArgumentKey, ...] = ()
 
     @classmethod
-    def from_inputs(cls, inputs: Any, model: nn.Module) -> ModelArguments:
-        """The arguments for a batch as a user gives it."""
+    def from_inputs(
+        cls, inputs: Any, model: nn.Module, of: ArgumentKey | Sequence[ArgumentKey] | None = None
+    ) -> ModelArguments:
+        """The arguments for a batch as a user gives it.
+
+        Args:
+            inputs: A tensor, or a mapping of tensors.
+            model: The model.
+            of: Which of them are explained; None for the model's main input.
+
+        Raises:
+            WhenceError: They are no inputs of the model, or `of` names none of them.
+        """
         if isinstance(inputs, Tensor):
-            arguments = cls(args=(inputs,))
+            first = next(iter(inspect.signature(model.forward).parameters), None)
+            names = _list_names(0 if of is None else of)
+            arguments = cls((inputs,), {}, *_split_names([0 if n == first else n for n in names]))
         elif isinstance(inputs, Mapping):
-            arguments = cls(kwargs=inputs, main_at=_find_main(inputs, model))
+            names = [_find_main(inputs, model)] if of is None else _list_names(of)
+            arguments = cls((), inputs, *_split_names(names))
         else:
             raise WhenceError(
                 f"Inputs are a tensor, or a mapping of tensors as the model takes them, not "
@@ -45,9 +68,28 @@ class ModelArguments:
     @property
     def main(self) -> Tensor:
         """The argument that is explained."""
-        holder: Any = self.args if isinstance(self.main_at, int) else self.kwargs
-        main: Tensor = holder[self.main_at]
+        main: Tensor = self._get(self.main_at)
         return main
+
+    @property
+    def explained(self) -> tuple[ArgumentKey, ...]:
+        """All arguments that are explained, the main one first."""
+        return (self.main_at, *self.others_at)
+
+    def focus(self, name: ArgumentKey) -> ModelArguments:
+        """The same arguments, with another of the explained ones as the main one."""
+        others = tuple(one for one in self.explained if one != name)
+        return replace(self, main_at=name, others_at=others)
+
+    def _get(self, at: ArgumentKey) -> Any:
+        holder: Any = self.args if isinstance(at, int) else self.kwargs
+        return holder[at]
+
+    @property
+    def _named_tensors(self) -> dict[ArgumentKey, Tensor]:
+        values: dict[ArgumentKey, Any] = dict(enumerate(self.args))
+        values.update(self.kwargs)
+        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -90,17 +132,24 @@ class ModelArguments:
     def _map(self, change: Callable[[object], object]) -> ModelArguments:
         args = tuple(map(change, self.args))
         kwargs = {name: change(value) for name, value in self.kwargs.items()}
-        return ModelArguments(args, kwargs, self.main_at)
+        return replace(self, args=args, kwargs=kwargs)
 
     def replace_main(self, value: Tensor) -> ModelArguments:
         """The arguments with another value of the one that is explained."""
         if isinstance(self.main_at, int):
             args = list(self.args)
             args[self.main_at] = value
-            return ModelArguments(tuple(args), self.kwargs, self.main_at)
-        return ModelArguments(self.args, {**self.kwargs, self.main_at: value}, self.main_at)
+            return replace(self, args=tuple(args))
+        return replace(self, kwargs={**self.kwargs, self.main_at: value})
 
     def _check(self, model: nn.Module) -> None:
+        tensors = self._named_tensors
+        for name in self.explained:
+            if name not in tensors:
+                raise WhenceError(
+                    f"of={name!r} names no tensor of the inputs; they hold "
+                    f"{', '.join(map(repr, tensors))}."
+                )
         parameters = (p for p in list_tensors(model) if isinstance(p, nn.Parameter))
         devices = {p.device for p in parameters if not p.is_meta}
         for tensor in self.tensors:
@@ -112,11 +161,33 @@ class ModelArguments:
                 )
             if tensor.is_floating_point() and not torch.isfinite(tensor).all():
                 raise WhenceError("The inputs hold NaN or infinite values.")
-        shape = tuple(self.main.shape)
-        if len(shape) < 2:
-            raise WhenceError(f"A batch is needed, but the input has shape {shape}.")
-        if 0 in shape:
-            raise WhenceError(f"The batch is empty: its shape is {shape}.")
+        for name in self.explained:
+            shape = tuple(tensors[name].shape)
+            if len(shape) < 2:
+                raise WhenceError(f"A batch is needed, but the input has shape {shape}.")
+            if 0 in shape:
+                raise WhenceError(f"The batch is empty: its shape is {shape}.")
+
+
+def is_text(name: ArgumentKey, value: Tensor) -> bool:
+    """Whether an argument of a model is a text: token ids or their embeddings."""
+    return name in _TEXTS or not value.is_floating_point()
+
+
+def _list_names(of: object) -> list[ArgumentKey]:
+    """The names in ``of``: one, or several."""
+    listed = list(of) if isinstance(of, list | tuple) else [of]
+    right = [n for n in listed if isinstance(n, str | int) and not isinstance(n, bool)]
+    if not right or len(right) < len(listed) or len(set(right)) < len(listed):
+        raise WhenceError(
+            f"of is the name of an input, such as 'pixel_values', or a list of different ones, "
+            f"not {of!r}."
+        )
+    return right
+
+
+def _split_names(names: Sequence[ArgumentKey]) -> tuple[ArgumentKey, tuple[ArgumentKey, ...]]:
+    return names[0], tuple(names[1:])
 
 
 def _find_main(inputs: Mapping[str, Any], model: nn.Module) -> str:

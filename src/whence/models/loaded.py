@@ -104,7 +104,7 @@ class LoadedModel:
 
     def explain(self, prepared: PreparedBatch, **request: Any) -> Explanation:
         """Explain a prepared batch; the arguments are those of `Explainer.explain`."""
-        explanation = self.explainer.explain(prepared.inputs, **request)
+        explanation: Explanation = self.explainer.explain(prepared.inputs, **request)
         encodings = getattr(prepared.inputs, "encodings", None)
         if explanation.tokens is not None and encodings:
             texts = [_cut_words(e, t) for e, t in zip(encodings, prepared.contents, strict=True)]

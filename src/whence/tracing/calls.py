@@ -204,6 +204,25 @@ def fits_kind(kind: str, inputs: list[Tensor]) -> bool:
 # Composite calls ---------------------------------------------------------------------------------
 
 
+def run_glu(recording: Recording, call: TorchCall) -> Any:
+    """Record a gated linear unit as a product."""
+    with recording.active():
+        a, b = call.argument(0, "input").chunk(2, call.argument(1, "dim", -1))
+        return a * b.sigmoid()
+
+
+def run_norm(recording: Recording, call: TorchCall) -> Any:
+    """Record the Euclidean norm of vectors as a sum of squares."""
+    order = next((call.kwargs[name] for name in ("p", "ord") if name in call.kwargs), None)
+    order = call.args[1] if len(call.args) > 1 else order
+    dim, keepdim = call.argument(2, "dim"), call.argument(3, "keepdim", False)
+    vectors = isinstance(dim, int) or (dim is not None and len(dim) == 1)
+    if not vectors or order not in (None, 2, "fro") or call.kwargs.get("dtype") is not None:
+        return recording.refuse(call.run(), call.name)
+    with recording.active():
+        return call.argument(0, "input", call.kwargs.get("A")).square().sum(dim, keepdim).sqrt()
+
+
 def decompose_attention(
     recording: Recording,
     query: Tensor,

@@ -29,6 +29,7 @@ class Intervention:
         forward_only: Whether nothing will be read backward, so that nothing need be kept.
         follow_constants: Whether projections of what does not depend on the input are recorded too,
             so that the self-attention of such a sequence can be read. Relevance then differs.
+        of: Which explained input the pixels or embeddings are of, if there are several.
     """
 
     inputs: Tensor | None = None
@@ -36,3 +37,4 @@ class Intervention:
     rules: BackwardRules | None = None
     forward_only: bool = False
     follow_constants: bool = False
+    of: str | int | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -13,22 +13,25 @@ import torch
 from torch import Tensor, nn
 
 from whence.errors import TooLargeError, WhenceError
+from whence.inputs.arguments import ArgumentKey, is_text
 from whence.tracing.calls import find_module_kind
 from whence.tracing.intervention import Intervention
+from whence.tracing.logits import ABSENT_WEIGHTS, Logits, check_logits, read_logits
 from whence.tracing.modules import is_linear_like, record_linear_module, record_module
-from whence.tracing.ops.attention import find_head_order
+from whence.tracing.ops.attention import AttentionSite, find_head_order
 from whence.tracing.ops.base import Guard
 from whence.tracing.recorder import Recorder
 from whence.tracing.recording import CHECKPOINT
 from whence.tracing.stand_in import copy_arguments, replicate, unwrap_model
 from whence.tracing.trace import Trace
+from whence.tracing.views import make_views, select_view
 
 
 def record(
     model: nn.Module,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
-    main: str | int,
+    main: ArgumentKey | Sequence[ArgumentKey],
     output: Callable[[Any], Tensor] | None = None,
     intervention: Intervention | None = None,
     *,
@@ -45,7 +48,8 @@ def record(
         model: Any module; it is not touched.
         args: Positional arguments of its forward.
         kwargs: Keyword arguments of its forward.
-        main: Which argument is the input to explain, by position or name.
+        main: Which argument is the input to explain, by position or name; or several, of which each
+            has a view of the trace. The trace itself is that of the first.
         output: Gets the logits from what the model returns, if it is not obvious.
         intervention: How the run differs from the model's own forward pass.
         guard: Looks at values.
@@ -57,12 +61,13 @@ def record(
         WhenceError: The model has no attention, or no logits that whence can follow.
         TooLargeError: The operations keep more than they may.
     """
+    names = (main,) if isinstance(main, str | int) else tuple(main)
     for ignore_no_grad in (False, True):
         trace = _record(
             model,
             args,
             kwargs,
-            main,
+            names,
             output,
             intervention,
             Guard() if guard is None else guard,
@@ -81,7 +86,7 @@ def _record(
     model: nn.Module,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
-    main: str | int,
+    names: tuple[ArgumentKey, ...],
     output: Callable[[Any], Tensor] | None,
     intervention: Intervention | None,
     guard: Guard,
@@ -92,12 +97,13 @@ def _record(
     with torch.inference_mode(False), torch.enable_grad():
         stand_in = replicate(model)
         modules = {module: name for name, module in stand_in.named_modules()}
-        names = {id(module): name for module, name in modules.items()}
+        module_names = {id(module): name for module, name in modules.items()}
         given, named = copy_arguments(args, kwargs)
-        holder: Any = given if isinstance(main, int) else named
-        batch, pixels = holder[main].shape[0], holder[main].is_floating_point()
-        trace = Trace(batch, guard, intervention or Intervention(), names, *bounds)
-        ids = {} if pixels else {main: holder[main]}
+        holders: dict[ArgumentKey, Any] = {n: given if isinstance(n, int) else named for n in names}
+        explained: dict[ArgumentKey, Tensor] = {n: holder[n] for n, holder in holders.items()}
+        batch = len(explained[names[0]])
+        trace = Trace(batch, guard, intervention or Intervention(), module_names, *bounds)
+        ids = {name: x for name, x in explained.items() if not x.is_floating_point()}
         recorder = Recorder(trace, ids, ignore_no_grad)
         whole = [(m, kind) for m in modules if (kind := find_module_kind(m)) is not None]
         linear = [module for module in modules if is_linear_like(module)]
@@ -105,27 +111,33 @@ def _record(
             module.__dict__["forward"] = record_module(trace, kind, module, modules[module])
         for module in linear:
             module.__dict__["forward"] = record_linear_module(trace, module, modules[module])
-        if pixels:
-            holder[main] = trace.follow(holder[main], main)
+        for name in explained.keys() - ids.keys():
+            holders[name][name] = trace.follow(explained[name], name)
         try:
             with recorder, _explain_failures(stand_in):
                 returned = stand_in(*given, **named)
-                logits = output(returned) if output is not None else find_logits(returned)
-            _check_logits(logits, batch, guard)
-            if not logits.requires_grad:
+                if output is not None:
+                    logits = dict.fromkeys(names, Logits(output(returned)))
+                else:
+                    texts = {name: is_text(name, x) for name, x in explained.items()}
+                    logits = {n: read_logits(returned, of_text) for n, of_text in texts.items()}
+            for name, found in logits.items():
+                check_logits(found.values, len(explained[name]), guard)
+            followed = {place.name for place in trace.inputs}
+            if not all(logits[name].values.requires_grad and name in followed for name in names):
                 return None
             if not trace.sites:
                 raise WhenceError(_NO_ATTENTION.format(type(unwrap_model(model)).__name__))
-            rerecord = partial(record, model, args, kwargs, main, output, guard=guard)
-            trace.finish(logits, rerecord)
+            rerecord = partial(record, model, args, kwargs, names, output, guard=guard)
+            trace.finish(logits[names[0]], rerecord)
+            if len(names) > 1:
+                trace.views = make_views(trace, logits)
             if intervention is None or intervention.follow_constants:
-                trace.check_complete(logits)
-                find_head_order(
-                    trace.sites,
-                    batch,
-                    lambda site: trace.read_sample([site.graph_tensor])[0],
-                    guard.look_at,
-                )
+                for view in (select_view(trace, name) for name in names):
+                    trace.check_complete(view.logits)
+                    find_head_order(
+                        view.sites, view.batch, partial(_read_first_sample, view), guard.look_at
+                    )
                 if any(site.heads_first and site.output is not None for site in trace.sites):
                     # Their maps can be computed again for some samples only, not for some heads.
                     return rerecord(intervention, max_bytes=bounds[0])
@@ -134,6 +146,10 @@ def _record(
             trace.stop_recording()
             for module in (*(module for module, _ in whole), *linear):
                 module.__dict__.pop("forward", None)
+
+
+def _read_first_sample(trace: Trace, site: AttentionSite) -> Tensor:
+    return trace.read_sample([site.graph_tensor])[0]
 
 
 _NO_ATTENTION = (
@@ -159,42 +175,4 @@ def _explain_failures(model: nn.Module) -> Iterator[None]:
         absent = next((name for name, p in model.named_parameters() if p.is_meta), None)
         if absent is None or isinstance(error, WhenceError | TooLargeError):
             raise
-        raise WhenceError(_ABSENT.format(f" ('{absent}' is one)")) from error
-
-
-_ABSENT = (
-    "Weights of the model{} are on the meta device: offloaded, or never loaded. Load the model "
-    "with all of its weights in memory."
-)
-
-
-def find_logits(returned: Any) -> Tensor:
-    """The logits in what a model returned: a tensor, `.logits`, or the first of a sequence."""
-    if isinstance(returned, Tensor):
-        return returned
-    logits = getattr(returned, "logits", None)
-    if isinstance(logits, Tensor):
-        return logits
-    if isinstance(returned, dict) and isinstance(returned.get("logits"), Tensor):
-        return returned["logits"]  # type: ignore[no-any-return]
-    if isinstance(returned, tuple | list) and returned and isinstance(returned[0], Tensor):
-        return returned[0]
-    raise WhenceError(
-        f"The model returned {type(returned).__name__}, in which whence finds no logits. Say where "
-        f"they are: Explainer(model, output=lambda returned: ...)."
-    )
-
-
-def _check_logits(logits: Any, batch: int, guard: Guard) -> None:
-    if not isinstance(logits, Tensor):
-        raise WhenceError(f"output(...) must return the logits, not {type(logits).__name__}.")
-    if logits.is_meta:
-        raise WhenceError(_ABSENT.format(""))
-    if logits.dim() != 2 or logits.shape[0] != batch:
-        raise WhenceError(
-            f"Logits of shape (batch, classes) are needed, but the model gave "
-            f"{tuple(logits.shape)} for {batch} input(s). Pick what to explain: "
-            f"Explainer(model, output=lambda returned: ...)."
-        )
-    if guard.sees_values and not torch.isfinite(logits).all():
-        raise WhenceError("The model gives NaN or infinite logits for these inputs.")
+        raise WhenceError(ABSENT_WEIGHTS.format(f" ('{absent}' is one)")) from error

@@ -321,12 +321,6 @@ def _record_index_add(recording: Recording, call: TorchCall) -> Any:
         return x + moved
 
 
-def _record_glu(recording: Recording, call: TorchCall) -> Any:
-    with recording.active():
-        a, b = call.argument(0, "input").chunk(2, call.argument(1, "dim", -1))
-        return a * b.sigmoid()
-
-
 def _record_attention(recording: Recording, call: TorchCall) -> Tensor:
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
     given = {**dict(zip(names, call.args, strict=False)), **call.kwargs}
@@ -341,7 +335,8 @@ _RECORDERS: dict[str, Callable[[Recording, TorchCall], Any]] = {
     **dict.fromkeys(("einsum",), _record_einsum),
     **dict.fromkeys(("add", "sub", "subtract", "rsub", "__rsub__"), _record_add),
     **dict.fromkeys(("mul", "multiply", "div", "divide", "true_divide"), _record_multiply),
-    **dict.fromkeys(("glu",), _record_glu),
+    **dict.fromkeys(("glu",), calls.run_glu),
+    **dict.fromkeys(("norm", "linalg_norm", "linalg_vector_norm"), calls.run_norm),
     **dict.fromkeys(("index_add",), _record_index_add),
     **dict.fromkeys(("scaled_dot_product_attention",), _record_attention),
     **dict.fromkeys(("multi_head_attention_forward",), calls.run_body),

@@ -179,7 +179,7 @@ class Recording:
 
     def follow(self, value: Tensor, name: str | int, rows: Tensor | None = None) -> Tensor:
         """Follow pixels or embeddings from here on, or those of the intervention."""
-        given = self.intervention.inputs
+        given = self.intervention.inputs if self.intervention.of in (None, name) else None
         leaf = value.detach().requires_grad_() if given is None else given
         self.inputs.append(InputPlace(name, leaf, rows))
         copy = leaf.clone()  # because the model may write to it

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
@@ -14,6 +15,7 @@ from torch.autograd.graph import GradientEdge, Node
 from whence.errors import WhenceError
 from whence.tracing.backward import propagate_backward
 from whence.tracing.intervention import Intervention
+from whence.tracing.logits import Logits
 from whence.tracing.ops.attention import AttentionSite, ChunkedAttention, select_heads
 from whence.tracing.ops.base import BackwardRules
 from whence.tracing.ops.products import MatMul
@@ -28,23 +30,27 @@ class Trace(Recording):
 
     Attributes:
         logits: (batch, classes), as a plain forward gives them; part of the graph.
+        columns: What the columns of the logits stand for, if it is no classes.
         rerecord: Records the same forward pass with an intervention.
         tops: The nodes of the graph from which the target is computed by routing alone: that of
             the logits, or fewer where some classes are computed apart from others.
+        views: The trace as each of several explained inputs sees it, by the argument's name.
         structure: What was found in the graph: layers and sequences, once they have been found.
     """
 
     logits: Tensor
+    columns: str | None
     rerecord: Callable[[Intervention], Trace]
     tops: list[Node]
+    views: Mapping[str | int, Trace] = MappingProxyType({})
     structure: Structure | None = None
     _samples_first: dict[tuple[Node, int], bool]
 
-    def finish(self, logits: Tensor, rerecord: Callable[[Intervention], Trace]) -> None:
+    def finish(self, logits: Logits, rerecord: Callable[[Intervention], Trace]) -> None:
         """Keep what the forward pass has led to."""
-        self.logits, self.rerecord = logits, rerecord
-        self.tops = [] if logits.grad_fn is None else [logits.grad_fn]
-        self._samples_first = {}
+        self.logits, self.columns = logits
+        self.tops = [] if self.logits.grad_fn is None else [self.logits.grad_fn]
+        self.rerecord, self._samples_first, self._recorder = rerecord, {}, None
 
     def attention(self) -> list[Tensor]:
         """Each attention map, as (batch, heads, queries, keys)."""

@@ -31,13 +31,13 @@ class FakeCompiler:
         self.count += 1
         if self.fails:
             return None
-        _, layout = compute(inputs, Guard())
+        _, result = compute(inputs, Guard())
         names = list(inputs)
 
         def compute_tensors(*tensors):
             return compute(dict(zip(names, tensors, strict=True)), Guard())[0]
 
-        return CompiledProgram(compute_tensors, layout)
+        return CompiledProgram(compute_tensors, result.layout, result.columns)
 
 
 @pytest.fixture
@@ -267,13 +267,13 @@ def test_a_result_that_is_not_valid_is_computed_eagerly(monkeypatch, case):
     runs = []
 
     def compile_wrongly(name, compute, inputs):
-        expected, layout = compute(inputs, Guard())
+        expected, result = compute(inputs, Guard())
 
         def run_wrongly(*_):
             runs.append(1)
             return expected._replace(scores=expected.scores + 1, valid=torch.tensor(False))
 
-        return CompiledProgram(run_wrongly, layout)
+        return CompiledProgram(run_wrongly, result.layout, result.columns)
 
     monkeypatch.setattr(run, "_compile", compile_wrongly)
     plain = Explainer(model).explain(inputs, method="tiba").scores

@@ -164,4 +164,6 @@ def explain_batch(
     target: Sequence[int] | None = None,
 ) -> Explanation:
     """Explain inputs that lie on the device already."""
-    return loaded.explainer.explain(inputs, target=target, **method.explain_arguments())
+    arguments = method.explain_arguments()
+    explanation: Explanation = loaded.explainer.explain(inputs, target=target, **arguments)
+    return explanation

@@ -58,10 +58,11 @@ Inputs = Mapping[str, Tensor]
 
 
 class CompiledProgram(NamedTuple):
-    """A compiled program, and where the tokens stand whose scores it computes."""
+    """A compiled program, where the tokens stand whose scores it computes, and for what classes."""
 
     run: Callable[..., tuple[Tensor, ...]]
     layout: Layout
+    columns: str | None
 
 
 class CompiledRunner:
@@ -122,23 +123,25 @@ class CompiledRunner:
             if program is None:
                 return None
             output = ProgramOutput(*program.run(*inputs.values()))
-        return partial(_confirm, request, max_map_bytes, output, program.layout)
+        return partial(_confirm, request, max_map_bytes, output, program)
 
 
 def _confirm(
-    request: Request, max_map_bytes: float, output: ProgramOutput, layout: Layout
+    request: Request, max_map_bytes: float, output: ProgramOutput, program: CompiledProgram
 ) -> Result:
     """The result of a program, or of an eager run where the program's guards do not hold."""
     if not bool(output.valid):
         return run_eagerly(request, float("inf"), max_map_bytes)
+    layout, columns = program.layout, program.columns
     tokens = None if layout.grid else request.tokens
-    return Result(output.scores, output.classes, output.logits, layout, tokens)
+    return Result(output.scores, output.classes, output.logits, layout, tokens, columns)
 
 
 def _collect_inputs(request: Request, class_count: int) -> dict[str, Tensor] | None:
     """The tensors that a program takes; None where a program cannot stand for the request."""
     others = [v for v in request.arguments.kwargs.values() if not isinstance(v, Tensor)]
-    if request.keep_evidence or request.verify or "forwards" in request.method.needs:
+    apart = request.keep_evidence or request.verify or bool(request.arguments.others_at)
+    if apart or "forwards" in request.method.needs:
         return None
     if not _is_plain(others):
         return None  # tensors inside of them would stay as they were when it was recorded
@@ -160,7 +163,8 @@ def _describe(request: Request) -> tuple[Hashable, ...]:
     """What of a request, other than tensors, decides what is computed."""
     kwargs = request.arguments.kwargs
     others = {k: v for k, v in kwargs.items() if not isinstance(v, Tensor)}
-    return request.method, request.rules, request.top_count, tuple(kwargs), repr(others)
+    named = request.arguments.main_at, *kwargs
+    return request.method, request.rules, request.top_count, named, repr(others)
 
 
 def _is_plain(value: object) -> bool:
@@ -174,7 +178,7 @@ def _is_plain(value: object) -> bool:
 
 def _compute(
     request: Request, max_map_bytes: float, inputs: Inputs, guard: Guard
-) -> tuple[ProgramOutput, Layout]:
+) -> tuple[ProgramOutput, Result]:
     """Explain the request with other tensors; values are looked at through the guard alone."""
     tensors = [x for name, x in inputs.items() if name.startswith("argument")]
     request = dataclasses.replace(request, arguments=request.arguments.replace_tensors(tensors))
@@ -182,7 +186,7 @@ def _compute(
     logits = trace.logits.detach()
     classes = inputs.get("classes")
     if guard.sees_values:  # refuses classes that the model does not have any more
-        names = request.subject.class_names
+        names = request.subject.name_columns(trace.columns, logits.shape[1])
         resolve_classes(logits, names, request.target, request.classes)
     if classes is None:
         classes = resolve_classes(logits, {}, None, request.classes)
@@ -195,15 +199,15 @@ def _compute(
     valid = torch.isfinite(logits).all() & torch.isfinite(result.scores).all()
     failure = guard.any_failure()
     valid = valid if failure is None else valid & ~failure
-    return ProgramOutput(result.scores, classes, logits, valid), result.layout
+    return ProgramOutput(result.scores, classes, logits, valid), result
 
 
 def _compile(
-    name: str, compute: Callable[[Inputs, Guard], tuple[ProgramOutput, Layout]], inputs: Inputs
+    name: str, compute: Callable[[Inputs, Guard], tuple[ProgramOutput, Result]], inputs: Inputs
 ) -> CompiledProgram | None:
     """The computation for inputs of these shapes, compiled; None if that cannot be."""
     guard = NotingGuard()
-    expected, layout = compute(inputs, guard)
+    expected, result = compute(inputs, guard)
     names = list(inputs)
 
     def compute_tensors(*tensors: Tensor) -> ProgramOutput:
@@ -227,7 +231,7 @@ def _compile(
                 torch.cuda.synchronize()
             continue
         if _agree(output, expected):
-            return CompiledProgram(run, layout)
+            return CompiledProgram(run, result.layout, result.columns)
         reasons.append("it would give other scores")
     warnings.warn(
         f"Method '{name}' cannot be compiled for these inputs, so that they are explained as "

@@ -1,0 +1,72 @@
+"""A trace as each of several explained inputs sees it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Mapping, Sequence
+
+from torch.autograd.graph import Node
+
+from whence.errors import WhenceError
+from whence.tracing.logits import Logits
+from whence.tracing.recording import edge_of
+from whence.tracing.trace import Trace
+
+
+def make_views(trace: Trace, logits: Mapping[str | int, Logits]) -> dict[str | int, Trace]:
+    """The trace as each of several explained inputs sees it, by the argument's name.
+
+    A view has the rows and logits of its own input, and the attention sites that depend on it.
+
+    Raises:
+        WhenceError: An input goes through no attention.
+    """
+    return {name: _make_view(trace, name, found) for name, found in logits.items()}
+
+
+def select_view(trace: Trace, name: str | int) -> Trace:
+    """The trace as one of the explained inputs sees it; with one input, the trace itself."""
+    view = trace.views.get(name, trace)
+    if trace.views:
+        for entry in trace.entries:
+            entry.operation.batch = view.batch
+    return view
+
+
+def _make_view(trace: Trace, name: str | int, logits: Logits) -> Trace:
+    view = copy.copy(trace)
+    view.batch = len(logits.values)
+    view.inputs = [place for place in trace.inputs if place.name == name]
+    leaves = {edge_of(place.leaf).node for place in view.inputs}
+    nodes = [edge_of(site.graph_tensor).node for site in trace.sites]
+    depend = find_dependent(nodes, leaves, trace.overwrites)
+    view.sites = [site for site, depends in zip(trace.sites, depend, strict=True) if depends]
+    if not view.sites:
+        raise WhenceError(f"No attention that whence can follow depends on the input {name!r}.")
+    rerecord = trace.rerecord  # not the trace itself, which keeps the view
+    view.finish(logits, lambda intervention: select_view(rerecord(intervention), name))
+    return view
+
+
+def find_dependent(
+    nodes: Sequence[Node], leaves: Collection[Node], overwrites: Collection[Node]
+) -> list[bool]:
+    """Whether each of some nodes of the graph depends on any of the leaves.
+
+    Args:
+        nodes: The nodes.
+        leaves: Nodes of leaves.
+        overwrites: Nodes whose first source was overwritten as a whole.
+    """
+    known = dict.fromkeys(leaves, True)
+    waiting = list(nodes)
+    while waiting:
+        at = waiting[-1]
+        # What was overwritten comes first, and has no part in the result.
+        sources = [n for n, _ in at.next_functions[at in overwrites :] if n is not None]
+        unknown = [] if at in known else [n for n in sources if n not in known]
+        waiting += unknown
+        if not unknown:
+            known.setdefault(at, any(known[n] for n in sources))
+            waiting.pop()
+    return [known[node] for node in nodes]
