@@ -38,8 +38,8 @@ ROUTING = frozenset(
     broadcast_to repeat tile repeat_interleave cat concat concatenate stack hstack vstack dstack
     split split_with_sizes chunk tensor_split unsafe_chunk unsafe_split unbind __getitem__
     __setitem__ select narrow index_select gather take_along_dim masked_select index_copy
-    scatter masked_fill masked_scatter topk sort where tril triu diagonal roll flip fliplr flipud pad
-    unfold pixel_shuffle pixel_unshuffle channel_shuffle to type type_as float double half
+    scatter masked_fill masked_scatter topk sort where tril triu diagonal roll flip fliplr flipud
+    pad unfold pixel_shuffle pixel_unshuffle channel_shuffle to type type_as float double half
     bfloat16 cpu cuda alias max amax min amin maximum minimum max_pool1d max_pool2d max_pool3d
     adaptive_max_pool1d adaptive_max_pool2d positive view_as_real view_as_complex
     """.split()
