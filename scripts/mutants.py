@@ -158,6 +158,8 @@ def _mutate(place: _Place) -> list[tuple[str, ast.AST]]:
             add("constant", value=value + 1)
             if value:
                 add("constant", value=value - 1)
+        case ast.Return(value=ast.Constant(value=None | False)):
+            pass  # a predicate that returns None is as good
         case ast.Return(value=value) if value is not None:
             add("return None", value=ast.Constant(None))
         case ast.Slice(lower=lower, upper=upper):

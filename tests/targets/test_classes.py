@@ -4,7 +4,8 @@ import torch
 from torch import nn
 
 from whence import WhenceError
-from whence.targets import find_class_names, resolve_classes
+from whence.targets import find_class_names, resolve_classes, select_samples
+from whence.targets.classes import to_probabilities
 
 LOGITS = torch.tensor([[0.1, 3.0, 2.0, -1.0], [5.0, 1.0, 0.0, 2.0]])
 NAMES = {0: "tabby, tabby cat", 1: "Egyptian cat", 2: "golden retriever", 3: "crane"}
@@ -23,7 +24,9 @@ NAMES = {0: "tabby, tabby cat", 1: "Egyptian cat", 2: "golden retriever", 3: "cr
         ({"target": "Tabby"}, [[0], [0]]),
         ({"target": ["crane", 1]}, [[3], [1]]),
         ({"target": "3"}, [[3], [3]]),
+        ({"classes": 1}, [[1], [0]]),
         ({"classes": 2}, [[1, 2], [0, 3]]),
+        ({"classes": 4}, [[1, 2, 0, 3], [0, 3, 1, 2]]),
         ({"classes": [3, "tabby cat"]}, [[3, 0], [3, 0]]),
         ({"classes": "crane"}, [[3], [3]]),
         ({"classes": torch.tensor([[0, 1], [2, 3]])}, [[0, 1], [2, 3]]),
@@ -43,9 +46,10 @@ def test_classes_by_index_name_and_rank(arguments, expected):
         ({"target": 1.5}, "A class is an index or a name, not 1.5"),
         (
             {"target": "golden retreiver"},
-            "no class 'golden retreiver'. Nearest: 'golden retriever'",
+            "no class 'golden retreiver'. Nearest: 'golden retriever'.$",
         ),
-        ({"target": "zzz"}, "no class 'zzz'. Nearest: '"),
+        ({"target": "tabby cat x"}, "Nearest: 'tabby cat', 'tabby, tabby cat', 'tabby'.$"),
+        ({"target": "zzz"}, "no class 'zzz'. Nearest: '[a-z ,]+', '[a-z ,]+', '[a-z ,]+'.$"),
         ({"target": "99"}, "Class 99 does not exist"),
         ({"target": [1, 2, 3]}, r"3 targets were given for 2 sample\(s\)"),
         ({"target": 1, "classes": 2}, "either target or classes"),
@@ -76,3 +80,56 @@ def test_find_class_names():
     timm.pretrained_cfg = {"label_names": ("cat", "dog")}
     assert find_class_names(plain) == {}
     assert find_class_names(hugging_face) == find_class_names(timm) == {0: "cat", 1: "dog"}
+
+
+def test_a_single_sample():
+    assert resolve_classes(LOGITS[:1], NAMES, classes=[3, 0]).tolist() == [[3, 0]]
+    assert resolve_classes(LOGITS[:1], NAMES, classes=[[3, 0]]).tolist() == [[3, 0]]
+
+
+def test_names_of_classes_that_the_model_does_not_have():
+    with pytest.raises(WhenceError, match="no class 'robin'"):
+        resolve_classes(LOGITS, {**NAMES, 4: "robin"}, target="robin")
+
+
+def test_probabilities():
+    logits = torch.tensor([[0.0, 1.0, 2.0], [3.0, 0.0, -1.0]], dtype=torch.float64)
+    for given in (logits, logits[None].expand(2, 2, 3)):
+        exponents = given.exp()
+        assert torch.allclose(to_probabilities(given), exponents / exponents.sum(-1, keepdim=True))
+        assert torch.allclose(to_probabilities(given, multi_label=True), 1 / (1 + (-given).exp()))
+    pair = to_probabilities(logits[:, :2])
+    assert torch.allclose(pair.sum(-1), torch.ones(2, dtype=torch.float64))
+    quantity = torch.tensor([[2.5], [-1.0]])
+    assert to_probabilities(quantity).equal(quantity)
+    assert torch.allclose(to_probabilities(quantity, multi_label=True), quantity.sigmoid())
+
+
+@pytest.mark.parametrize(
+    ("target", "classes", "expected"),
+    [
+        (None, None, (None, None)),
+        (2, None, (2, None)),
+        ("crane", None, ("crane", None)),
+        ([0, "crane", 2], None, (["crane", 2], None)),
+        (None, 2, (None, 2)),
+        (None, "crane", (None, "crane")),
+        (None, [0, 1, 2, 3], (None, [0, 1, 2, 3])),
+        (None, [[0, 1], [1, 2], [2, 3]], (None, [[1, 2], [2, 3]])),
+    ],
+)
+def test_the_target_of_some_samples(target, classes, expected):
+    assert select_samples(target, classes, slice(1, 3), 3) == expected
+    assert select_samples(target, classes, slice(0, 3), 3) == (target, classes)
+
+
+def test_targets_of_some_samples_are_one_for_each():
+    with pytest.raises(WhenceError, match=r"2 targets were given for 3 sample\(s\)"):
+        select_samples([0, 1], None, slice(1, 3), 3)
+    with pytest.raises(WhenceError, match=r"2 targets were given for 3 sample\(s\)"):
+        select_samples(None, [[0], [1]], slice(1, 3), 3)
+    mixed = [0, [1], [2]]  # found to be wrong once classes are resolved
+    assert select_samples(None, mixed, slice(1, 3), 3) == (None, [[1], [2]])
+    iterator = iter([0, 1, 2])
+    assert select_samples(iterator, None, slice(0, 3), 3) == (iterator, None)
+    assert next(iterator) == 0
