@@ -19,6 +19,7 @@ from whence.engine.checks import judge
 from whence.engine.compiled.run import CompiledRunner
 from whence.engine.request import Request, Result, Subject, bound_kept_bytes, check_memory
 from whence.errors import WhenceError, WhenceWarning
+from whence.evidence.sample_rows import SampleRows
 from whence.explanation import AttentionMaps, Check, Explanation, Explanations
 from whence.inputs.arguments import ModelArguments
 from whence.layout import Layout, find_layout, find_tokens
@@ -44,6 +45,9 @@ class Explainer:
         tokenizer: To know tokens and words when inputs are plain ids.
         layout: What cannot be found from the model: patch grid, prefix tokens, pooled tokens.
         output: Gets the logits from what the model returns, if it is not obvious.
+        per_sample: Names of the inputs that hold one row for each sample, such as a mask. A large
+            batch goes in chunks, which are cut along them. If left out, whence proves which they
+            are by running some samples apart from the others; if it cannot, the batch is not cut.
         compile: Whether to compile what is computed for inputs of one shape, when they are first
             explained by a method. That takes up to a minute, and pays for thousands of inputs of
             one shape; `compile()` does it beforehand. Weights may change in between; a model that
@@ -67,6 +71,7 @@ class Explainer:
         tokenizer: TextTokenizer | None = None,
         layout: Layout | None = None,
         output: Callable[[Any], Tensor] | None = None,
+        per_sample: Sequence[str | int] | None = None,
         compile: bool = False,
         precision: Precision | None = None,
     ) -> None:
@@ -76,6 +81,8 @@ class Explainer:
         if not isinstance(layout, Layout):
             raise WhenceError(f"layout is a whence.Layout, not {layout!r}.")
         check_precision(precision)
+        if isinstance(per_sample, str):
+            raise WhenceError(f"per_sample is a tuple of names, such as ({per_sample!r},).")
         if class_names is None:
             names = find_class_names(unwrap_model(model))
         elif isinstance(class_names, Mapping):
@@ -86,7 +93,8 @@ class Explainer:
         self.class_names = names
         self.precision = precision
         self.compiles = compile
-        self._subject = Subject(model, names, tokenizer, layout, output, class_names is not None)
+        stated, rows = class_names is not None, SampleRows(per_sample)
+        self._subject = Subject(model, names, tokenizer, layout, output, stated, rows)
         self._batching = Batching()
         self._compiled = CompiledRunner(model, repr(layout), output, precision)
 

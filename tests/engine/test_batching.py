@@ -8,7 +8,8 @@ import torch
 from tests.engine.helpers import make_request
 from tests.tracing.attention_model import make_inputs
 from tests.tracing.helpers import to_double
-from tests.zoo import CASES, build_model
+from tests.two_inputs import OneSequence, TwoTowers, make_pair
+from tests.zoo import CASES, HandWrittenViT, build_model, make_images
 from whence import Explainer, WhenceError
 from whence.engine import batching
 from whence.engine.batching import Batching, split_evenly
@@ -132,6 +133,66 @@ def test_too_few_targets_are_refused_in_chunks_of_any_size(classes):
     for memory in (1, 4e-4, 2e-4, 1e-4, 1e-7):  # in chunks of 4 samples, of 2 and of 1
         with pytest.raises(WhenceError, match="2 targets were given for 4"):
             explainer.explain(inputs, memory=memory, method="tiba", **classes)
+
+
+# What cannot be cut ------------------------------------------------------------------------------
+
+
+class Interacting(HandWrittenViT):
+    """Its samples depend on each other."""
+
+    def forward(self, image):
+        return super().forward(image - image.mean(0))
+
+
+def test_samples_that_depend_on_each_other_are_not_cut(chunk_sizes):
+    model, pixels = Interacting(), make_images(32, 32)
+    explainer = Explainer(model)
+    whole = explainer.explain(pixels, method="tiba")
+    assert torch.equal(explainer.explain(pixels, method="tiba", memory=1e-6).scores, whole.scores)
+    assert chunk_sizes == [3, 3]
+    compiled = Batching().run(make_request(pixels, model, max_bytes=1), lambda *_: None)
+    assert chunk_sizes == [3, 3, 3, 3]  # one tells how many classes there are, for a program
+    assert torch.equal(compiled.scores[:, 0], whole.scores)
+
+
+@pytest.mark.parametrize("of", ["pixels", "ids"])
+@pytest.mark.parametrize("images", [3, 4])
+def test_as_many_texts_as_images(of, images, chunk_sizes):
+    explainer, inputs = Explainer(TwoTowers()), make_pair(images, 3)
+    whole = explainer.explain(inputs, of=of, method="tiba")
+    chunks = explainer.explain(inputs, of=of, method="tiba", memory=1e-6)
+    assert torch.allclose(chunks.scores, whole.scores, rtol=1e-4)
+    assert torch.equal(chunks.target, whole.target)
+    assert torch.allclose(chunks.logits, whole.logits, rtol=1e-4)
+    rows = len(inputs[of])
+    assert chunk_sizes == [rows, *[1] * rows]  # each text against each image: only these are cut
+
+
+def test_several_inputs_are_cut_together_or_not_at_all(chunk_sizes):
+    explainer, inputs = Explainer(OneSequence()), make_pair(3, 3)
+    names = ["pixels", "ids"]
+    whole = explainer.explain(inputs, of=names, method="gae")
+    chunks = explainer.explain(inputs, of=names, method="gae", memory=1e-6)
+    assert chunk_sizes == [3, 1, 1, 1]
+    for name in names:
+        assert torch.allclose(chunks[name].scores, whole[name].scores, atol=1e-6)
+    chunk_sizes.clear()
+    for images in (2, 3):
+        inputs = make_pair(images, 3)
+        Explainer(TwoTowers()).explain(inputs, of=names, method="gae", memory=1e-6)
+        assert chunk_sizes.pop() == images
+        assert not chunk_sizes
+
+
+def test_the_user_says_what_is_cut(chunk_sizes):
+    pixels = make_images(32, 32)
+    Explainer(Interacting(), per_sample=()).explain(pixels, method="tiba", memory=1e-6)
+    assert chunk_sizes == [1, 1, 1]
+    with pytest.raises(WhenceError, match=r"per_sample is a tuple of names, such as \('x',\)"):
+        Explainer(Interacting(), per_sample="x")
+    with pytest.raises(WhenceError, match="per_sample names 'mask', which is no tensor of the in"):
+        Explainer(Interacting(), per_sample=("mask",)).explain(pixels, memory=1e-6)
 
 
 # Compiled chunks ---------------------------------------------------------------------------------

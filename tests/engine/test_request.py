@@ -1,5 +1,7 @@
 """Requests and results: rows of them, and what they tell of classes and tokens."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -33,16 +35,18 @@ def test_how_many_of_the_highest_classes_are_asked_for(target, classes, count):
 
 def test_rows_of_a_request_have_their_own_targets():
     x = make_inputs()
-    request = make_request(x, target=[3, 1])
+    request = make_request(x, target=[3, 1]).make_cuttable()
     assert request.batch == 2
+    assert request.make_cuttable() is request
     assert request.select_rows(slice(0, 2)) is request
     second = request.select_rows(slice(1, 2))
     assert (second.batch, list(second.target)) == (1, [1])
     assert torch.equal(second.arguments.main, x[1:])
-    assert make_request(x, target=3).select_rows(slice(1, 2)).target == 3
-    assert make_request(x, classes=[[0, 1], [2, 3]]).select_rows(slice(1, 2)).classes == [[2, 3]]
+    assert replace(request, target=3).select_rows(slice(1, 2)).target == 3
+    several = replace(request, target=None, classes=[[0, 1], [2, 3]])
+    assert several.select_rows(slice(1, 2)).classes == [[2, 3]]
     with pytest.raises(WhenceError, match="3 targets were given for 2"):
-        make_request(x, target=[1, 2, 3]).select_rows(slice(1, 2))
+        replace(request, target=[1, 2, 3]).select_rows(slice(1, 2))
 
 
 def test_tokens_of_a_text_go_with_their_rows(text_model):
@@ -52,7 +56,7 @@ def test_tokens_of_a_text_go_with_their_rows(text_model):
     batch = tokenizer(["a good film", "bad"], padding=True, return_tensors="pt")
     request = make_request(batch, model).with_tokens()
     assert request.special.int().tolist() == [[1, 0, 0, 0, 1], [1, 0, 1, 1, 1]]
-    second = request.select_rows(slice(1, 2))
+    second = request.make_cuttable().select_rows(slice(1, 2))
     assert second.tokens.strings == request.tokens.strings[1:]
     assert second.special.int().tolist() == [[1, 0, 1, 1, 1]]
     assert make_request(dict(batch), model).with_tokens().special is None

@@ -8,12 +8,13 @@ import torch
 from torch import nn
 
 from tests.tracing.helpers import record_inputs
+from tests.two_inputs import TwoTowers, make_pair
 from tests.zoo import CASES, HandWrittenViT, build_model, make_images, run_model, select_samples
 from whence import Explainer, WhenceError
 from whence.evidence.forwards import Forwards
 from whence.inputs.arguments import ModelArguments
 from whence.rules.balanced import BALANCED
-from whence.tracing import Edit
+from whence.tracing import Edit, record
 from whence.tracing.graph import find_blocks
 
 MANY = {"occlusion": {}, "rise": {"masks": 30}, "value_zeroing": {}, "smoothgrad": {"samples": 9}}
@@ -141,6 +142,30 @@ def test_progress_is_shown_in_a_terminal_alone(monkeypatch):
     monkeypatch.setattr(sys, "stderr", silent)
     Explainer(HandWrittenViT()).explain(make_images(32, 32), method="occlusion")
     assert silent.getvalue() == ""
+
+
+def test_rows_that_depend_on_each_other_are_refused():
+    class Interacting(HandWrittenViT):
+        def forward(self, image):
+            return super().forward(image - image.mean(0))
+
+    for pixels in (make_images(32, 32), make_images(32, 32)[:1]):
+        with pytest.raises(WhenceError, match=r"cannot prove .* Explainer\(model, per_sample="):
+            Explainer(Interacting()).explain(pixels, method="occlusion")
+    stated = Explainer(Interacting(), per_sample=()).explain(pixels, method="occlusion")
+    assert stated.scores.shape == (1, 16)
+
+
+@pytest.mark.parametrize(("images", "texts"), [(1, 1), (3, 3), (2, 3)])
+def test_images_that_are_compared_with_texts_have_rows_of_their_own(images, texts):
+    model, inputs = TwoTowers(), make_pair(images, texts)
+    arguments = ModelArguments.from_inputs(inputs, model, of="pixels")
+    trace = record(model, (), inputs, "pixels")
+    forwards = Forwards(model, arguments, None, trace, GIBIBYTE)
+    samples = torch.tensor([0, images - 1, 0, 0, 0])
+    again = forwards(forwards.inputs[samples], samples)
+    expected = model(**inputs)["logits_per_image"][samples]
+    assert torch.allclose(again, expected, atol=1e-5)
 
 
 def test_a_model_that_reads_its_input_twice():

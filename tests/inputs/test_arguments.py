@@ -91,6 +91,9 @@ def test_some_rows():
     case = CASES["Bert-sdpa"]
     inputs = {**case.inputs(), "position_ids": torch.arange(10)[None], "return_dict": True}
     arguments = ModelArguments.from_inputs(inputs, build_model(case))
+    with pytest.raises(RuntimeError, match="is not known"):
+        arguments.select_rows(slice(1, 3))
+    arguments = arguments.with_rows(("input_ids", "attention_mask"))
     for samples in (torch.tensor([2, 2, 0, 1]), slice(1, 3)):
         chosen = arguments.select_rows(samples)
         assert torch.equal(chosen.main, inputs["input_ids"][samples])

@@ -45,9 +45,12 @@ class Batching:
         # Rules that look at all heads at once need all of their maps.
         in_heads = request.method.streamed and request.rules.supports_partial
         map_bytes = bound * _SHARE_OF_A_MAP if in_heads else math.inf
-        key = tuple(tuple(x.shape[1:]) for x in request.arguments.tensors), in_heads
+        shapes = tuple(tuple(x.shape[1:]) for x in request.arguments.tensors)
+        key = shapes, request.arguments.explained, in_heads
         if run_compiled is not None and key not in self._sample_bytes:
-            self._run_eagerly(key, request.select_rows(slice(0, 1)), math.inf, map_bytes)
+            cuttable = request.make_cuttable() if batch > 1 else None
+            one = request if cuttable is None else cuttable.select_rows(slice(0, 1))
+            self._run_eagerly(key, one, math.inf, map_bytes)
         chunks: list[tuple[Pending, int]] = []
         start, at_once = 0, batch
         while start < batch:
@@ -55,6 +58,10 @@ class Batching:
             sample = self._sample_bytes.get(key)
             if sample is not None:
                 at_once = split_evenly(batch, int(bound / sample))
+            if at_once < batch:
+                cuttable = request.make_cuttable()
+                at_once, bound = (batch, math.inf) if cuttable is None else (at_once, bound)
+                request = request if cuttable is None else cuttable
             rows = slice(start, min(start + at_once, batch))
             pending = None
             if run_compiled is not None:

@@ -82,7 +82,13 @@ def _run_one_by_one(request: Request, max_bytes: float, max_map_bytes: float) ->
     """Explain samples whose targets depend on different parts of the model."""
     if request.keep_evidence:
         raise WhenceError(_DIFFERENT_LAYERS)
-    every = (request.select_rows(slice(n, n + 1)) for n in range(request.batch))
+    cuttable = request.make_cuttable()
+    if cuttable is None:
+        raise WhenceError(
+            "The targets of these samples depend on different layers of the model, and it is not "
+            "proven that samples do not depend on each other: explain them one by one."
+        )
+    every = (cuttable.select_rows(slice(n, n + 1)) for n in range(request.batch))
     return Result.concatenate([run_eagerly(one, max_bytes, max_map_bytes) for one in every])
 
 
@@ -221,6 +227,7 @@ def _make_evidence(
             subject.output,
             trace,
             bound_forwards_bytes(arguments.main.device, request.memory),
+            subject.rows,
         ),
     )
 

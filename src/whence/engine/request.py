@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from whence.errors import WhenceError
+from whence.evidence.sample_rows import SampleRows
 from whence.explanation import KeptEvidence
 from whence.inputs.arguments import ArgumentKey, ModelArguments
 from whence.layout import Layout, Tokens, find_tokens
@@ -40,6 +41,7 @@ class Subject:
         layout: What cannot be found from the model.
         output: Gets the logits from what the model returns, if it is not obvious.
         names_stated: Whether it was the user who named the classes.
+        rows: Finds which arguments hold one row for each sample.
     """
 
     model: nn.Module
@@ -48,6 +50,7 @@ class Subject:
     layout: Layout
     output: Callable[[Any], Tensor] | None
     names_stated: bool = False
+    rows: SampleRows = dataclasses.field(default_factory=SampleRows, compare=False)
 
     def name_columns(self, columns: str | None, count: int) -> Mapping[int, str]:
         """Names of the columns of the logits: of classes, or "text 0", "text 1", …."""
@@ -132,6 +135,14 @@ class Request:
             return self
         tokens = find_tokens(self.arguments.kwargs, main, self.subject.tokenizer)
         return dataclasses.replace(self, tokens=tokens)
+
+    def make_cuttable(self) -> Request | None:
+        """The same request, of which samples can be selected; None if that is not proven."""
+        if self.arguments.per_sample is not None:
+            return self
+        subject, explained = self.subject, self.arguments.explained
+        found = subject.rows.find(subject.model, self.arguments, subject.output, explained)
+        return None if found is None else dataclasses.replace(self, arguments=found)
 
     def select_rows(self, rows: slice) -> Request:
         """The same request for some of the samples."""

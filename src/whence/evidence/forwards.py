@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from whence._util.progress import bar
 from whence.errors import WhenceError
+from whence.evidence.sample_rows import SampleRows
 from whence.inputs.arguments import ModelArguments, is_text
 from whence.rules import RuleSet
 from whence.tracing import (
@@ -38,6 +39,10 @@ class Forwards:
         output: Gets the logits from what it returns.
         trace: The recorded forward pass.
         max_bytes: How many bytes passes may take.
+        rows: Finds which arguments hold one row for each sample.
+
+    Raises:
+        WhenceError: It is not proven that rows can be run apart from each other.
 
     Attributes:
         inputs: (batch, ...), the pixels or embeddings that the model saw.
@@ -51,6 +56,7 @@ class Forwards:
         output: Callable[[Any], Tensor] | None,
         trace: Trace,
         max_bytes: float,
+        rows: SampleRows | None = None,
     ) -> None:
         if len(trace.inputs) != 1:
             raise WhenceError(
@@ -61,7 +67,17 @@ class Forwards:
         self.inputs = trace.inputs[0].leaf.detach()
         self._model = model
         self._stand_in: nn.Module | None = None
-        self._arguments = arguments
+        main, logits = arguments.main_at, trace.logits.detach()
+        found = (rows or SampleRows()).find(model, arguments, output, (main,), logits)
+        if found is None:
+            raise WhenceError(
+                "Methods of many forward passes run each sample in rows of its own, and whence "
+                "cannot prove that the model's rows do not depend on each other. If they do not, "
+                "name the inputs that hold one row for each sample: Explainer(model, "
+                "per_sample=(...)). Methods that read one forward pass, such as 'tiba', work "
+                "without."
+            )
+        self._arguments = found
         self._output = output
         self.rows_at_once = max(1, int(max_bytes * trace.batch / _count_kept_bytes(trace)))
 

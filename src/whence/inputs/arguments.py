@@ -29,12 +29,14 @@ class ModelArguments:
         kwargs: Keyword arguments.
         main_at: Position or name of the argument that is explained; its rows are the batch.
         others_at: Further arguments that are explained by the same forward pass.
+        per_sample: Arguments that hold one row for each sample; None if that is not known.
     """
 
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     main_at: ArgumentKey = 0
     others_at: tuple[ArgumentKey, ...] = ()
+    per_sample: frozenset[ArgumentKey] | None = None
 
     @classmethod
     def from_inputs(
@@ -86,7 +88,8 @@ class ModelArguments:
         return holder[at]
 
     @property
-    def _named_tensors(self) -> dict[ArgumentKey, Tensor]:
+    def named_tensors(self) -> dict[ArgumentKey, Tensor]:
+        """All arguments that are tensors, by name or position."""
         values: dict[ArgumentKey, Any] = dict(enumerate(self.args))
         values.update(self.kwargs)
         return {name: value for name, value in values.items() if isinstance(value, Tensor)}
@@ -108,14 +111,23 @@ class ModelArguments:
 
     def select_rows(self, samples: Tensor | slice) -> ModelArguments:
         """The arguments for some of the samples, each as often as named."""
-        batch = len(self.main)
+        return self.map_rows(
+            lambda value: value[samples if isinstance(samples, slice) else samples.to(value.device)]
+        )
 
-        def select(value: object) -> object:
-            if not (isinstance(value, Tensor) and value.dim() and len(value) == batch):
-                return value
-            return value[samples if isinstance(samples, slice) else samples.to(value.device)]
+    def with_rows(self, names: Iterable[ArgumentKey]) -> ModelArguments:
+        """The same arguments, of which these hold one row for each sample."""
+        return replace(self, per_sample=frozenset(names))
 
-        return self._map(select)
+    def map_rows(self, change: Callable[[Tensor], Tensor]) -> ModelArguments:
+        """The arguments with others in place of those that hold one row for each sample."""
+        if self.per_sample is None:
+            raise RuntimeError("Which arguments hold one row for each sample is not known.")
+        args, kwargs = list(self.args), dict(self.kwargs)
+        for name in self.per_sample:
+            holder: Any = args if isinstance(name, int) else kwargs
+            holder[name] = change(holder[name])
+        return replace(self, args=tuple(args), kwargs=kwargs)
 
     def replace_tensors(self, tensors: Iterable[Tensor]) -> ModelArguments:
         """The arguments with others in place of the tensors, in their order."""
@@ -127,7 +139,7 @@ class ModelArguments:
     ) -> ModelArguments:
         """The arguments as a function copies them."""
         args, kwargs = copy(self.args, self.kwargs)
-        return ModelArguments(tuple(args), kwargs, self.main_at)
+        return replace(self, args=tuple(args), kwargs=kwargs)
 
     def _map(self, change: Callable[[object], object]) -> ModelArguments:
         args = tuple(map(change, self.args))
@@ -143,7 +155,7 @@ class ModelArguments:
         return replace(self, kwargs={**self.kwargs, self.main_at: value})
 
     def _check(self, model: nn.Module) -> None:
-        tensors = self._named_tensors
+        tensors = self.named_tensors
         for name in self.explained:
             if name not in tensors:
                 raise WhenceError(
