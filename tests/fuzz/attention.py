@@ -47,7 +47,7 @@ class Attention(nn.Module):
         if plan.projection == "mha":
             self.mha = nn.MultiheadAttention(width, plan.heads, batch_first=not tokens_first)
             return
-        if plan.projection == "fused":
+        if plan.projection in ("fused", "stacked"):
             self.qkv = nn.Linear(width, inner + 2 * of_keys, bias=bias)
         elif plan.projection == "mla":
             self.q_down, self.q_up = nn.Linear(width, 6, bias=False), nn.Linear(6, inner, bias=bias)
@@ -69,7 +69,12 @@ class Attention(nn.Module):
         if self.plan.projection == "mha":
             return self._run_module(x, entering, allowed, causal, padded)
         x = x.transpose(0, 1) if self.tokens_first else x
-        q, k, v = (self._split(t) for t in self._project(x))
+        if self.plan.projection == "stacked":  # as timm has it
+            stacked = ops.linear(self.qkv, x, self.plan.linear)
+            stacked = stacked.reshape(*x.shape[:2], 3, self.plan.heads, self.plan.head_width)
+            q, k, v = stacked.permute(2, 0, 3, 1, 4).unbind(0)
+        else:
+            q, k, v = (self._split(t) for t in self._project(x))
         q, k = ops.norm(self.q_norm, q), ops.norm(self.k_norm, k)
         if self.plan.positions in ("rotary", "interleaved"):
             q, k = rotate(q, self.plan.positions), rotate(k, self.plan.positions)

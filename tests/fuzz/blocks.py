@@ -95,8 +95,8 @@ class Block(nn.Module):
         branches = 1 + len(kinds)
         self.pre, self.after = norms(branches, pre), norms(branches, after)
         self.post = norms(branches, plan.norm == "post")
-        if plan.residual == "layer_scale":
-            self.scales = nn.ParameterList(torch.randn(width) for _ in range(branches))
+        if plan.residual in ("layer_scale", "skip_scale"):
+            self.scales = nn.ParameterList(torch.randn(width) for _ in range(max(2, branches)))
         elif plan.residual == "constant_gate":
             self.scales = nn.ParameterList(torch.randn(1) for _ in range(branches))
         elif plan.residual == "gate":
@@ -145,6 +145,8 @@ class Block(nn.Module):
         addition = self.plan.additions[number]
         if self.plan.has_skip:
             skip = ops.scale(x, 0.5) if self.plan.residual == "scaled" else x
+            if self.plan.residual == "skip_scale":
+                skip = ops.scale(x, self.scales[number])
             if addition.how == "in_place" and self.keep:
                 skip = skip.clone()
             terms = [skip, *terms]
@@ -178,13 +180,15 @@ class Decoder(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.queries.expand(len(x), -1, -1)
-        y = y + self._attend(0, y, x, constant=True)
-        y = ops.add(y, self._attend(1, y, y))
-        return ops.add(y, self._attend(2, y, x))
+        y = y + self._attend(0, y, x, "across", constant=True)
+        y = ops.add(y, self._attend(1, y, y, "queries"))
+        return ops.add(y, self._attend(2, y, x, "across"))
 
-    def _attend(self, layer: int, y: Tensor, x: Tensor, constant: bool = False) -> Tensor:
+    def _attend(
+        self, layer: int, y: Tensor, x: Tensor, stream: str, constant: bool = False
+    ) -> Tensor:
         to_q, to_k, to_v, out = self.layers[layer]
         q = to_q(y) if constant else ops.linear(to_q, y)
         q, k, v = (t[:, None] for t in (q, ops.linear(to_k, x), ops.linear(to_v, x)))
-        mixed = ops.attend(q, k, v, y, attend_plainly, pools=constant)
+        mixed = ops.attend(q, k, v, y, attend_plainly, pools=constant, stream=stream)
         return ops.linear(out, mixed[:, 0])

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from tests.fuzz import ops
 from tests.fuzz.attention import Pooling, make_norm
-from tests.fuzz.blocks import Block, Decoder, Merge
+from tests.fuzz.blocks import Block, Decoder, Merge, Mlp
 from tests.fuzz.plans import Plan, draw_plan
 
 VOCABULARY = 23
@@ -27,6 +27,8 @@ class Embed(nn.Module):
         kind, patch, width = plan.inputs, plan.patch, plan.width
         if kind == "ids":
             self.table = nn.Embedding(VOCABULARY, width)
+        elif kind == "embeddings" and plan.embedding == "linear":
+            self.project = nn.Linear(width, width)
         elif kind == "image" and plan.embedding == "convolution":
             self.patches = nn.Conv2d(plan.channels, width, patch, patch)
         elif kind == "image":
@@ -44,7 +46,7 @@ class Embed(nn.Module):
             return self.table.weight[x]
         x = ops.begin(x)
         if plan.inputs == "embeddings":
-            return x
+            return ops.linear(self.project, x) if plan.embedding == "linear" else x
         if plan.inputs == "waveform":
             x = x[:, None]
         if plan.embedding == "convolution":
@@ -119,7 +121,10 @@ class Model(nn.Module):
             self.unused(x, first, allowed, plan.causal, real is not None)
         if plan.tokens_first:
             states = [state.transpose(0, 1) for state in states]
-        logits = self.head(states[plan.read_depth], real)
+        read = states[plan.read_depth]
+        if plan.mixed_depth is not None:
+            read = ops.add(states[plan.mixed_depth], read)
+        logits = self.head(read, real)
         if plan.other_depth is None:
             return logits
         return torch.cat([logits, self.other_head(states[plan.other_depth], real)], 1)
@@ -131,7 +136,14 @@ class Model(nn.Module):
         parts = [self.prefix.expand(len(x), -1, -1)] if plan.prefix else []
         parts.append(x)
         parts += [self.suffix.expand(len(x), -1, -1)] if plan.suffix else []
-        x = torch.cat(parts, 1) if len(parts) > 1 else x
+        if len(parts) > 1 and plan.joined == "written":
+            at, whole = 0, x.new_zeros(len(x), self.total, x.shape[-1])
+            for part in parts:
+                whole[:, at : at + part.shape[1]] = part
+                at += part.shape[1]
+            x = whole
+        elif len(parts) > 1:
+            x = torch.cat(parts, 1)
         return x + self.positions if plan.positions == "learned" else x
 
     def _find_allowed(
@@ -160,9 +172,11 @@ class Head(nn.Module):
         counts = {"first_mean": 2, "two": 2, "flatten": total, "pool": plan.head_queries}
         width = plan.width * counts.get(kind, 1)
         self.norm = make_norm("layer" if plan.final_norm else None, plan.width)
-        if kind == "pool":
+        if kind.startswith("pool"):
             spelling = "sdpa" if plan.seed % 2 else "eager"
             self.pool = Pooling(plan.width, plan.head_queries, 1 + plan.seed % 3, spelling)
+        if kind == "pool_mlp":
+            self.pool_norm, self.pool_mlp = nn.LayerNorm(width), Mlp("gelu", width, "module")
         self.pooler = nn.Linear(width, plan.width) if plan.pooler else None
         self.classify = nn.Linear(plan.width if plan.pooler else width, plan.classes)
         if kind == "two_heads":
@@ -170,6 +184,9 @@ class Head(nn.Module):
 
     def forward(self, x: Tensor, real: Tensor | None) -> Tensor:
         x = ops.norm(self.norm, x)
+        if self.kind == "pool_each":  # each class has a query of its own
+            pooled = ops.scale(self.pool(x, real), self.classify.weight[:, : self.plan.width])
+            return ops.total(pooled, -1) + self.classify.bias
         if self.kind == "two_heads":
             one, other = ops.linear(self.classify, self._pool(x[:, 0])), x[:, 1]
             return ops.scale(ops.add(one, ops.linear(self.classify_other, other)), 0.5)
@@ -197,6 +214,9 @@ class Head(nn.Module):
             return torch.cat([x[:, 0], x[:, 1]], -1)
         if kind == "pool":
             return self.pool(x, real).flatten(1)
+        if kind == "pool_mlp":  # as SigLIP has it
+            y = self.pool(x, real)
+            return ops.add(y, self.pool_mlp(ops.norm(self.pool_norm, y)))[:, 0]
         if kind == "mean":
             return self._average(x, real)
         mean = self._average(x[:, parts], None if real is None else real[:, parts])

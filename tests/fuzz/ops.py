@@ -28,6 +28,7 @@ class Site:
     entering: Tensor  # (batch, tokens, width), what enters its block; or the tokens first
     pools: bool = False  # whether its queries are no tokens of the sequence
     tokens_first: bool = False
+    stream: str = "tokens"  # or "queries" among themselves, or "across" from queries to tokens
 
 
 @dataclass
@@ -233,6 +234,7 @@ def attend(
     scaling: float | None = None,
     pools: bool = False,
     tokens_first: bool = False,
+    stream: str = "tokens",
 ) -> Tensor:
     """Attention of (batch, heads, tokens, width), under a tape by the rules; else as spelled.
 
@@ -248,5 +250,5 @@ def attend(
     scores = score(q.detach() if pools else q, k.mT)
     scores = tape.rules.scale(scores, 1 / math.sqrt(q.shape[-1]) if scaling is None else scaling)
     maps = tape.rules.softmax(scores if added is None else scores + added)
-    tape.sites.append(Site(maps, entering, pools, tokens_first))
+    tape.sites.append(Site(maps, entering, pools, tokens_first, stream))
     return tape.rules.matmul(maps, v, attention=True)

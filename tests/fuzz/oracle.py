@@ -27,6 +27,7 @@ class Reading:
     entering: list[Tensor]  # (batch, tokens, width) at each block's input
     at_entering: list[Tensor]
     pools: list[bool]
+    streams: list[str]
     inputs: Tensor
     at_inputs: Tensor
 
@@ -78,6 +79,7 @@ class Oracle:
             by_sample(entering),
             by_sample(list(found[count : 2 * count])),
             [s.pools for s in tape.sites],
+            [s.stream for s in tape.sites],
             tape.inputs.detach(),
             found[-1],
         )
@@ -109,7 +111,32 @@ class Oracle:
         layers = [
             (gradient.at_maps[n] * gradient.maps[n])[sample].clamp(min=0).mean(0) for n in sites
         ]
+        if "across" in gradient.streams:
+            return self._explain_across([gradient.streams[n] for n in sites], layers)
         return self._roll_out(sample, classes, sites, layers)
+
+    def _explain_across(self, streams: list[str], layers: list[Tensor]) -> Tensor:
+        """GAE's rules for queries that attend to tokens; the queries' mean is read."""
+
+        def normalize(relevancy: Tensor) -> Tensor:
+            identity = torch.eye(len(relevancy), dtype=torch.float64)
+            moved = relevancy - identity
+            sums = moved.sum(1, keepdim=True)
+            return identity + moved / sums.masked_fill(sums == 0, 1)
+
+        queries = next(len(a) for s, a in zip(streams, layers, strict=True) if s == "across")
+        tokens = self.case.model.total
+        within = torch.eye(tokens, dtype=torch.float64)
+        own = torch.eye(queries, dtype=torch.float64)
+        across = torch.zeros(queries, tokens, dtype=torch.float64)
+        for stream, layer in zip(streams, layers, strict=True):
+            if stream == "tokens":
+                within = within + layer @ within
+            elif stream == "queries":
+                own, across = own + layer @ own, across + layer @ across
+            else:
+                across = across + normalize(own).T @ layer @ normalize(within)
+        return across.mean(0)
 
     def _rollout(self, sample: int, classes: Tensor) -> Tensor:
         sites = self.find_sites(sample, self.highest)

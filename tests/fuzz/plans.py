@@ -16,7 +16,7 @@ class AttentionPlan:
     heads: int
     key_heads: int
     head_width: int
-    projection: str  # separate, fused, mla, mha
+    projection: str  # separate, fused, stacked, mla, mha
     spelling: str  # sdpa, eager, bmm, einsum, loop, transposed, mha
     mask: str  # boolean, additive, flag
     linear: str
@@ -32,7 +32,7 @@ class BlockPlan:
     norm_kind: str
     parallel: bool
     mlps: tuple[str, ...]  # none, gelu, relu, swiglu, experts, experts_sparse, experts_einsum
-    residual: str  # plain, scaled, layer_scale, constant_gate, gate, shrunk
+    residual: str  # plain, scaled, skip_scale, layer_scale, constant_gate, gate, shrunk
     has_skip: bool
     extra: str | None  # embedding, constant
     additions: tuple[Addition, Addition]
@@ -51,12 +51,13 @@ class Plan:
     patch: int
     rest: tuple[int, int]  # pixels or samples beyond the last patch
     channels: int
-    embedding: str  # module, function, index; convolution, unfold, reshape
+    embedding: str  # module, function, index; plain, linear; convolution, unfold, reshape
     width: int
     classes: int
     prefix: tuple[str, ...]  # kinds of learned tokens before those of the input
     suffix: int  # learned tokens after them
     positions: str  # none, learned, before (added before learned tokens come)
+    joined: str  # how learned tokens join: cat, written
     embedding_norm: bool
     tokens_first: bool
     causal: bool
@@ -68,7 +69,8 @@ class Plan:
     head_queries: int = 1
     read_index: int = 0
     read_depth: int = -1
-    other_depth: int | None = None
+    other_depth: int | None = None  # further classes are read there
+    mixed_depth: int | None = None  # the hidden states of this depth are added to those read
     final_norm: bool = True
     pooler: bool = False
     structure: str = "plain"  # plain, windows, shifted, merged, cross
@@ -91,6 +93,8 @@ def draw_plan(seed: int) -> Plan:
     grid, tokens, patch = None, rng.randint(4, 9), 0
     rest, channels = (0, 0), 1
     embedding = rng.choice(["module", "module", "function", "index"])
+    if kind == "embeddings":
+        embedding = rng.choice(["plain", "linear"])
     if kind == "image":
         grid = (rng.randint(2, 3), rng.randint(2, 4))
         tokens, patch, channels = grid[0] * grid[1], rng.randint(2, 3), rng.choice([1, 3])
@@ -136,6 +140,7 @@ def draw_plan(seed: int) -> Plan:
         prefix=tuple(learned),
         suffix=suffix,
         positions=rng.choice(["none", "learned", "learned", "before"]),
+        joined=rng.choice(["cat", "cat", "cat", "written"]),
         embedding_norm=chance(0.2),
         tokens_first=chance(0.15) and structure == "plain",
         causal=causal,
@@ -158,7 +163,8 @@ def draw_plan(seed: int) -> Plan:
             block.attention.positions = "none"
             block.extra = None
         plan.head = "mean"
-        plan.read_depth, plan.other_depth, plan.tied = depth, None, False
+        plan.read_depth, plan.other_depth, plan.mixed_depth = depth, None, None
+        plan.head_queries, plan.tied = 1, False
     plan.asked = rng.choice(["predicted", "one", "each", "several"])
     plan.as_mapping = padding is not None or chance(0.6)
     return plan
@@ -174,7 +180,7 @@ def _draw_block(rng: random.Random, heads: int, head_width: int, uses_mha: bool)
         heads=heads,
         key_heads=heads if chance(0.65) else rng.choice(divisors),
         head_width=head_width,
-        projection=rng.choice(["separate", "separate", "fused", "fused", "mla"]),
+        projection=rng.choice(["separate", "separate", "fused", "stacked", "mla"]),
         spelling=spelling,
         mask=rng.choice(["boolean", "additive", "flag"]),
         linear=rng.choice(["module"] * 6 + list(LINEARS)),
@@ -182,6 +188,8 @@ def _draw_block(rng: random.Random, heads: int, head_width: int, uses_mha: bool)
         norm=rng.choice(NORMS) if chance(0.15) else None,
         positions=rng.choice(["none", "none", "none", "rotary", "interleaved", "relative"]),
     )
+    if attention.projection == "stacked":
+        attention.key_heads = heads
     if uses_mha:
         attention.spelling = attention.projection = "mha"
         attention.key_heads, attention.norm, attention.positions = heads, None, "none"
@@ -198,7 +206,8 @@ def _draw_block(rng: random.Random, heads: int, head_width: int, uses_mha: bool)
             rng.shuffle(order)
         how = rng.choice(["left"] * 4 + list(ADDITIONS))
         orders.append(Addition(tuple(order), how))
-    residual = ["plain"] * 5 + ["scaled", "layer_scale", "constant_gate", "gate", "shrunk"]
+    residual = ["plain"] * 6 + ["scaled", "skip_scale", "layer_scale"]
+    residual += ["constant_gate", "gate", "shrunk"]
     return BlockPlan(
         attention=attention,
         norm=rng.choice(["pre", "pre", "pre", "post", "post", "sandwich", "branch", "none"]),
@@ -216,7 +225,7 @@ def _draw_block(rng: random.Random, heads: int, head_width: int, uses_mha: bool)
 def _draw_head(rng: random.Random, plan: Plan) -> None:
     chance = lambda p: rng.random() < p  # noqa: E731
     depth, learned = len(plan.blocks), len(plan.prefix)
-    heads = ["mean", "parts_mean", "pool", "pool", "index", "dense"]
+    heads = ["mean", "parts_mean", "pool", "pool_mlp", "pool_each", "index", "dense"]
     # Under a causal mask, the first learned tokens see nothing of the input.
     if not (plan.causal if learned else plan.padding == "left"):
         heads += ["first"] * (5 if "class" in plan.prefix else 1)
@@ -229,7 +238,9 @@ def _draw_head(rng: random.Random, plan: Plan) -> None:
     if plan.padding is None:
         heads += ["flatten"]
     plan.head = rng.choice(heads)
-    plan.head_queries = 2 if plan.head == "pool" and chance(0.25) else 1
+    plan.head_queries = 2 if plan.head == "pool" and chance(0.3) else 1
+    if plan.head == "pool_each":
+        plan.head_queries = plan.classes
     plan.read_index = learned + rng.randrange(plan.tokens)
     if plan.padding == "left":
         plan.read_index = learned + plan.tokens - 1
@@ -238,6 +249,8 @@ def _draw_head(rng: random.Random, plan: Plan) -> None:
     plan.read_depth = depth
     if depth > 1 and chance(0.12):
         plan.read_depth = rng.randint(1, depth)
-    if depth > 1 and chance(0.1) and plan.head not in ("pool", "dense"):
+    if depth > 1 and chance(0.1) and plan.head != "dense" and "pool" not in plan.head:
         plan.other_depth = rng.randint(1, depth)
+    elif depth > 1 and chance(0.08):
+        plan.mixed_depth = rng.randint(1, depth - 1)
     plan.final_norm, plan.pooler = chance(0.6), chance(0.25)

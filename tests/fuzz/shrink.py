@@ -16,6 +16,8 @@ _PLAN: dict[str, Any] = {
     "structure": "plain",
     "unused": None,
     "other_depth": None,
+    "mixed_depth": None,
+    "joined": "cat",
     "padding": None,
     "causal": False,
     "tied": False,
@@ -84,6 +86,7 @@ def _simplify(plan: Plan) -> Iterator[tuple[str, Plan]]:
             unused = plan.unused and min(plan.unused, len(blocks))
             read = min(plan.read_depth, len(blocks))
             changes = {"read_depth": read, "other_depth": other, "unused": unused, "tied": False}
+            changes["mixed_depth"] = plan.mixed_depth and min(plan.mixed_depth, len(blocks) - 1)
             yield f"{depth} to {len(blocks)} blocks", replace(plan, blocks=blocks, **changes)
     for name, simple in _PLAN.items():
         if getattr(plan, name) != simple:
@@ -98,11 +101,14 @@ def _simplify(plan: Plan) -> Iterator[tuple[str, Plan]]:
     if len(plan.prefix) > 1:
         yield f"{plan.prefix}", replace(plan, prefix=plan.prefix[:-1])
     if plan.inputs != "embeddings":
-        yield "inputs", replace(plan, inputs="embeddings", grid=None, rest=(0, 0))
+        changes = {"grid": None, "rest": (0, 0), "embedding": "plain"}
+        yield "inputs", replace(plan, inputs="embeddings", **changes)
     if plan.inputs == "image" and plan.embedding != "convolution":
         yield "embedding", replace(plan, embedding="convolution")
+    if plan.embedding == "linear":
+        yield "embedding", replace(plan, embedding="plain")
     if plan.head != "mean":
-        yield "head", replace(plan, head="mean")
+        yield "head", replace(plan, head="mean", head_queries=1)
     for number, block in enumerate(plan.blocks):
         for label, changed in _simplify_block(block):
             blocks = copy.copy(plan.blocks)
