@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from tests.fuzz import ops
 from tests.fuzz.plans import AttentionPlan
+from tests.fuzz.torch_layers import attend_by_module
 
 
 def make_norm(kind: str | None, width: int) -> nn.Module:
@@ -207,21 +208,7 @@ class Attention(nn.Module):
                     mask = (~allowed).expand(-1, heads, -1, -1).flatten(0, 1)
             needs = self.plan.mask == "boolean"
             return module(x, x, x, attn_mask=mask, key_padding_mask=padding, need_weights=needs)[0]
-        x = x.transpose(0, 1) if self.tokens_first else x
-        width = x.shape[-1]
-        weights, biases = module.in_proj_weight.split(width), module.in_proj_bias.split(width)
-        rules = ops.current().rules
-        q, k, v = (rules.linear(x, w, b) for w, b in zip(weights, biases, strict=True))
-        q, k, v = (t.unflatten(-1, (heads, -1)).transpose(1, 2) for t in (q, k, v))
-        added = None
-        if allowed is not None:
-            added = torch.zeros_like(allowed, dtype=x.dtype).masked_fill(~allowed, -math.inf)
-        mixed = ops.attend(
-            q, k, v, entering, lambda *_: q, added=added, tokens_first=self.tokens_first
-        )
-        mixed = mixed.transpose(1, 2).flatten(2)
-        mixed = mixed.transpose(0, 1) if self.tokens_first else mixed
-        return ops.linear(module.out_proj, mixed)
+        return attend_by_module(module, x, entering, allowed, self.tokens_first)
 
 
 def attend_plainly(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -13,7 +13,8 @@ from torch.nn import functional as F
 from tests.fuzz import ops
 from tests.fuzz.attention import Pooling, make_norm
 from tests.fuzz.blocks import Block, Decoder, Merge, Mlp
-from tests.fuzz.plans import Plan, draw_plan
+from tests.fuzz.plans import BlockPlan, Plan, draw_plan
+from tests.fuzz.torch_layers import TorchBlock
 
 VOCABULARY = 23
 
@@ -79,13 +80,11 @@ class Model(nn.Module):
             places = plan.tokens if plan.positions == "before" else self.total
             self.positions = nn.Parameter(torch.randn(1, places, width))
         self.norm = make_norm("layer" if plan.embedding_norm else None, width)
-        arguments = width, self.total, plan.tokens_first, True
-        if plan.tied:
-            self.blocks = nn.ModuleList([Block(plan.blocks[0], *arguments)])
-        else:
-            self.blocks = nn.ModuleList(Block(block, *arguments) for block in plan.blocks)
+        self.blocks = nn.ModuleList(
+            self._make_block(block) for block in plan.blocks[: 1 if plan.tied else None]
+        )
         if plan.unused is not None:
-            self.unused = Block(plan.blocks[0], *arguments)
+            self.unused = self._make_block(plan.blocks[0])
         if plan.structure == "merged":
             self.merge = Merge(width)
         elif plan.structure == "cross":
@@ -128,6 +127,11 @@ class Model(nn.Module):
         if plan.other_depth is None:
             return logits
         return torch.cat([logits, self.other_head(states[plan.other_depth], real)], 1)
+
+    def _make_block(self, block: BlockPlan) -> nn.Module:
+        if block.whole:
+            return TorchBlock(block, self.plan.width, self.plan.tokens_first)
+        return Block(block, self.plan.width, self.total, self.plan.tokens_first, keep=True)
 
     def _add_learned(self, x: Tensor) -> Tensor:
         plan = self.plan

@@ -31,6 +31,7 @@ class BlockPlan:
     norm: str  # pre, post, sandwich, branch, none
     norm_kind: str
     parallel: bool
+    whole: bool  # torch's own encoder layer
     mlps: tuple[str, ...]  # none, gelu, relu, swiglu, experts, experts_sparse, experts_einsum
     residual: str  # plain, scaled, skip_scale, layer_scale, constant_gate, gate, shrunk
     has_skip: bool
@@ -161,7 +162,7 @@ def draw_plan(seed: int) -> Plan:
             block.attention.spelling = rng.choice(["sdpa", "eager"])
             block.attention.projection = "separate"
             block.attention.positions = "none"
-            block.extra = None
+            block.extra, block.whole = None, False
         plan.head = "mean"
         plan.read_depth, plan.other_depth, plan.mixed_depth = depth, None, None
         plan.head_queries, plan.tied = 1, False
@@ -194,7 +195,7 @@ def _draw_block(rng: random.Random, heads: int, head_width: int, uses_mha: bool)
         attention.spelling = attention.projection = "mha"
         attention.key_heads, attention.norm, attention.positions = heads, None, "none"
     mlp = ["gelu", "gelu", "relu", "swiglu", "swiglu", "none"]
-    mlp += ["experts", "experts_sparse", "experts_einsum"] if chance(0.5) else []
+    mlp += ["experts", "experts_sparse", "experts_einsum"] if chance(0.25) else []
     parallel = chance(0.2)
     mlps = (rng.choice(mlp),)
     if parallel and mlps[0] != "none" and chance(0.25):
@@ -213,10 +214,11 @@ def _draw_block(rng: random.Random, heads: int, head_width: int, uses_mha: bool)
         norm=rng.choice(["pre", "pre", "pre", "post", "post", "sandwich", "branch", "none"]),
         norm_kind=rng.choice(NORMS),
         parallel=parallel,
+        whole=uses_mha and chance(0.4),
         mlps=mlps,
         residual=rng.choice(residual),
-        has_skip=not chance(0.02),
-        extra=rng.choice(["embedding", "constant"]) if chance(0.06) else None,
+        has_skip=not chance(0.01),
+        extra=rng.choice(["embedding", "constant"]) if chance(0.04) else None,
         additions=(orders[0], orders[1]),
         linear=rng.choice(["module"] * 4 + list(LINEARS)),
     )
@@ -251,6 +253,6 @@ def _draw_head(rng: random.Random, plan: Plan) -> None:
         plan.read_depth = rng.randint(1, depth)
     if depth > 1 and chance(0.1) and plan.head != "dense" and "pool" not in plan.head:
         plan.other_depth = rng.randint(1, depth)
-    elif depth > 1 and chance(0.08):
+    elif depth > 1 and chance(0.04):
         plan.mixed_depth = rng.randint(1, depth - 1)
     plan.final_norm, plan.pooler = chance(0.6), chance(0.25)

@@ -37,6 +37,7 @@ _PLAN: dict[str, Any] = {
 _BLOCK: dict[str, Any] = {
     "extra": None,
     "has_skip": True,
+    "whole": False,
     "parallel": False,
     "mlps": ("none",),
     "residual": "plain",
