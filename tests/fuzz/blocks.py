@@ -151,7 +151,7 @@ class Block(nn.Module):
                 skip = skip.clone()
             terms = [skip, *terms]
             if self.plan.extra == "embedding" and number == 0 and first is not x:
-                terms.append(first)
+                terms.append(first.clone() if addition.how == "in_place" else first)
         if self.plan.extra == "constant":
             terms[0] = terms[0] + self.constant
         return addition(terms)

@@ -1,4 +1,7 @@
-"""What a random model is made of: all choices, drawn from a seed."""
+"""What a random model is made of: all choices, drawn from a seed.
+
+New choices are drawn after all others, so that the seeds that failed once keep their models.
+"""
 
 from __future__ import annotations
 
@@ -122,6 +125,8 @@ def draw_plan(seed: int) -> Plan:
         padding = rng.choice(["left", "right", "right"])
     causal = kind not in ("image",) and structure == "plain" and chance(0.3)
     depth = rng.choice([1, 2, 2, 3, 3, 4])
+    if structure == "merged":
+        depth = max(depth, 2)
     head_width = rng.choice([4, 6])
     heads = rng.randint(1, 4)
     uses_mha = chance(0.15)

@@ -100,7 +100,7 @@ def print_kinds(reports: list[Report]) -> None:
     kinds: dict[str, list[int]] = defaultdict(list)
     for report in reports:
         for one in report.failures:
-            plan = shrink(draw_plan(report.seed), one.method, one.verdict)
+            plan = shrink(draw_plan(report.seed), one)
             kinds[f"{one.method} {one.verdict}: {describe(plan)}"].append(report.seed)
     for kind, seeds in sorted(kinds.items(), key=lambda item: -len(item[1])):
         print(f"{len(seeds):>4} {kind}\n     seeds {seeds[:5]}")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any
 
-from tests.fuzz.check import check_case
+from tests.fuzz.check import Outcome, check_case
 from tests.fuzz.models import build
 from tests.fuzz.ops import Addition
 from tests.fuzz.plans import AttentionPlan, BlockPlan, Plan
@@ -57,26 +57,26 @@ _ATTENTION: dict[str, Any] = {
 }
 
 
-def shrink(plan: Plan, method: str, verdict: str) -> Plan:
-    """The simplest plan found that ends a method in the same verdict; each change is tried once."""
+def shrink(plan: Plan, failure: Outcome) -> Plan:
+    """The simplest plan found that ends in the same way; each change is tried once."""
     tried: set[str] = set()
     while True:
         for label, simpler in _simplify(plan):
             if label not in tried:
                 tried.add(label)
-                if _ends_in(simpler, method, verdict):
+                if _ends_in(simpler, failure):
                     plan = simpler
                     break
         else:
             return plan
 
 
-def _ends_in(plan: Plan, method: str, verdict: str) -> bool:
+def _ends_in(plan: Plan, failure: Outcome) -> bool:
     try:
-        outcomes = check_case(build(plan), (method,)).outcomes
+        found = check_case(build(plan), (failure.method,)).outcomes[0]
     except Exception:
         return False  # no model that can be built
-    return outcomes[0].verdict == verdict
+    return found.verdict == failure.verdict and found.why[:12] == failure.why[:12]
 
 
 def _simplify(plan: Plan) -> Iterator[tuple[str, Plan]]:
