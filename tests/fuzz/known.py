@@ -12,11 +12,6 @@ def _any_block(holds: Callable[[BlockPlan], bool]) -> Callable[[Plan], bool]:
 
 
 KNOWN: dict[str, Callable[[Plan], bool]] = {
-    "a read token that is part of the input": lambda plan: (
-        plan.head in ("index", "dense", "two")
-        or (plan.head == "last" and not plan.suffix)
-        or (plan.head == "first" and not plan.prefix)
-    ),
     "learned tokens beside those of a text or signal": lambda plan: (
         bool(plan.prefix or plan.suffix) and plan.inputs != "image"
     ),
@@ -26,27 +21,14 @@ KNOWN: dict[str, Callable[[Plan], bool]] = {
         plan.inputs == "image" and plan.embedding != "convolution"
     ),
     "signals": lambda plan: plan.inputs in ("signal", "waveform"),
-    "attention that the target does not depend on": lambda plan: (
-        plan.unused is not None
-        or plan.other_depth is not None
-        or plan.read_depth != len(plan.blocks)
+    "a norm before pooling by attention": lambda plan: "pool" in plan.head and plan.final_norm,
+    "several queries that pool, beside prefix tokens": lambda plan: (
+        plan.head_queries > 1 and bool(plan.prefix)
     ),
-    "several queries that pool": lambda plan: plan.head_queries > 1,
-    "windows, merged tokens, cross-attention": lambda plan: plan.structure != "plain",
-    "skip connections that are scaled": _any_block(lambda block: block.residual == "scaled"),
-    "gates on branches": _any_block(lambda block: block.residual == "gate"),
-    "branches side by side": _any_block(lambda block: block.parallel),
-    "additions of other kinds": _any_block(
-        lambda block: (
-            any(one.how in ("in_place", "alpha", "stack") for one in block.additions)
-            or block.extra is not None
-            or not block.has_skip
-        )
+    "windows of one sample": lambda plan: (
+        plan.structure in ("windows", "shifted") and plan.batch == 1
     ),
-    "low-rank keys and values": _any_block(lambda block: block.attention.projection == "mla"),
-    "heads in a loop": _any_block(lambda block: block.attention.spelling == "loop"),
-    "experts": _any_block(lambda block: any(one.startswith("experts") for one in block.mlps)),
-    "padding beside learned tokens": lambda plan: plan.padding is not None and bool(plan.prefix),
+    "experts": _any_block(lambda block: any(one.startswith("experts_") for one in block.mlps)),
 }
 
 
