@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.fuzz.plans import BlockPlan, Plan
-
-
-def _any_block(holds: Callable[[BlockPlan], bool]) -> Callable[[Plan], bool]:
-    return lambda plan: any(map(holds, plan.blocks))
+from tests.fuzz.plans import Plan
 
 
 KNOWN: dict[str, Callable[[Plan], bool]] = {
@@ -25,10 +21,10 @@ KNOWN: dict[str, Callable[[Plan], bool]] = {
     "several queries that pool, beside prefix tokens": lambda plan: (
         plan.head_queries > 1 and bool(plan.prefix)
     ),
-    "windows of one sample": lambda plan: (
-        plan.structure in ("windows", "shifted") and plan.batch == 1
+    "windows of one sample and one head": lambda plan: (
+        plan.structure in ("windows", "shifted")
+        and plan.batch == plan.blocks[0].attention.heads == 1
     ),
-    "experts": _any_block(lambda block: any(one.startswith("experts_") for one in block.mlps)),
 }
 
 
