@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from tests.fuzz.plans import Plan
 
-
 KNOWN: dict[str, Callable[[Plan], bool]] = {
     "learned tokens beside those of a text or signal": lambda plan: (
         bool(plan.prefix or plan.suffix) and plan.inputs != "image"
