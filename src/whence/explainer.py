@@ -27,6 +27,7 @@ from whence.layout.words import TextTokenizer
 from whence.rules import RuleSet
 from whence.targets import Classes, ClassTarget, find_class_names
 from whence.tracing import record, unwrap_model
+from whence.tracing.dependence import find_fields
 from whence.tracing.ops.products import Precision, check_precision, use_precision
 from whence.version import __version__
 
@@ -253,10 +254,16 @@ class Explainer:
         subject, arguments = self._subject, ModelArguments.from_inputs(inputs, self.model)
         at = arguments.args, arguments.kwargs, arguments.main_at
         trace = record(self.model, *at, subject.output)
-        main, keys = arguments.main, trace.sites[0].key_count
-        layout = find_layout(subject.layout, keys, main, trace.grids)
+        main = arguments.main
+        fields = find_fields(trace, trace.sites[0], arguments.main_at, main.shape)
+        layout = find_layout(subject.layout, main, fields)
         tokens = None if layout.grid else find_tokens(arguments.kwargs, main, subject.tokenizer)
-        return AttentionMaps(trace.attention(), layout.grid, layout.prefix or 0, tokens)
+        prefix = layout.prefix or 0
+        # Shown as a picture if patches are the last tokens, in reading order.
+        in_order = layout.units == (tuple(range(prefix, layout.tokens)),)
+        sides = layout.grid if layout.grid is not None and len(layout.grid) == 2 else None
+        grid = (sides[0], sides[1]) if sides is not None and in_order else None
+        return AttentionMaps(trace.attention(), grid, prefix, tokens)
 
     def _make_request(
         self,
@@ -318,14 +325,14 @@ class Explainer:
         # One target is a class dimension of length 1, which the user did not ask for.
         many = request.classes is not None
         chosen = (slice(None), slice(None) if many else 0)
-        height, width = request.arguments.main.shape[-2:]
+        lengths = [request.arguments.main.shape[1 + axis] for axis in layout.axes[-2:]]
         names = self._subject.name_columns(result.columns, result.logits.shape[1])
         return Explanation(
             scores=result.scores[chosen],
             target=result.classes[chosen],
             logits=result.logits,
             grid=layout.grid,
-            image_size=(height, width) if layout.grid else None,
+            image_size=(lengths[0], lengths[1]) if len(lengths) == 2 else None,
             tokens=result.tokens,
             target_names=_name_classes(result.classes[chosen].tolist(), names),
             multi_label=self._subject.multi_label,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -59,7 +60,8 @@ class KeptEvidence:
     Attributes:
         pooling: (batch, tokens), weights of the rows that the classifier reads.
         attention: The attention maps, (batch, heads, queries, keys), with gradient and relevance.
-        inputs: The pixels, or the embeddings of tokens, with gradient and relevance.
+        inputs: The pixels, or the embeddings of tokens, with gradient and relevance; one for each
+            place where the model reads them.
         hidden: The residual stream before each block and after the last, (batch, tokens, width).
         value_input: What the values of each attention are computed from.
     """
@@ -68,9 +70,9 @@ class KeptEvidence:
     attention: list[Tensor] = field(default_factory=list)
     gradient: list[Tensor] = field(default_factory=list)
     relevance: list[Tensor] = field(default_factory=list)
-    inputs: Tensor | None = None
-    input_gradient: Tensor | None = None
-    input_relevance: Tensor | None = None
+    inputs: list[Tensor] = field(default_factory=list)
+    input_gradient: list[Tensor] = field(default_factory=list)
+    input_relevance: list[Tensor] = field(default_factory=list)
     hidden: list[Tensor] = field(default_factory=list)
     hidden_gradient: list[Tensor] = field(default_factory=list)
     hidden_relevance: list[Tensor] = field(default_factory=list)
@@ -123,11 +125,12 @@ class Explanation:
 
     Attributes:
         scores: (batch, units), or (batch, classes, units) if several classes were asked for. Units
-            are patches in reading order, or tokens.
+            are patches in reading order, segments of a signal, or tokens.
         target: (batch,) or (batch, classes), the explained class indices.
         logits: (batch, all classes), as a plain forward gives them.
-        grid: Rows and columns of patches; None for text.
-        image_size: Height and width of the image that the model saw; None for text.
+        grid: Number of units along each axis: rows and columns of an image; frames, rows and
+            columns of a video; segments of a signal. None for text, and for plain tokens.
+        image_size: Height and width of the image that the model saw; None if it is none.
         tokens: The tokens and the words they belong to, where a tokenizer gives them.
         target_names: Names of the explained classes, where the model names them.
         multi_label: Whether several classes can hold at once, each with a probability of its own.
@@ -145,7 +148,7 @@ class Explanation:
     scores: Tensor
     target: Tensor
     logits: Tensor
-    grid: tuple[int, int] | None = None
+    grid: tuple[int, ...] | None = None
     image_size: tuple[int, int] | None = None
     tokens: Tokens | None = None
     target_names: list[Any] | None = None
@@ -165,17 +168,38 @@ class Explanation:
             size: Height and width; the size of the model's input if left out.
 
         Returns:
-            (batch, height, width), or (batch, classes, height, width).
+            (batch, height, width), or (batch, classes, height, width); of a video with frames
+            before the height, as many as the grid has.
 
         Raises:
             WhenceError: The explanation is not of an image.
         """
         if self.grid is None:
-            raise WhenceError("This explanation is of tokens, which have no heatmap; see .words().")
-        size = size or self.image_size or self.grid
-        maps = self.scores.reshape(-1, 1, *self.grid)
+            raise WhenceError(
+                "This explanation is of tokens, which have no heatmap; see .words(). If they are "
+                "patches and whence could not prove so, say so: Explainer(model, "
+                "layout=Layout(grid=(rows, columns), prefix=1))."
+            )
+        if len(self.grid) < 2:
+            raise WhenceError(
+                f"This explanation is of {self.grid[0]} segments of a signal, which have no "
+                f"heatmap; see .scores."
+            )
+        rows, columns = self.grid[-2:]
+        maps = self.scores.reshape(-1, self.scores.shape[-1] // (rows * columns), rows, columns)
+        size = size or self.image_size or (rows, columns)
         maps = F.interpolate(maps, size=tuple(size), mode="bilinear", align_corners=False)
-        return maps.reshape(*self.scores.shape[:-1], *maps.shape[-2:])
+        return maps.reshape(*self.scores.shape[:-1], *self.grid[:-2], *maps.shape[-2:])
+
+    @property
+    def picture_grid(self) -> tuple[int, int] | None:
+        """Rows and columns of a picture of the scores; None if there is none, as for texts.
+
+        Frames of a video are below each other.
+        """
+        if self.grid is None or len(self.grid) < 2:
+            return None
+        return math.prod(self.grid[:-1]), self.grid[-1]
 
     def words(self, sample: int = 0, target: int = 0) -> list[tuple[str, float]]:
         """The words of a text with their scores: the sum over each word's tokens.

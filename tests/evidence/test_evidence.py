@@ -1,14 +1,16 @@
 """Evidence: computed when asked for, refused where it was not declared, and what goes with it."""
 
+import dataclasses
 from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
 import torch
 
+from tests.layouts import make_layout
 from tests.tracing.helpers import predicted_classes, record_case, record_inputs, to_double
 from tests.zoo import CASES, HandWrittenViT, build_model, make_images, make_texts
-from whence import Explainer, Explanation, Layout, methods, rules
+from whence import Explainer, Explanation, methods, rules
 from whence.errors import UndeclaredEvidenceError, WhenceError
 from whence.evidence import KINDS, Evidence, Forwards
 from whence.inputs.arguments import ModelArguments
@@ -17,7 +19,7 @@ from whence.rules.balanced import BALANCED
 from whence.tracing import Trace
 
 STABLE = rules.get("stable")
-GRID = Layout(grid=(4, 4), prefix=1)
+GRID = make_layout((4, 4), 1, 17, (32, 32))
 
 
 def make_evidence(trace: Trace, *needs: str, classes=None, **options) -> Evidence:
@@ -120,8 +122,9 @@ def test_readings_have_the_classes_first(trace):
         ("value_input_gradient", tokens, 3),
     ):
         assert [value.shape for value in getattr(evidence, kind)] == [shape] * count, kind
-    assert evidence.inputs.shape == (3, 3, 32, 32)
-    assert evidence.input_gradient.shape == evidence.input_relevance.shape == (2, 3, 3, 32, 32)
+    assert evidence.inputs[0].shape == (3, 3, 32, 32)
+    assert evidence.input_gradient[0].shape == (2, 3, 3, 32, 32)
+    assert evidence.input_relevance[0].shape == (2, 3, 3, 32, 32)
     assert evidence.pooling.shape == (2, 3, 17)
     assert (evidence.batch, evidence.tokens, len(evidence.blocks)) == (3, 17, 3)
 
@@ -174,7 +177,7 @@ def test_the_token_mask_is_false_at_padding(trace):
     padding = torch.zeros(3, 17, dtype=torch.bool)
     padding[1, 9:] = True
     assert torch.equal(make_evidence(trace, padding=padding).token_mask, ~padding)
-    for unknown in (None, padding[:, 1:]):
+    for unknown in (None, padding[:, 2:]):
         assert make_evidence(trace, padding=unknown).token_mask.all()
 
 
@@ -300,15 +303,15 @@ def test_images_have_no_special_tokens(seen):
 
 
 def test_input_tokens_leave_out_prefix_special_and_padding(trace):
-    padding = torch.zeros(trace.batch, 17, dtype=torch.bool)
-    padding[0, 15:] = True
+    padding = torch.zeros(trace.batch, 16, dtype=torch.bool)
+    padding[0, 14:] = True
     special = torch.zeros_like(padding)
-    special[:, 3] = True
-    layout = Layout(grid=(4, 4), prefix=1, special=(5,))
+    special[:, 2] = True
+    layout = dataclasses.replace(GRID, special=(5,))
     evidence = make_evidence(trace, padding=padding, special=special)
     evidence.layout = layout
     expected = [
-        [t > 0 and t not in (3, 5) and not padding[b, t] for t in range(17)]
+        [t > 0 and t not in (3, 5) and not padding[b, t - 1] for t in range(17)]
         for b in range(trace.batch)
     ]
     assert evidence.input_tokens.tolist() == expected

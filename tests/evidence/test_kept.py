@@ -3,11 +3,11 @@
 import pytest
 import torch
 
+from tests.layouts import make_layout
 from tests.zoo import CASES, HandWrittenViT, build_model, make_images
 from whence import Explainer, rules
 from whence.evidence import Evidence
 from whence.evidence.kept import keep_evidence
-from whence.layout import Layout
 from whence.tracing import record
 
 STABLE = rules.get("stable")
@@ -15,7 +15,7 @@ STABLE = rules.get("stable")
 
 def make_evidence(trace, classes: list[int], *needs: str) -> Evidence:
     rows = torch.tensor([classes] * trace.batch)
-    return Evidence(trace, rows, Layout(grid=(4, 4), prefix=1), needs, STABLE)
+    return Evidence(trace, rows, make_layout((4, 4), 1, 17, (32, 32)), needs, STABLE)
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +31,8 @@ def test_groups_of_classes_become_one(trace):
     groups = [make_evidence(trace, classes, *KINDS) for classes in ([4, 0], [3])]
     kept = keep_evidence(groups, one_target=False)
     assert torch.equal(kept.pooling, whole.pooling.movedim(0, 1))
-    assert torch.equal(kept.inputs, whole.inputs)
-    assert torch.allclose(kept.input_gradient, whole.input_gradient.movedim(0, 1))
+    assert torch.equal(kept.inputs[0], whole.inputs[0])
+    assert torch.allclose(kept.input_gradient[0], whole.input_gradient[0].movedim(0, 1))
     for a, b in zip(kept.attention, whole.attention, strict=True):
         assert torch.equal(a, b)
     for kind in ("gradient", "relevance", "hidden_gradient"):
@@ -45,13 +45,13 @@ def test_one_target_has_no_dimension_of_classes(trace):
     evidence = make_evidence(trace, [1], *KINDS)
     kept = keep_evidence([evidence], one_target=True)
     assert torch.equal(kept.gradient[0], evidence.gradient[0][0])
-    assert torch.equal(kept.input_gradient, evidence.input_gradient[0])
+    assert torch.equal(kept.input_gradient[0], evidence.input_gradient[0][0])
     assert torch.equal(kept.pooling, evidence.pooling[0])
 
 
 def test_what_was_not_declared_is_empty_but_for_plain_gradients(trace):
     kept = keep_evidence([make_evidence(trace, [1], "attention")], one_target=True)
-    assert (kept.relevance, kept.hidden, kept.inputs) == ([], [], None)
+    assert (kept.relevance, kept.hidden, kept.inputs) == ([], [], [])
     plain = make_evidence(trace, [1], "gradient").gradient
     assert all(torch.equal(a, b[0]) for a, b in zip(kept.gradient, plain, strict=True))
 

@@ -3,11 +3,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from tests.layouts import prove_layout
 from tests.zoo import CASES, HandWrittenViT, build_model, make_images, run_model
 from whence import Explainer, WhenceError, rules
 from whence.evidence import Evidence
 from whence.inputs.arguments import ModelArguments
-from whence.layout import Layout, find_layout
 from whence.methods import build
 from whence.tracing import record
 
@@ -22,7 +22,7 @@ def explain(model: nn.Module, inputs, classes: Tensor | None = None, **options):
     """Scores of all tokens, prefix tokens included, (classes, batch, tokens), and the logits."""
     call = ModelArguments.from_inputs(inputs, model)
     recorded = record(model, call.args, dict(call.kwargs), call.main_at)
-    layout = find_layout(Layout(), recorded.sites[0].key_count, call.main, recorded.grids)
+    layout = prove_layout(recorded, call.main)
     method = build("fullgrad_plus", options)
     classes = recorded.logits.topk(2).indices if classes is None else classes
     found = Evidence(

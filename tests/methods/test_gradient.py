@@ -47,7 +47,7 @@ def test_balanced_gradients_give_other_scores():
     evidence = explainer.explain(
         plain.batch, 1, method="input_x_gradient", gradients="balanced", keep_evidence=True
     ).evidence
-    expected = evidence.input_gradient.norm(dim=-1) * plain.batch["attention_mask"]
+    expected = evidence.input_gradient[0].norm(dim=-1) * plain.batch["attention_mask"]
     assert relative_error(balanced.scores, expected) < 1e-12
     plain_scores = explainer.explain(plain.batch, 1, method="saliency").scores
     assert relative_error(balanced.scores, plain_scores) > 0.01
@@ -65,7 +65,7 @@ def test_a_wrong_kind_of_gradient():
         )
 
 
-def test_inputs_that_are_not_one_row_for_each_token():
+def test_segments_of_a_signal():
     class Signal(torch.nn.Module):
         """Pairs of rows are joined to one token."""
 
@@ -78,5 +78,10 @@ def test_inputs_that_are_not_one_row_for_each_token():
             return self.head(self.layer(signal.reshape(len(signal), -1, 8)).mean(1))
 
     signal = torch.randn(2, 6, 4)
-    with pytest.raises(WhenceError, match="The input has 6 rows and the model 3 tokens"):
-        Explainer(Signal()).explain(signal, method="gradient")
+    model = Signal().eval()
+    result = Explainer(model).explain(signal, 1, method="gradient")
+    assert result.grid == (3,)
+    signal.requires_grad_()
+    (gradient,) = torch.autograd.grad(model(signal)[:, 1].sum(), signal)
+    expected = gradient.abs().amax(2).reshape(2, 3, 2).mean(2)
+    assert torch.allclose(result.scores, expected, rtol=1e-4)

@@ -21,7 +21,7 @@ def test_pixels_equal_the_authors_results(name, rules):
     expected = read_authors_results(name, ENTRIES[rules])
     assert len(expected) == 2 * len(result.scores)
     for i, column, pixels in expected:
-        ours = result.evidence.input_relevance[i, column].sum(0)
+        ours = result.evidence.input_relevance[0][i, column].sum(0)
         assert is_close(ours, pixels, 1e-6)
         side = pixels.shape[0] // result.grid[0]
         patches = pixels.unfold(0, side, side).unfold(1, side, side).sum((-1, -2)).flatten()

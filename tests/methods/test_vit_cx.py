@@ -11,7 +11,7 @@ import whence
 from tests.zoo import CASES, HandWrittenViT, build_model, make_images, make_texts, select_samples
 from whence import Explainer, WhenceError
 from whence.methods import vit_cx
-from whence.methods.shared.inputs import pixels_to_tokens
+from whence.methods.shared.inputs import pixels_to_units
 from whence.tracing import replicate
 
 pytest.importorskip("sklearn")
@@ -240,9 +240,9 @@ def test_there_is_no_map_of_pixels_for_each_class(monkeypatch):
 
     def count_maps(evidence, scores):
         counts.append(scores.numel() // (32 * 32))
-        return pixels_to_tokens(evidence, scores)
+        return pixels_to_units(evidence, scores)
 
-    monkeypatch.setattr(vit_cx, "pixels_to_tokens", count_maps)
+    monkeypatch.setattr(vit_cx, "pixels_to_units", count_maps)
     result = Explainer(build_model(case)).explain(
         case.inputs(), classes=5, method="vit_cx", distance=2
     )

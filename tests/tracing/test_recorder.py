@@ -17,7 +17,6 @@ from tests.zoo import HandWrittenViT
 from whence import Explainer, NoRuleError, WhenceError, rules
 from whence.tracing import record
 from whence.tracing.ops.base import Guard
-from whence.tracing.recorder import is_lookup
 
 
 def baddbmm(q: Tensor, k: Tensor) -> Tensor:
@@ -213,15 +212,6 @@ def test_ids_are_followed_from_their_embeddings(lookup):
     trace = record(Text(), (ids,), {}, 0)
     assert [tuple(leaf.shape) for leaf in trace.leaves] == [(2, 7, 32)]
     assert Explainer(Text()).explain(ids).scores.shape == (2, 7)
-
-
-def test_a_lookup_of_other_ids_is_none():
-    ids, weight = torch.arange(4), torch.randn(9, 3)
-    found = weight[ids]
-    assert is_lookup("embedding", (ids, weight), found, ids, Tensor.item)
-    assert not is_lookup("embedding", (ids + 1, weight), weight[ids + 1], ids, Tensor.item)
-    assert not is_lookup("gather", (ids, weight), found, ids, Tensor.item)
-    assert not is_lookup("__getitem__", (torch.arange(9), ids), ids, ids, Tensor.item)
 
 
 def test_ids_that_cannot_be_followed_are_refused():

@@ -156,7 +156,7 @@ def test_calls_that_torchscript_hides_refuse_relevance():
 
 def test_other_inputs_take_the_place_of_the_models_own():
     model, x = AttentionLayer(), make_inputs()
-    trace = record(model, (x,), {}, 0, None, Intervention(inputs=(2 * x).requires_grad_() * 1))
+    trace = record(model, (x,), {}, 0, None, Intervention(inputs=[(2 * x).requires_grad_() * 1]))
     assert torch.allclose(trace.logits, model(2 * x))
 
 
@@ -165,7 +165,7 @@ def test_rules_of_an_intervention_are_for_autograds_engine():
     stable = rules.get("stable")
     plain = record(model, (x,), {}, 0)
     leaf = x.clone().requires_grad_()
-    trace = record(model, (x,), {}, 0, None, Intervention(inputs=leaf * 1, rules=stable))
+    trace = record(model, (x,), {}, 0, None, Intervention(inputs=[leaf * 1], rules=stable))
     (found,) = torch.autograd.grad(trace.logits[:, 0].sum(), leaf)
     assert torch.allclose(found, plain.read(CLASSES, plain.leaves, stable)[0][0])
 

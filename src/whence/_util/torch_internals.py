@@ -50,6 +50,8 @@ class _FunctionNode(Protocol):
 # Names of nodes, as `node.name()` tells them.
 ADD = "AddBackward0"
 CLONE = "CloneBackward0"
+COPY = "torch::autograd::CopyBackwards"
+MAX_POOLS = ("MaxPool2DWithIndicesBackward0", "MaxPool3DWithIndicesBackward0")
 PERMUTE = "PermuteBackward0"
 RESHAPE_ALIAS = "ReshapeAliasBackward0"
 SELECT = "SelectBackward0"
@@ -75,6 +77,9 @@ _saved_dim: Callable[[Node], int] = attrgetter("_saved_dim")
 _saved_dims: Callable[[Node], Sequence[int]] = attrgetter("_saved_dims")
 _saved_index: Callable[[Node], int] = attrgetter("_saved_index")
 _saved_start: Callable[[Node], int] = attrgetter("_saved_start")
+_saved_windows: Callable[[Node], tuple[Sequence[int], ...]] = attrgetter(
+    "_saved_kernel_size", "_saved_stride", "_saved_padding", "_saved_dilation"
+)
 _saved_two_dims: Callable[[Node], tuple[int, int]] = attrgetter("_saved_dim0", "_saved_dim1")
 
 
@@ -92,6 +97,14 @@ def saved_transposed_dims(node: Node) -> tuple[int, int]:
 def saved_permutation(node: Node) -> list[int]:
     """Return the order of dimensions of a permutation."""
     return [_to_signed(dim) for dim in _saved_dims(node)]
+
+
+def saved_windows(
+    node: Node,
+) -> tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]:
+    """Return size, stride, padding and dilation of the windows of a pooling."""
+    size, stride, padding, dilation = _saved_windows(node)
+    return size, stride or size, padding, dilation
 
 
 def _get_signed(name: str) -> Callable[[Node], int]:

@@ -122,7 +122,7 @@ def _explain_example(
         small.thumbnail((_PICTURE_SIDE, _PICTURE_SIDE))
         if not example.pictures:
             example.pictures.append({"caption": "photo", "png": encode_png(small.convert("RGB"))})
-        grid = explanation.scores[0].reshape(explanation.grid or (1, -1))
+        grid = explanation.scores[0].reshape(explanation.picture_grid or (1, -1))
         example.pictures.append({"caption": caption, "png": encode_png(overlay(small, grid))})
     if sample.evidence:
         marked = " … ".join(" ".join(sample.words[start:end]) for start, end in sample.evidence)

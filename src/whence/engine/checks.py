@@ -89,13 +89,16 @@ def measure_scores(request: Request, evidence: Evidence, scores: Tensor) -> Figu
     figures: Figures = {}
     method = request.method
     if method.completes:
-        baseline = torch.full_like(evidence.inputs, getattr(method, "baseline", 0.0))
-        samples = torch.arange(evidence.batch, device=baseline.device)
+        baseline = evidence.forwards.make_baseline(getattr(method, "baseline", 0.0))
+        samples = torch.arange(evidence.batch, device=evidence.logits.device)
         before = evidence.target_logits(evidence.forwards(baseline, samples), samples)
         after = evidence.target_logits(evidence.logits, samples)
         figures["completeness"] = _compare(scores.sum(-1), after - before, after).amax(0)
     if request.rules.conserves and "input_relevance" in method.needs:
-        total = evidence.input_relevance.flatten(2).sum(2)
+        parts = [value.flatten(2).sum(2) for value in evidence.input_relevance]
+        # Where embeddings do not begin with the samples, only their sum is known.
+        by_sample = [p if p.shape[1] == evidence.batch else p.mean(1, True) for p in parts]
+        total = torch.stack([p.expand(-1, evidence.batch) for p in by_sample]).sum(0)
         figures["conservation"] = torch.maximum(total - 1, -total).clamp_min(0).amax(0)
     return figures
 

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from whence.engine import checks
+from whence.engine.layouts import find_request_layout
 from whence.engine.request import Request, Result, bound_forwards_bytes
 from whence.errors import TooLargeError, WhenceError
 from whence.evidence import Evidence, Forwards
 from whence.evidence.kept import keep_evidence
-from whence.layout import Layout, find_layout
+from whence.layout import FoundLayout, Tokens
 from whence.methods import Method
 from whence.targets import resolve_classes
 from whence.tracing import Trace, record
@@ -55,7 +56,7 @@ def run_eagerly(request: Request, max_bytes: float, max_map_bytes: float) -> Res
             figures = dict(result.figures)
             if request.verify:
                 figures |= checks.measure_logits(asked, view.logits.detach())
-            tokens = None if result.layout.grid else asked.tokens
+            tokens = match_tokens(asked, result.layout)
             results.append(result._replace(tokens=tokens, figures=figures))
         failure = guard.any_failure()
         if failure is None or not bool(failure):
@@ -139,21 +140,24 @@ def score(
     parts: list[tuple[Trace, Tensor]],
     special: Tensor | None = None,
     release: bool = True,
+    known: FoundLayout | None = None,
 ) -> Result:
     """Call the method with the evidence that it needs, some classes at a time.
 
     Args:
         request: What to explain.
         parts: Class indices, (batch, some), and the trace of what these classes depend on.
-        special: (batch, tokens), tokens of no word; those of the request if left out.
+        special: (batch, units), tokens of no word; those of the request if left out.
         release: Whether the trace is of no more use afterwards.
+        known: Which part of the input each token stands for; found if left out.
     """
     method = request.method
     needs = {*method.needs, *(_KEPT if request.keep_evidence else ())}
     special = request.special if special is None else special
     scores, details, kept, layouts, figures = [], [], [], [], []
     for trace, classes in parts:
-        layout = _find_layout(request, trace)
+        layout = find_request_layout(request, trace) if known is None else known
+        _check_modality(request.method_name, method, layout)
         layouts.append(layout)
         groups = torch.split(classes, _count_classes_at_once(method, needs, classes), 1)
         for group in groups:
@@ -164,7 +168,7 @@ def score(
             if trace.guard.sees_values:
                 measured |= checks.measure_scores(request, found, of_tokens)
             figures.append(measured)
-            scores.append(_to_units(of_tokens, layout, request.arguments.padding))
+            scores.append(_to_units(of_tokens, found))
             details.append(found.details)
             if request.keep_evidence:
                 kept.append(found)
@@ -185,23 +189,19 @@ def score(
     )
 
 
-def _find_layout(request: Request, trace: Trace) -> Layout:
-    if not trace.sites:
-        raise WhenceError(
-            "The explained class does not depend on any attention, which this method needs. "
-            "Methods that need only the input, such as 'input_x_gradient', may explain it."
-        )
-    main, given = request.arguments.main, request.subject.layout
-    layout = find_layout(given, trace.sites[0].key_count, main, trace.grids)
-    _check_modality(request.method_name, request.method, layout)
-    return layout
+def match_tokens(request: Request, layout: FoundLayout) -> Tokens | None:
+    """The tokens of a text, if the units are these."""
+    tokens = request.tokens
+    if tokens is None or layout.grid is not None or layout.doubt:
+        return None
+    return tokens if len(tokens.strings[0]) == layout.unit_count else None
 
 
 def _make_evidence(
     request: Request,
     trace: Trace,
     classes: Tensor,
-    layout: Layout,
+    layout: FoundLayout,
     needs: Collection[str],
     special: Tensor | None,
     release: bool,
@@ -232,8 +232,8 @@ def _make_evidence(
     )
 
 
-def _check_modality(name: str, method: Method, layout: Layout) -> None:
-    kind = "text" if layout.grid is None else "image"
+def _check_modality(name: str, method: Method, layout: FoundLayout) -> None:
+    kind = "image" if len(layout.grid or ()) > 1 else "text"
     if kind not in method.inputs:
         raise WhenceError(
             f"Method '{name}' explains {' and '.join(method.inputs)}s only, and this input is "
@@ -251,9 +251,9 @@ def _count_classes_at_once(method: Method, needs: Collection[str], classes: Tens
     return max(1, _MAPS_AT_ONCE // batch) if has_classes else count
 
 
-def _to_units(scores: Tensor, layout: Layout, padding: Tensor | None) -> Tensor:
+def _to_units(scores: Tensor, evidence: Evidence) -> Tensor:
     """Scores of tokens, (classes, batch, tokens), as those of units, (batch, classes, units)."""
-    scores = scores.movedim(0, 1)[..., layout.prefix :]
-    if padding is not None and padding.shape == (scores.shape[0], scores.shape[-1]):
-        scores = scores.masked_fill(padding[:, None], 0)
-    return scores
+    layout = evidence.layout
+    if scores.shape[-1] == layout.tokens:
+        scores = layout.to_units(scores.masked_fill(~evidence.token_mask, 0))
+    return scores.movedim(0, 1)

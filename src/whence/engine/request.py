@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from whence.errors import WhenceError
 from whence.evidence.sample_rows import SampleRows
 from whence.explanation import KeptEvidence
 from whence.inputs.arguments import ArgumentKey, ModelArguments
-from whence.layout import Layout, Tokens, find_tokens
+from whence.layout import FoundLayout, Layout, Tokens, find_tokens
 from whence.layout.words import TextTokenizer
 from whence.methods import Method
 from whence.rules import RuleSet
@@ -42,6 +42,7 @@ class Subject:
         output: Gets the logits from what the model returns, if it is not obvious.
         names_stated: Whether it was the user who named the classes.
         rows: Finds which arguments hold one row for each sample.
+        layouts: The layouts that were found, by the kind of inputs.
     """
 
     model: nn.Module
@@ -51,6 +52,7 @@ class Subject:
     output: Callable[[Any], Tensor] | None
     names_stated: bool = False
     rows: SampleRows = dataclasses.field(default_factory=SampleRows, compare=False)
+    layouts: dict[Hashable, FoundLayout] = field(default_factory=dict, repr=False, compare=False)
 
     def name_columns(self, columns: str | None, count: int) -> Mapping[int, str]:
         """Names of the columns of the logits: of classes, or "text 0", "text 1", …."""
@@ -197,7 +199,7 @@ class Result(NamedTuple):
         scores: (samples, classes, units).
         classes: (samples, classes), the explained class indices.
         logits: (samples, all classes).
-        layout: Where tokens stand on the input.
+        layout: Which part of the input each token stands for.
         tokens: The tokens of a text.
         columns: What the columns of the logits stand for, if it is no classes.
         details: What the method has to tell beside its scores, for each sample and class.
@@ -210,7 +212,7 @@ class Result(NamedTuple):
     scores: Tensor
     classes: Tensor
     logits: Tensor
-    layout: Layout
+    layout: FoundLayout
     tokens: Tokens | None = None
     columns: str | None = None
     details: list[list[dict[str, Any]]] = []

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
-from whence.errors import UndeclaredEvidenceError, WhenceError
+from whence.errors import UndeclaredEvidenceError
 from whence.evidence.forwards import Forwards
-from whence.layout import Layout, compute_pooling
+from whence.layout import FoundLayout, compute_pooling
 from whence.rules import RuleSet
 from whence.targets import to_probabilities
 from whence.tracing.graph import (
@@ -47,7 +47,8 @@ class Evidence:
     ==================== =========================================================================
     attention            (batch, heads, queries, keys) for each layer
     gradient, relevance  (classes, batch, heads, queries, keys) for each layer
-    inputs               (batch, channels, height, width) or (batch, tokens, width)
+    inputs               (batch, channels, height, width) or (batch, tokens, width) for each place
+                         where the model reads its input, nearly always one
     input_gradient, ...  (classes, ...) and the shape of the inputs
     hidden, value_input  (batch, tokens, width) for each block; hidden has one more, which with
                          pooling by attention is what that one reads
@@ -62,8 +63,8 @@ class Evidence:
             another all relevances.
         rules: The rules for relevance.
         gradient_rules: How gradients are read; None for plain ones.
-        padding: (batch, tokens), true where a token is padding; None if there is none.
-        special: (batch, tokens), true where a token belongs to no word; None if that is not known.
+        padding: (batch, units), true where a unit is padding; None if there is none.
+        special: (batch, units), true where a token belongs to no word; None if that is not known.
         multi_label: Whether several classes can hold at once.
         class_specific: Whether rows are pooled as each class weighs them, or as the predicted does.
         first_layer: Maps of earlier layers are not read; negative counts from the end.
@@ -75,7 +76,7 @@ class Evidence:
 
     trace: Trace
     classes: Tensor
-    layout: Layout
+    layout: FoundLayout
     needs: Collection[str]
     rules: RuleSet
     gradient_rules: RuleSet | None = None
@@ -102,19 +103,23 @@ class Evidence:
     @property
     def tokens(self) -> int:
         """The number of tokens of the input, prefix tokens and padding included."""
-        return self.trace.sites[0].key_count
+        return self.layout.tokens
 
     @cached_property
     def token_mask(self) -> Tensor:
         """(batch, tokens), true where a token is no padding."""
-        mask = self.classes.new_ones(self.batch, self.tokens, dtype=torch.bool)
-        return _exclude(mask, self.padding)
+        padding = self.layout.mark_padding(self.padding, self.batch)
+        if padding is None:
+            return self.classes.new_ones(self.batch, self.tokens, dtype=torch.bool)
+        return ~padding.to(self.classes.device)
 
     @cached_property
     def input_tokens(self) -> Tensor:
         """(batch, tokens), true where a token stands for a part of the input."""
-        mask = self.token_mask & self.layout.mark_input_tokens(self.tokens, self.logits.device)
-        return _exclude(mask, self.special)
+        mask = self.token_mask & self.layout.mark_input_tokens(self.logits.device)
+        if self.special is None or self.special.shape != (self.batch, self.layout.unit_count):
+            return mask
+        return mask & (self.layout.to_tokens(self.special.to(torch.int8)) == 0)
 
     @cached_property
     def pooling(self) -> Tensor:
@@ -158,20 +163,20 @@ class Evidence:
         return self._read("relevance")
 
     @property
-    def inputs(self) -> Tensor:
-        """The pixels, or the embeddings of tokens."""
-        self._check_declared("inputs", "forwards")
-        return self._input.detach()
+    def inputs(self) -> list[Tensor]:
+        """The pixels, or the embeddings of tokens, at each place where the model reads them."""
+        self._check_declared("inputs")
+        return [leaf.detach() for leaf in self.trace.leaves]
 
     @property
-    def input_gradient(self) -> Tensor:
+    def input_gradient(self) -> list[Tensor]:
         """Gradient of the class logit at the inputs."""
-        return self._read("input_gradient")[0]
+        return self._read("input_gradient")
 
     @property
-    def input_relevance(self) -> Tensor:
+    def input_relevance(self) -> list[Tensor]:
         """Relevance of the class at the inputs."""
-        return self._read("input_relevance")[0]
+        return self._read("input_relevance")
 
     @cached_property
     def hidden(self) -> list[Tensor]:
@@ -289,15 +294,6 @@ class Evidence:
         pools = len(self.layers) > 1 and is_attention_pooling(self.layers)
         return find_blocks(self.trace, without_last=pools)
 
-    @property
-    def _input(self) -> Tensor:
-        if len(self.trace.inputs) != 1:
-            raise WhenceError(
-                f"The model reads its input in {len(self.trace.inputs)} places, so that it has no "
-                f"single gradient or relevance."
-            )
-        return self.trace.inputs[0].leaf
-
     def _hidden_values(self) -> list[tuple[Tensor, GradientEdge]]:
         last = self._blocks[-1].output
         entering = [(block.input, block.input_edge) for block in self._blocks]
@@ -328,7 +324,7 @@ class Evidence:
             tokens[f"hidden_{what}"] = self._hidden_values()
         if f"value_input_{what}" in self.needs:
             tokens[f"value_input_{what}"] = self._value_inputs()
-        inputs = [self._input] if f"input_{what}" in self.needs else []
+        inputs = self.trace.leaves if f"input_{what}" in self.needs else []
         layers = [] if self.streamed or what not in self.needs else self._read_layers
         sites = [site for layer in layers for site in layer.sites]
         maps, at_inputs, at_tokens = read_places(
@@ -367,11 +363,6 @@ class Evidence:
         for number in reversed(range(first, max(map(len, lists)))):
             readings = MapReadings(*(of[number] if of else torch.empty(0) for of in lists))
             yield partial(iter, (readings,))
-
-
-def _exclude(mask: Tensor, excluded: Tensor | None) -> Tensor:
-    """A mask of tokens without those of another, if that is of the same tokens."""
-    return mask if excluded is None or excluded.shape != mask.shape else mask & ~excluded
 
 
 def _join_heads(maps: list[Tensor], layers: list[AttentionLayer]) -> list[Tensor]:

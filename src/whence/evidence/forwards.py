@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,8 +23,8 @@ from whence.tracing import (
     replicate,
 )
 from whence.tracing.calls import name_of
+from whence.tracing.ids import IdTracker
 from whence.tracing.logits import read_logits
-from whence.tracing.recorder import is_lookup
 
 
 class Forwards:
@@ -45,7 +45,10 @@ class Forwards:
         WhenceError: It is not proven that rows can be run apart from each other.
 
     Attributes:
-        inputs: (batch, ...), the pixels or embeddings that the model saw.
+        inputs: (batch, ...), the pixels or embeddings that the model saw, at each place where it
+            reads the input.
+        rows: For each place, (batch, ...), the number of the token id that each row of embeddings
+            comes from, as in `InputPlace`; None if the model reads the input itself there.
         rows_at_once: How many rows fit into memory together.
     """
 
@@ -58,13 +61,13 @@ class Forwards:
         max_bytes: float,
         rows: SampleRows | None = None,
     ) -> None:
-        if len(trace.inputs) != 1:
-            raise WhenceError(
-                f"The model reads its input in {len(trace.inputs)} places, so that it cannot be "
-                f"run with a changed input. Methods that read one forward pass, such as 'tiba', "
-                f"work without."
-            )
-        self.inputs = trace.inputs[0].leaf.detach()
+        units = arguments.main[0].numel()
+        self._places = [SampleOrder.find(place.rows, trace.batch, units) for place in trace.inputs]
+        ordered = list(zip(self._places, trace.inputs, strict=True))
+        self.inputs = [order.to_samples(place.leaf.detach()) for order, place in ordered]
+        self.rows = [
+            None if place.rows is None else order.to_samples(place.rows) for order, place in ordered
+        ]
         self._model = model
         self._stand_in: nn.Module | None = None
         main, logits = arguments.main_at, trace.logits.detach()
@@ -97,20 +100,21 @@ class Forwards:
                 advance(stop - start)
 
     @torch.no_grad()
-    def __call__(self, inputs: Tensor, samples: Tensor) -> Tensor:
+    def __call__(self, inputs: Sequence[Tensor], samples: Tensor) -> Tensor:
         """Logits of rows, (rows, classes), in as many passes as memory asks for.
 
         Args:
-            inputs: (rows, ...), pixels or embeddings.
+            inputs: (rows, ...), pixels or embeddings, for each place.
             samples: (rows,), which sample of the batch each row is.
         """
         step = self.rows_at_once
-        starts = range(0, len(inputs), step)
-        logits = [self._run(inputs[at : at + step], samples[at : at + step]) for at in starts]
-        return torch.cat(logits)
+        chunks = (slice(at, at + step) for at in range(0, len(samples), step))
+        return torch.cat([self._run(*(x[c] for x in inputs), samples[c]) for c in chunks])
 
-    def as_function(self, rules: RuleSet | None = None) -> Callable[[Tensor, Tensor], Tensor]:
-        """The model as a function of (inputs, samples) to logits that autograd can go through.
+    def as_function(self, rules: RuleSet | None = None) -> Callable[..., Tensor]:
+        """The model as a function that autograd can go through.
+
+        It takes the inputs, one for each place, then samples, and gives logits.
 
         Args:
             rules: How values pass operations in a backward pass; None for plain gradients.
@@ -118,9 +122,22 @@ class Forwards:
         if rules is None:
             return self._run
         of = self._arguments.main_at
-        return lambda inputs, samples: (
-            self._record(samples, Intervention(inputs * 1, rules=rules, of=of)).logits
-        )
+
+        def run(*given: Tensor) -> Tensor:
+            *inputs, samples = given
+            leaves = [order.to_place(x * 1) for order, x in zip(self._places, inputs, strict=True)]
+            return self._record(samples, Intervention(leaves, rules=rules, of=of)).logits
+
+        return run
+
+    def make_baseline(self, value: float) -> list[Tensor]:
+        """The inputs with a value in place of all that comes from what the user gave."""
+        return [
+            torch.full_like(x, value)
+            if ids is None
+            else torch.where(ids.reshape(*ids.shape, *[1] * (x.dim() - ids.dim())) < 0, x, value)
+            for x, ids in zip(self.inputs, self.rows, strict=True)
+        ]
 
     def run_edited(self, samples: Tensor, edits: Mapping[int, Edit]) -> Tensor:
         """Logits of rows that are computed with changes inside of the model.
@@ -131,14 +148,16 @@ class Forwards:
         """
         return self._record(samples, Intervention(edits=edits, forward_only=True)).logits.detach()
 
-    def _run(self, inputs: Tensor, samples: Tensor) -> Tensor:
+    def _run(self, *given: Tensor) -> Tensor:
+        *inputs, samples = given
         if self._stand_in is None:
             self._stand_in = replicate(self._model)
         arguments = self._arguments.select_rows(samples).copy_with(copy_arguments)
         if arguments.main.is_floating_point():
-            arguments = arguments.replace_main(inputs)
+            arguments = arguments.replace_main(inputs[0])
             return self._get_logits(self._stand_in(*arguments.args, **arguments.kwargs))
-        with _ReplaceEmbeddings(arguments.main, inputs):
+        placed = [order.to_place(x) for order, x in zip(self._places, inputs, strict=True)]
+        with _ReplaceEmbeddings(arguments.main, placed):
             return self._get_logits(self._stand_in(*arguments.args, **arguments.kwargs))
 
     def _record(self, samples: Tensor, intervention: Intervention) -> Trace:
@@ -155,12 +174,12 @@ class Forwards:
 
 
 class _ReplaceEmbeddings(TorchFunctionMode):
-    """While on, looking up the embeddings of some token ids gives other embeddings."""
+    """While on, looking up the embeddings of some token ids gives others, one after the other."""
 
-    def __init__(self, ids: Tensor, embeddings: Tensor) -> None:
+    def __init__(self, ids: Tensor, embeddings: Iterable[Tensor]) -> None:
         super().__init__()
-        self._ids = ids
-        self._embeddings = embeddings
+        self._ids = IdTracker({0: ids})
+        self._embeddings = iter(embeddings)
 
     def __torch_function__(
         self,
@@ -170,9 +189,65 @@ class _ReplaceEmbeddings(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        arguments = (*args, *(kwargs or {}).values())
-        looked_up = is_lookup(name_of(func), arguments, result, self._ids, Tensor.item)
-        return self._embeddings if looked_up else result
+        lookup = self._ids.observe(name_of(func), func, args, kwargs or {}, result)
+        return result if lookup is None else next(self._embeddings)
+
+
+class SampleOrder(NamedTuple):
+    """Where samples are in the embeddings that a model looks up.
+
+    Attributes:
+        batch: Number of samples that were recorded.
+        dim: The dimension of samples.
+        folded: Whether it is one with that of tokens: 0 if not, 1 if samples come first, 2 if
+            tokens do.
+    """
+
+    batch: int
+    dim: int = 0
+    folded: int = 0
+
+    @classmethod
+    def find(cls, rows: Tensor | None, batch: int, units: int) -> SampleOrder:
+        """Find it from the numbers of the token ids, counted over the batch.
+
+        Raises:
+            WhenceError: Embeddings are in no such order.
+        """
+        if rows is None:
+            return cls(batch)
+        for dim, length in enumerate(rows.shape):
+            if length == batch and _are_samples(rows.movedim(dim, 0), units):
+                return cls(batch, dim)
+        if rows.dim() == 1 and len(rows) % batch == 0:
+            for folded, order in ((1, rows.reshape(batch, -1)), (2, rows.reshape(-1, batch).T)):
+                if _are_samples(order, units):
+                    return cls(batch, folded=folded)
+        raise WhenceError(
+            "The model looks its token ids up in an order in which samples cannot be told apart. "
+            "It cannot be run with changed embeddings: explain one sample at a time."
+        )
+
+    def to_samples(self, value: Tensor) -> Tensor:
+        """A value at a place, as (samples, ...)."""
+        if not self.folded:
+            return value.movedim(self.dim, 0)
+        first, rest = self.batch, value.shape[1:]
+        if self.folded == 1:
+            return value.reshape(first, -1, *rest)
+        return value.reshape(-1, first, *rest).transpose(0, 1)
+
+    def to_place(self, value: Tensor) -> Tensor:
+        """A value of (samples, ...) as the model has it."""
+        if not self.folded:
+            return value.movedim(0, self.dim)
+        return (value if self.folded == 1 else value.transpose(0, 1)).flatten(0, 1)
+
+
+def _are_samples(rows: Tensor, units: int) -> bool:
+    """Whether the first dimension of rows is the sample that their ids are of."""
+    number = torch.arange(len(rows), device=rows.device).reshape(-1, *[1] * (rows.dim() - 1))
+    return bool(((rows < 0) | (rows // units == number)).all())
 
 
 def _count_kept_bytes(trace: Trace) -> int:

@@ -32,8 +32,6 @@ def keep_evidence(groups: Sequence[Evidence], one_target: bool) -> KeptEvidence:
     for kind in (set(first.needs) & set(KINDS)) - {"blocks", "forwards"}:
         if not kind.endswith(_OF_CLASSES):
             setattr(kept, kind, getattr(first, kind))
-        elif kind.startswith("input_"):
-            setattr(kept, kind, join([getattr(group, kind) for group in groups]))
         else:
             lists = zip(*(getattr(group, kind) for group in groups), strict=True)
             setattr(kept, kind, [join(values) for values in lists])

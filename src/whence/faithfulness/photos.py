@@ -64,9 +64,10 @@ class PhotoUnits:
     def draw_scores(self, draws: int, seed: int, explanation: Explanation) -> Tensor:
         """Draw random scores, (draws, units)."""
         # Drawn for patches and upsampled as maps are: single black pixels would be another test.
-        if explanation.grid is None:
+        grid = explanation.picture_grid
+        if grid is None:
             raise WhenceError("The explanation has no grid of patches, which random orders need.")
-        drawn = SeededRandom(seed).draw_uniform(draws, *explanation.grid)
+        drawn = SeededRandom(seed).draw_uniform(draws, *grid)
         return upsample_maps(drawn, self.run.size).flatten(1)
 
     def arrange(self, deleted: Tensor) -> Tensor:

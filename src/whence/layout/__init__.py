@@ -1,6 +1,23 @@
-"""Positions of tokens in the input: the grid of patches, prefix tokens, pooled tokens, words."""
+"""Positions of tokens in the input: units and their grid, pooled tokens, words."""
 
-from whence.layout.positions import Layout, compute_pooling, find_layout
+from whence.layout.fields import TokenFields
+from whence.layout.positions import (
+    FoundLayout,
+    Layout,
+    compute_pooling,
+    divide_input,
+    find_layout,
+)
 from whence.layout.words import Tokens, find_tokens, sum_over_words
 
-__all__ = ["Layout", "Tokens", "compute_pooling", "find_layout", "find_tokens", "sum_over_words"]
+__all__ = [
+    "FoundLayout",
+    "Layout",
+    "TokenFields",
+    "Tokens",
+    "compute_pooling",
+    "divide_input",
+    "find_layout",
+    "find_tokens",
+    "sum_over_words",
+]

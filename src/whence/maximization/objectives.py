@@ -111,7 +111,7 @@ def build_inner_objective(
         scalars: list[Tensor] = []
         edit = activation.observe(lambda value: scalars.append(reduce(value)))
         followed = inputs if inputs.requires_grad else inputs.detach().requires_grad_()
-        run = Intervention(followed, {activation.operation: edit})
+        run = Intervention([followed], {activation.operation: edit})
         record(model, (inputs.detach(),), {}, 0, output, run)
         return scalars[-1]
 

@@ -7,7 +7,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
-from torch.nn import functional as F
 from typing_extensions import override
 
 from whence.errors import WhenceError
@@ -124,13 +123,13 @@ def _assign_to_tokens(
     shares: Tensor, entry: TraceEntry, trace: Trace, evidence: Evidence
 ) -> Tensor:
     """Assign shares, in the layout of the operation's output without width, to tokens."""
-    batch, tokens, prefix = evidence.batch, evidence.tokens, evidence.layout.prefix or 0
+    batch, tokens, units = evidence.batch, evidence.tokens, evidence.layout.unit_count
     rows = tuple(shares.shape[1:])
     if shares[0].numel() == batch:
         # Downstream of the pooling, where there are no tokens.
         return shares.reshape(-1, batch, 1) * evidence.pooling
-    if prefix and rows == (batch, tokens - prefix):
-        return F.pad(shares, (prefix, 0))
+    if units != tokens and rows == (batch, units):
+        return evidence.layout.to_tokens(shares)
     if len(rows) == 3 and rows[0] == batch and rows[2] == tokens != rows[1]:
         return shares.sum(2)  # of heads
     try:

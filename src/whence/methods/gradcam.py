@@ -9,7 +9,6 @@ from typing_extensions import override
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
 from whence.methods.shared.attention_maps import check_layer
-from whence.methods.shared.inputs import mark_unpadded_rows
 from whence.rules.balanced import Gradients
 
 
@@ -47,9 +46,9 @@ class GradCam(Method):
     def __call__(self, evidence: Evidence) -> Tensor:
         layer = check_layer(self.layer, len(evidence.value_input))
         features, gradient = evidence.value_input[layer], evidence.value_input_gradient[layer]
-        mask = mark_unpadded_rows(features, evidence)[..., None]
         # A class token has no place in the image.
-        mask[:, : evidence.layout.prefix or 0] = False
+        mask = evidence.token_mask & evidence.layout.mark_input_tokens(features.device)
+        mask = mask[..., None]
         count = mask.sum(-2, keepdim=True).clamp(min=1)
         weights = torch.where(mask, gradient, 0).sum(-2, keepdim=True) / count
         return (weights * features).sum(-1).clamp(min=0)

@@ -39,4 +39,5 @@ class InputXGradient(Method):
 
     @override
     def __call__(self, evidence: Evidence) -> Tensor:
-        return sum_over_tokens(evidence, evidence.inputs * evidence.input_gradient)
+        pairs = zip(evidence.inputs, evidence.input_gradient, strict=True)
+        return sum_over_tokens(evidence, [x * gradient for x, gradient in pairs])

@@ -1,5 +1,6 @@
 """Integrated gradients from a baseline to the input (Sundararajan, Taly, Yan; ICML 2017)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -41,7 +42,7 @@ class IntegratedGradients(Method):
         gradients: ``"plain"``, as the authors', or ``"balanced"``.
     """
 
-    needs = ("inputs", "forwards")
+    needs = ("forwards",)
     citation = "Sundararajan, Taly, Yan: Axiomatic Attribution for Deep Networks, ICML 2017"
     cost = "2 × steps × classes"  # noqa: RUF001
     signed = True
@@ -67,26 +68,35 @@ class IntegratedGradients(Method):
     def __call__(self, evidence: Evidence) -> Tensor:
         model = evidence.forwards.as_function(self.gradient_rules)
         method = import_extra("captum.attr", "captum").IntegratedGradients(model)
-        samples = torch.arange(evidence.batch, device=evidence.inputs.device)
+        samples = torch.arange(evidence.batch, device=evidence.logits.device)
         attributions = [
             self._explain_chunk(evidence, method, samples[chunk])
             for chunk in evidence.forwards.chunks(evidence.batch, "integrating gradients")
         ]
         return torch.cat(attributions, 1)
 
+    @staticmethod
+    def _sum(evidence: Evidence, attributions: Sequence[Tensor], samples: Tensor) -> Tensor:
+        """Sum attributions of some samples over tokens: (samples, tokens)."""
+        forwards = evidence.forwards
+        whole = [torch.zeros_like(x) for x in forwards.inputs]
+        for values, attribution in zip(whole, attributions, strict=True):
+            values[samples] = attribution.detach().to(values.dtype)
+        return sum_over_tokens(evidence, [x[None] for x in whole], forwards.rows)[0, samples]
+
     def _explain_chunk(self, evidence: Evidence, method: Any, samples: Tensor) -> Tensor:
         """Explain some samples that fit into memory together."""
-        scores = []
+        scores, baseline = [], evidence.forwards.make_baseline(self.baseline)
         for target in evidence.classes[samples].T:
-            attribution = method.attribute(
-                evidence.inputs[samples],
-                baselines=float(self.baseline),
+            attributions = method.attribute(
+                tuple(x[samples] for x in evidence.forwards.inputs),
+                baselines=tuple(x[samples] for x in baseline),
                 target=target,
                 additional_forward_args=(samples,),
                 n_steps=self.steps,
                 method=self.rule,
                 internal_batch_size=evidence.forwards.rows_at_once,
             )
-            scores.append(sum_over_tokens(evidence, attribution.detach()[None])[0])
+            scores.append(self._sum(evidence, attributions, samples))
         scaled = self.steps / (self.steps - 1) if self.rule == "riemann_trapezoid" else 1
         return torch.stack(scores) * scaled

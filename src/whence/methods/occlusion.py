@@ -1,5 +1,6 @@
 """Occlusion of patches, or of one token of a text (Zeiler, Fergus; ECCV 2014)."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -12,10 +13,8 @@ from whence.methods.registry import Method, register
 from whence.methods.shared.inputs import (
     Output,
     compute_outputs,
-    mark_unpadded_rows,
-    pad_prefix,
-    require_one_row_per_token,
-    tokens_to_inputs,
+    mark_unpadded_units,
+    units_to_inputs,
 )
 
 
@@ -36,7 +35,7 @@ class Occlusion(Method):
         output: ``"logit"`` or ``"probability"``.
     """
 
-    needs = ("inputs", "forwards")
+    needs = ("forwards",)
     citation = "Zeiler, Fergus: Visualizing and Understanding Convolutional Networks, ECCV 2014"
     cost = "tokens"
     signed = True
@@ -51,42 +50,37 @@ class Occlusion(Method):
 
     @override
     def __call__(self, evidence: Evidence) -> Tensor:
-        inputs, device = evidence.inputs, evidence.inputs.device
+        inputs, device = evidence.forwards.inputs, evidence.logits.device
         windows = self._make_windows(evidence).to(device)
-        # All windows of an image; of a text, the tokens without padding.
-        every_pair = torch.ones(evidence.batch, len(windows), dtype=torch.bool, device=device)
-        pairs = every_pair if evidence.layout.grid else mark_unpadded_rows(inputs, evidence)
+        # Windows that cover more than padding.
+        unpadded = mark_unpadded_units(evidence).to(evidence.logits.dtype)
+        pairs = unpadded @ windows.T.to(unpadded.dtype) > 0
         samples, covered = pairs.nonzero(as_tuple=True)
         every = torch.arange(evidence.batch, device=device)
         whole = compute_outputs(evidence, inputs, every, self.output)
         drops = whole.new_zeros(*whole.shape, len(windows))
         for chunk in evidence.forwards.chunks(len(samples), "covering"):
             rows, window = samples[chunk], covered[chunk]
-            hidden = tokens_to_inputs(evidence, windows[window].to(inputs.dtype)) > 0
-            changed = torch.where(hidden, self.baseline, inputs[rows])
+            shown = units_to_inputs(evidence, (~windows[window]).to(drops.dtype), rows)
+            pairs_shown = zip(inputs, shown, strict=True)
+            changed = [torch.where(kept > 0, x[rows], self.baseline) for x, kept in pairs_shown]
             left = compute_outputs(evidence, changed, rows, self.output)
             drops[:, rows, window] = whole[:, rows] - left
         weights = windows.to(drops.dtype)
-        scores = drops @ (weights / weights.sum(0).clamp(min=1))
-        return scores if evidence.layout.grid else pad_prefix(evidence, scores)
+        return evidence.layout.to_tokens(drops @ (weights / weights.sum(0).clamp(min=1)))
 
     def _make_windows(self, evidence: Evidence) -> Tensor:
-        """Make the windows, (windows, tokens), true at covered tokens."""
-        grid = evidence.layout.grid
-        if grid is None:
-            if self.window > 1:
-                raise WhenceError(
-                    f"window={self.window} is for images; texts are covered token by token."
-                )
-            require_one_row_per_token(evidence, evidence.inputs.shape[1])
-            return torch.eye(evidence.inputs.shape[1], dtype=torch.bool, device="cpu")
-        if self.window > min(grid):
-            raise WhenceError(
-                f"window={self.window} is larger than the grid of {grid[0]}x{grid[1]} patches."
-            )
-        prefix, side = evidence.layout.prefix or 0, self.window
-        patches = torch.arange(grid[0] * grid[1], device="cpu").reshape(grid)
-        squares = patches.unfold(0, side, 1).unfold(1, side, 1).reshape(-1, side * side)
-        shape = (len(squares), prefix + patches.numel())
-        windows = torch.zeros(shape, dtype=torch.bool, device="cpu")
-        return windows.scatter_(1, prefix + squares, True)
+        """Make the windows, (windows, units), true at covered units."""
+        grid, side = evidence.layout.grid, self.window
+        if grid is None and side > 1:
+            raise WhenceError(f"window={side} is for images; texts are covered token by token.")
+        grid = grid or (evidence.layout.unit_count,)
+        if side > min(grid):
+            shape = "x".join(map(str, grid))
+            raise WhenceError(f"window={side} is larger than the grid of {shape} patches.")
+        units = torch.arange(math.prod(grid), device="cpu").reshape(grid)
+        for axis in range(len(grid)):
+            units = units.unfold(axis, side, 1)
+        units = units.reshape(-1, side ** len(grid))
+        windows = torch.zeros(len(units), math.prod(grid), dtype=torch.bool, device="cpu")
+        return windows.scatter_(1, units, True)

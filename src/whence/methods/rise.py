@@ -15,15 +15,13 @@ from whence.methods.registry import Method, register
 from whence.methods.shared.inputs import (
     Output,
     compute_outputs,
-    mark_unpadded_rows,
-    pad_prefix,
-    pixels_to_tokens,
-    require_one_row_per_token,
-    tokens_to_inputs,
+    mark_unpadded_units,
+    pixels_to_units,
+    units_to_inputs,
 )
 
 # From masks and samples of rows to factors of the input and the visibility of each token.
-_MaskFunction = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+_MaskFunction = Callable[[Tensor, Tensor], tuple[list[Tensor], Tensor]]
 
 
 @register("rise")
@@ -47,7 +45,7 @@ class Rise(Method):
         output: ``"probability"``, as the authors', or ``"logit"``.
     """
 
-    needs = ("inputs", "forwards")
+    needs = ("forwards",)
     citation = (
         "Petsiuk, Das, Saenko: RISE: Randomized Input Sampling for Explanation of Black-box "
         "Models, BMVC 2018"
@@ -71,24 +69,26 @@ class Rise(Method):
 
     @override
     def __call__(self, evidence: Evidence) -> Tensor:
-        inputs, batch, grid = evidence.inputs, evidence.batch, evidence.layout.grid
-        make_masks = self._mask_pixels(evidence, grid) if grid else self._mask_tokens(evidence)
-        total = inputs.new_zeros(())
+        inputs, batch, layout = evidence.forwards.inputs, evidence.batch, evidence.layout
+        in_plane = layout.grid is not None and len(layout.grid) == 2
+        make_masks = self._mask_pixels(evidence) if in_plane else self._mask_units(evidence)
+        total = evidence.logits.new_zeros(())
         for chunk in evidence.forwards.chunks(batch * self.masks, "masking"):
-            rows = torch.arange(chunk.start, chunk.stop, device=inputs.device)
+            rows = torch.arange(chunk.start, chunk.stop, device=evidence.logits.device)
             samples, mask = rows % batch, rows // batch
-            factors, of_tokens = make_masks(mask, samples)
-            changed = inputs[samples] * factors + self.baseline * (1 - factors)
+            factors, of_units = make_masks(mask, samples)
+            pairs = zip(inputs, factors, strict=True)
+            changed = [x[samples] * shown + self.baseline * (1 - shown) for x, shown in pairs]
             outputs = compute_outputs(evidence, changed, samples, self.output)
-            of_tokens = of_tokens.to(outputs.dtype)
-            sums = [outputs[:, samples == i] @ of_tokens[samples == i] for i in range(batch)]
+            of_units = of_units.to(outputs.dtype)
+            sums = [outputs[:, samples == i] @ of_units[samples == i] for i in range(batch)]
             total = total + torch.stack(sums, 1)
         scores = total / (self.masks * self.keep)
-        return scores if grid else pad_prefix(evidence, scores)
+        return layout.to_tokens(scores)
 
-    def _mask_pixels(self, evidence: Evidence, grid: tuple[int, int]) -> _MaskFunction:
+    def _mask_pixels(self, evidence: Evidence) -> _MaskFunction:
         """Make masks of an image: smooth, and shifted by a part of a cell."""
-        inputs = evidence.inputs
+        inputs = evidence.forwards.inputs[0]
         (height, width), side = inputs.shape[-2:], self.resolution
         cell = (-(-height // side), -(-width // side))
         generator = SeededRandom(self.seed)
@@ -96,37 +96,37 @@ class Rise(Method):
         down = generator.draw_integers(cell[0], self.masks)
         right = generator.draw_integers(cell[1], self.masks)
         size = ((side + 1) * cell[0], (side + 1) * cell[1])
-        pixels = height * width / (grid[0] * grid[1])
+        pixels = pixels_to_units(evidence, inputs.new_ones(height, width)).clamp(min=1)
+        channels = [1] * (inputs.dim() - 3)
 
-        def make_masks(mask: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
+        def make_masks(mask: Tensor, _: Tensor) -> tuple[list[Tensor], Tensor]:
             # Samples of one mask are adjacent: it is enlarged once for all of them.
             first, last = int(mask[0]), int(mask[-1]) + 1
             large = F.interpolate(cells[first:last], size, mode="bilinear")
             cropped = [
-                one[:, y : y + height, x : x + width]
+                one[0, y : y + height, x : x + width]
                 for one, y, x in zip(large, down[first:last], right[first:last], strict=True)
             ]
             factors = torch.stack(cropped)
-            of_patches = pixels_to_tokens(evidence, factors)[:, 0] / pixels
-            return factors[mask - first], of_patches[mask - first]
+            of_patches = pixels_to_units(evidence, factors) / pixels
+            whole = factors.reshape(-1, *channels, height, width)
+            return [whole[mask - first]], of_patches[mask - first]
 
         return make_masks
 
-    def _mask_tokens(self, evidence: Evidence) -> _MaskFunction:
-        """Make masks of a text: each token by itself."""
-        inputs = evidence.inputs
-        require_one_row_per_token(evidence, inputs.shape[1])
-        real = mark_unpadded_rows(inputs, evidence)
+    def _mask_units(self, evidence: Evidence) -> _MaskFunction:
+        """Make masks of a text, a signal or a video: each unit by itself."""
+        real = mark_unpadded_units(evidence)
         generator = SeededRandom(self.seed)
-        # Drawn token by token: masks of a longer text start like those of a shorter one.
-        numbers = [generator.draw_uniform(self.masks) for _ in range(inputs.shape[1])]
-        shown = (torch.stack(numbers, 1) < self.keep).to(inputs)
+        # Drawn unit by unit: masks of a longer text start like those of a shorter one.
+        numbers = [generator.draw_uniform(self.masks) for _ in range(real.shape[1])]
+        shown = (torch.stack(numbers, 1) < self.keep).to(evidence.logits)
         # The first numbers belong to the first token without padding, on either side.
         place = (real.cumsum(1) - 1).clamp(min=0)
 
-        def make_masks(mask: Tensor, samples: Tensor) -> tuple[Tensor, Tensor]:
-            of_tokens = shown[mask].gather(1, place[samples])
-            factors = torch.where(real[samples], of_tokens, 1)
-            return tokens_to_inputs(evidence, factors), of_tokens * real[samples]
+        def make_masks(mask: Tensor, samples: Tensor) -> tuple[list[Tensor], Tensor]:
+            of_units = shown[mask].gather(1, place[samples])
+            factors = torch.where(real[samples], of_units, 1)
+            return units_to_inputs(evidence, factors, samples), of_units * real[samples]
 
         return make_masks

@@ -12,7 +12,11 @@ from whence._util.random import SeededRandom
 from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
-from whence.methods.shared.inputs import mark_unpadded_rows, measure_magnitudes
+from whence.methods.shared.inputs import (
+    mark_unpadded_units,
+    measure_magnitudes,
+    units_to_inputs,
+)
 from whence.rules.balanced import Gradients
 
 
@@ -38,7 +42,7 @@ class SmoothGrad(Method):
         gradients: ``"plain"``, as the authors', or ``"balanced"``.
     """
 
-    needs = ("inputs", "forwards")
+    needs = ("forwards",)
     citation = (
         "Smilkov, Thorat, Kim, Viégas, Wattenberg: SmoothGrad: removing noise by adding noise, "
         "arXiv 2017"
@@ -58,30 +62,49 @@ class SmoothGrad(Method):
 
     @override
     def __call__(self, evidence: Evidence) -> Tensor:
-        inputs, batch = evidence.inputs, evidence.batch
+        inputs, batch = evidence.forwards.inputs, evidence.batch
         model = evidence.forwards.as_function(self.gradient_rules)
-        draw_noise = self._make_noise(evidence)
-        total = inputs.new_zeros(evidence.classes.shape[1], *inputs.shape)
+        reals = self._mark_noisy(evidence)
+        draws = [
+            self._make_noise(x, real, n)
+            for n, (x, real) in enumerate(zip(inputs, reals, strict=True))
+        ]
+        totals = [x.new_zeros(evidence.classes.shape[1], *x.shape) for x in inputs]
         for chunk in evidence.forwards.chunks(batch * self.samples, "adding noise"):
             rows = range(chunk.start, chunk.stop)
             # Samples of one copy are adjacent, so images share its noise.
-            noise = torch.stack([draw_noise(i // batch, i % batch) for i in rows])
-            samples = torch.tensor([i % batch for i in rows], device=inputs.device)
-            copies = (inputs[samples] + noise).requires_grad_()
+            samples = torch.tensor([i % batch for i in rows], device=evidence.logits.device)
+            copies = []
+            for x, draw in zip(inputs, draws, strict=True):
+                noise = torch.stack([draw(i // batch, i % batch) for i in rows])
+                copies.append((x[samples] + noise).requires_grad_())
             with torch.enable_grad():
-                logits = evidence.target_logits(model(copies, samples), samples)
-            for of_class, logit in zip(total, logits, strict=True):
+                logits = evidence.target_logits(model(*copies, samples), samples)
+            for number, logit in enumerate(logits):
                 ones = torch.ones_like(logit)
-                (gradient,) = torch.autograd.grad(logit, copies, ones, retain_graph=True)
-                of_class.index_add_(0, samples, gradient)
-        return measure_magnitudes(evidence, total / self.samples)
+                gradients = torch.autograd.grad(logit, copies, ones, retain_graph=True)
+                for total, gradient in zip(totals, gradients, strict=True):
+                    total[number].index_add_(0, samples, gradient)
+        means = [total / self.samples for total in totals]
+        return measure_magnitudes(evidence, means, evidence.forwards.rows)
 
-    def _make_noise(self, evidence: Evidence) -> Callable[[int, int], Tensor]:
+    @staticmethod
+    def _mark_noisy(evidence: Evidence) -> list[Tensor]:
+        """Mark what gets noise: all but padding, and embeddings that stand for no token."""
+        forwards = evidence.forwards
+        units = mark_unpadded_units(evidence).to(evidence.logits.dtype)
+        samples = torch.arange(evidence.batch, device=units.device)
+        masks = []
+        factors = units_to_inputs(evidence, units, samples)
+        for x, factor, ids in zip(forwards.inputs, factors, forwards.rows, strict=True):
+            mask = factor > 0
+            if ids is not None:
+                mask = mask & (ids >= 0).reshape(mask.shape)
+            masks.append(mask.expand_as(x))
+        return masks
+
+    def _make_noise(self, inputs: Tensor, real: Tensor, place: int) -> Callable[[int, int], Tensor]:
         """Make a function from the number of a copy and a sample to noise."""
-        inputs = evidence.inputs
-        # An image, whose first two dimensions are samples and channels, has no padding.
-        real = mark_unpadded_rows(inputs, evidence)
-        real = real.reshape(*real.shape, *[1] * (inputs.dim() - 2)).expand_as(inputs)
         kept = [values[where] for values, where in zip(inputs, real, strict=True)]
         deviations = [self.noise * (k.max() - k.min()) if len(k) else k.sum() for k in kept]
         seeds = SeededRandom(self.seed).draw_integers(2**62, self.samples)
@@ -89,7 +112,7 @@ class SmoothGrad(Method):
         @lru_cache(maxsize=1)
         def draw_numbers(copy: int, count: int) -> Tensor:
             # On the CPU and in single precision: the same for every device and precision.
-            return SeededRandom(seeds[copy]).draw_normal(count)
+            return SeededRandom(seeds[copy] + place).draw_normal(count)
 
         def draw_noise(copy: int, sample: int) -> Tensor:
             noise = draw_numbers(copy, len(kept[sample])).to(inputs) * deviations[sample]

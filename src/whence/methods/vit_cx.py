@@ -14,7 +14,7 @@ from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
 from whence.methods.shared.attention_maps import check_layer
-from whence.methods.shared.inputs import pixels_to_tokens
+from whence.methods.shared.inputs import pixels_to_units
 
 
 @register("vit_cx")
@@ -63,29 +63,30 @@ class VitCx(Method):
 
     @override
     def __call__(self, evidence: Evidence) -> Tensor:
-        forwards, grid = evidence.forwards, evidence.layout.grid
-        if grid is None or forwards.inputs.dim() != 4:
+        layout, image = evidence.layout, evidence.forwards.inputs[0]
+        if layout.grid is None or len(layout.grid) != 2 or image.dim() != 4:
             raise WhenceError(
                 "Method 'vit_cx' explains images only: its masks are maps of patches. For text, "
                 "use another method."
             )
         layer = check_layer(self.layer, len(evidence.value_input))
-        features = evidence.value_input[layer][:, evidence.layout.prefix or 0 :]
-        size = (forwards.inputs.shape[-2], forwards.inputs.shape[-1])
+        features = layout.to_units(evidence.value_input[layer].movedim(-1, 0))
+        size = (image.shape[-2], image.shape[-1])
         maps = []
         with bar("masking", evidence.batch) as advance:
             for sample in range(evidence.batch):
-                masks = _make_masks(features[sample].T.reshape(-1, *grid), size, self.distance)
+                masks = _make_masks(
+                    features[:, sample].reshape(-1, *layout.grid), size, self.distance
+                )
                 scores = self._score_masks(masks, evidence, sample)
                 maps.append(_average_masks(evidence, masks, scores))
                 advance(1)
         scores = torch.stack(maps, 1)
-        scores[..., -grid[0] * grid[1] :] -= scores[..., -grid[0] * grid[1] :].amin(-1, True)
-        return scores
+        return layout.to_tokens(scores - scores.amin(-1, keepdim=True))
 
     def _score_masks(self, masks: Tensor, evidence: Evidence, sample: int) -> Tensor:
         """Compute the causal score of each mask: (classes, masks)."""
-        forwards, image = evidence.forwards, evidence.forwards.inputs[sample]
+        forwards, image = evidence.forwards, evidence.forwards.inputs[0][sample]
         at = evidence.classes.new_tensor([sample])
         unchanged = evidence.target_probabilities(evidence.logits[at], at)
         source = SeededRandom(self.seed)
@@ -97,7 +98,7 @@ class VitCx(Method):
             noise = self.noise * torch.stack(drawn).to(image) * (1 - mask)
             rows = torch.cat([image * mask + noise, image + noise])
             samples = at.expand(len(rows))
-            probabilities = evidence.target_probabilities(forwards(rows, samples), samples)
+            probabilities = evidence.target_probabilities(forwards([rows], samples), samples)
             masked, whole = probabilities.chunk(2, 1)
             scores.append(masked - whole + unchanged)
         return torch.cat(scores, 1)
@@ -113,10 +114,10 @@ def _make_masks(maps: Tensor, size: tuple[int, int], distance: float) -> Tensor:
 
 
 def _average_masks(evidence: Evidence, masks: Tensor, scores: Tensor) -> Tensor:
-    """Average the masks' scores, (classes, masks), over the masks that cover each token."""
-    # Summed to tokens first, so that there is no map of pixels for each class.
+    """Average the masks' scores, (classes, masks), over the masks that cover each unit."""
+    # Summed to units first, so that there is no map of pixels for each class.
     cover = masks.sum(0).clamp(min=torch.finfo(masks.dtype).tiny)
-    share = pixels_to_tokens(evidence, masks / cover)
+    share = pixels_to_units(evidence, masks / cover)
     if not len(masks):
         return scores.new_zeros(len(scores), share.shape[-1])
     # Without the common part, equal scores give zeros and not rounding errors.

@@ -249,11 +249,12 @@ def _describe_classes(explanation: Explanation) -> list[ClassSummary]:
 
 def _find_highest(explanation: Explanation, number: int) -> list[dict[str, Any]]:
     """Find the words or patches with the highest scores for a class, counted from 0."""
-    if explanation.grid is None:
+    grid = explanation.picture_grid
+    if grid is None:
         words = list(enumerate(explanation.words(0, number)))
         words.sort(key=lambda numbered: -numbered[1][1])
         return [{"word": w, "position": n, "score": score} for n, (w, score) in words[:_TOP]]
-    rows, columns = explanation.grid
+    rows, columns = grid
     scores = explanation.scores[0].reshape(-1, rows * columns)[number]
     highest = scores.topk(min(_TOP, len(scores)))
     return [
@@ -267,8 +268,9 @@ def _write_sentence(explanation: Explanation, classes: Sequence[ClassSummary]) -
     parts = []
     for number, (one, facts) in enumerate(zip(classes, explanation.classes(), strict=True)):
         decision = one["name"] if facts.probability is None else f"{one['name']} ({facts.percent})"
-        if explanation.grid is not None:
-            reason = _find_ninth(explanation.scores[0].reshape(-1, *explanation.grid)[number])
+        if explanation.picture_grid is not None:
+            maps = explanation.scores[0].reshape(-1, *explanation.picture_grid)
+            reason = _find_ninth(maps[number])
         else:
             reason = ", ".join(f"“{top['word']}”" for top in one["top"][:3] if top["score"] > 0)
         parts.append(f"{decision}, most of all because of {reason}" if reason else decision)

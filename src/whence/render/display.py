@@ -40,7 +40,7 @@ def show(
     Raises:
         WhenceError: An image was given for an explanation of texts.
     """
-    if image is not None and explanation.grid is None:
+    if image is not None and explanation.picture_grid is None:
         raise WhenceError("This explanation is of tokens; it cannot be laid over an image.")
     display = _find_notebook_display() if console is None else None
     if display is not None:
@@ -58,11 +58,11 @@ def show(
     for sample in range(samples):
         for target, one in enumerate(explanation.classes(sample)):
             console.print(terminal.format_heading(one))
-            if explanation.grid is None:
+            if explanation.picture_grid is None:
                 console.print(terminal.format_terminal_text(explanation, sample, target))
             else:
-                scores = one.scores.reshape(explanation.grid)
-                shape = explanation.image_size or explanation.grid
+                scores = one.scores.reshape(explanation.picture_grid)
+                shape = explanation.image_size or explanation.picture_grid
                 console.print(terminal.draw_heatmap(scores, shape, image, has_colors))
             console.print()
     for note in explanation.notes:
@@ -90,14 +90,14 @@ def format_notebook_html(explanation: Explanation) -> str:
     total = len(explanation.scores)
     samples = range(min(total, _MOST_SAMPLES))
     content: dict[str, object]
-    if explanation.grid is None:
+    if explanation.picture_grid is None:
         content = {
             "samples": [list_class_words(explanation, sample) for sample in samples],
             "signed": has_negative_scores(explanation),
         }
     else:
-        size = fit_size(explanation.image_size or explanation.grid, _PIXELS)
-        maps = [_draw_maps(explanation.classes(n), explanation.grid, size) for n in samples]
+        size = fit_size(explanation.image_size or explanation.picture_grid, _PIXELS)
+        maps = [_draw_maps(explanation.classes(n), explanation.picture_grid, size) for n in samples]
         content = {"samples": maps, "size": size}
     template = "render/templates/notebook.html.j2"
     return str(render_template(template, total=total, note=". ".join(explanation.notes), **content))

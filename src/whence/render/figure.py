@@ -64,8 +64,11 @@ def draw_figure(
     Raises:
         WhenceError: The explanation is not of images, or a setting is out of range.
     """
-    if explanation.grid is None:
-        raise WhenceError("This explanation is of tokens; a figure needs one of an image.")
+    grid = explanation.picture_grid
+    if grid is None or len(explanation.grid or ()) > 2:
+        raise WhenceError(
+            "This explanation is of tokens, a signal or a video; a figure needs one of an image."
+        )
     look, opacity = get_theme(theme), check_opacity(opacity)
     classes = explanation.classes(sample)
     colors = get_colormap(colormap, any(is_signed(one.scores) for one in classes))
@@ -73,7 +76,7 @@ def draw_figure(
     width, height = _fit_picture(photo)
     panels = [_Panel("Original", "", None, Picture(0, 0, width, height, partial(resize, photo)))]
     for one in classes:
-        scores = stretch_contrast(one.scores).reshape(explanation.grid)
+        scores = stretch_contrast(one.scores).reshape(grid)
         draw = partial(blend_at_size, photo, scores, colors, opacity)
         picture = Picture(0, 0, width, height, draw)
         panels.append(_Panel(one.name, one.percent, one.probability, picture))

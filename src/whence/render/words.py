@@ -46,7 +46,7 @@ class Word:
 
 def list_words(explanation: Explanation, sample: int = 0, target: int = 0) -> list[Word]:
     """The words of a text, or its token positions where the tokens are not known."""
-    if explanation.grid is not None:
+    if explanation.picture_grid is not None:
         raise WhenceError("This explanation is of images, which have no words; see .heatmap().")
     scores = explanation.get_class(sample, target).scores
     if explanation.tokens is None:

@@ -122,10 +122,10 @@ def _list_results(
 
 
 def _show_scores(explanation: Explanation, at: int, explained: ExplainedClass) -> str | Markup:
-    if explanation.grid is None:
+    if explanation.picture_grid is None:
         words = list_words(explanation, 0, at)
         return render_macro("render/templates/words.html.j2", "spans", words)
-    return encode_map(explained.scores.reshape(explanation.grid))
+    return encode_map(explained.scores.reshape(explanation.picture_grid))
 
 
 def _name_prediction(explanation: Explanation, names: Mapping[int, str]) -> str:

@@ -82,7 +82,7 @@ def propagate_backward(
     asked: dict[Node, list[int]] = {}
     for number, edge in enumerate(at):
         asked.setdefault(edge.node, []).append(number)
-    order, leading = _sort_nodes(top, asked)
+    order, leading = sort_nodes(top, asked)
     step = _BackwardStep(batch, several)
     arrived: list[dict[Node, dict[int, Value]]] = [{} for _ in rules]
     for waiting in arrived:
@@ -115,7 +115,7 @@ def propagate_backward(
         yield number, [step.zeros(at[number], seed) for _ in rules]
 
 
-def _sort_nodes(top: Node, asked: Mapping[Node, object]) -> tuple[list[Node], set[Node | None]]:
+def sort_nodes(top: Node, asked: Mapping[Node, object]) -> tuple[list[Node], set[Node | None]]:
     """Nodes that lead to places asked for, each before all upstream of it; the same as a set."""
     finished: list[Node] = []
     leading: set[Node | None] = set()
@@ -235,7 +235,7 @@ class _BackwardStep:
             grads: list[Tensor | None] = [None] * outputs
             for number, grad in zip(numbers, some, strict=True):
                 grads[number] = grad
-            return tuple(_fit(node, internals.run_node(node, grads)))
+            return tuple(fit_to_inputs(node, internals.run_node(node, grads)))
 
         return self._map_classes(run, given)
 
@@ -274,7 +274,7 @@ class _BackwardStep:
         return [SparseRows(value, dim - len(shape), start, shape)]
 
 
-def _fit(node: Node, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
+def fit_to_inputs(node: Node, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
     """Gradients in the shapes and types of what they belong to, which nodes leave to the engine."""
     fitting: list[Tensor | None] = []
     for (upstream, nr), grad in zip(node.next_functions, grads, strict=True):

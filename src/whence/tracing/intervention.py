@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -23,7 +23,8 @@ class Intervention:
     """How a run of the model differs from the model's own forward pass.
 
     Attributes:
-        inputs: Pixels or embeddings to be used in place of the model's own.
+        inputs: Pixels or embeddings to be used in place of the model's own, one for each place
+            where it reads an input.
         edits: Changes of single operations, by their index.
         rules: How values pass operations when others call autograd on this run.
         forward_only: Whether nothing will be read backward, so that nothing need be kept.
@@ -32,7 +33,7 @@ class Intervention:
         of: Which explained input the pixels or embeddings are of, if there are several.
     """
 
-    inputs: Tensor | None = None
+    inputs: Sequence[Tensor] | None = None
     edits: Mapping[int, Edit] = field(default_factory=dict)
     rules: BackwardRules | None = None
     forward_only: bool = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -15,13 +15,12 @@ from whence._util.torch_internals import SET_GRAD_ENABLED, AttributeGetter
 from whence.errors import LostGradientError
 from whence.tracing import calls
 from whence.tracing.calls import TorchCall, name_of
+from whence.tracing.ids import IdTracker
 from whence.tracing.ops.attention import is_made_of_patches
 from whence.tracing.ops.base import Add, Function, Shift, is_traced
 from whence.tracing.ops.products import ConstantMatMul, Convolution, Linear, MatMul
 from whence.tracing.recording import Recording, flatten_lists, start_tracing
 
-# Ways to look up the embeddings of token ids.
-_LOOKUPS = frozenset(("embedding", "__getitem__", "index_select"))
 # Attributes that are no tensors, which models ask for all the time.
 _FACTS = frozenset(("shape", "dtype", "device", "ndim", "is_cuda", "requires_grad", "is_leaf"))
 # Ways to look at the one value of a tensor.
@@ -51,7 +50,7 @@ class Recorder(TorchFunctionMode):
     ) -> None:
         super().__init__()
         self._recording = recording
-        self._ids = ids or {}
+        self._ids = IdTracker(ids or {})
         self._ignore_no_grad = ignore_no_grad
         recording.start_recording(self)
 
@@ -77,7 +76,9 @@ class Recorder(TorchFunctionMode):
             # The model means it as a constant, or this is inside of an autograd function.
             if in_place or (kwargs or {}).get("inplace"):
                 recording.preserve(args[0])
-            return func(*args, **(kwargs or {}))
+            result = func(*args, **(kwargs or {}))
+            self._ids.observe(name, func, args, kwargs or {}, result)
+            return result
         args, kwargs = _detach_all(args), {k: _detach(v) for k, v in (kwargs or {}).items()}
         constants = recording.intervention.follow_constants
         constant = not any(map(is_traced, flatten_lists((*args, *kwargs.values()))))
@@ -85,10 +86,9 @@ class Recorder(TorchFunctionMode):
             if in_place and isinstance(args[0], Tensor):
                 recording.preserve(args[0])
             result = func(*args, **kwargs)
-            arguments = list(flatten_lists((*args, *kwargs.values())))
-            for argument, ids in self._ids.items():
-                if is_lookup(name, arguments, result, ids, recording.guard.look_at):
-                    return recording.follow(result, argument)
+            lookup = self._ids.observe(name, func, args, kwargs, result)
+            if lookup is not None:
+                return recording.follow(result, lookup.argument, lookup.rows)
             begins = constants and name == "linear" and result.dim() > 2
             return recording.mark_routing(start_tracing(result), ()) if begins else result
         if isinstance(func, AttributeGetter) and name not in calls.ROUTING:
@@ -100,25 +100,6 @@ class Recorder(TorchFunctionMode):
             kwargs["inplace"] = False
             return recording.overwrite(args[0], record_call(recording, call))
         return record_call(recording, call)
-
-
-def is_lookup(
-    name: str,
-    args: Iterable[Any],
-    result: Any,
-    ids: Tensor,
-    look_at: Callable[[Tensor], Any],
-) -> bool:
-    """Whether a call looked up embeddings of these token ids."""
-    if name not in _LOOKUPS or not isinstance(result, Tensor):
-        return False
-    if not result.is_floating_point():
-        return False
-    for indices in args:
-        if isinstance(indices, Tensor) and not indices.is_floating_point():
-            same = indices.untyped_storage().data_ptr() == ids.untyped_storage().data_ptr()
-            return same or (indices.shape == ids.shape and bool(look_at((indices == ids).all())))
-    return False
 
 
 def _detach_all(values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -225,7 +206,7 @@ def _record_convolution(recording: Recording, call: TorchCall) -> Any:
             x = F.pad(x, [p for n in reversed(total) for p in (n // 2, n - n // 2)])
     if isinstance(padding, str):
         padding = [0] * dims
-    output = recording.apply(
+    return recording.apply(
         Convolution(
             weight,
             bias,
@@ -236,8 +217,6 @@ def _record_convolution(recording: Recording, call: TorchCall) -> Any:
         ),
         x,
     )
-    recording.grids.append(tuple(output.shape[2:]))
-    return output
 
 
 def _record_matmul(recording: Recording, call: TorchCall) -> Any:

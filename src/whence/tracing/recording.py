@@ -57,8 +57,8 @@ class InputPlace(NamedTuple):
     Attributes:
         name: The argument of the model, by name or position.
         leaf: The pixels or embeddings; the leaf of the graph.
-        rows: (batch, rows), for each row of embeddings the position of its token id in the
-            argument, or -1 where it comes from none; None if the leaf is the argument itself.
+        rows: For each row of embeddings the number of its token id in the argument, counted over
+            the whole batch, or -1 where it comes from none; None if the leaf is the argument.
     """
 
     name: str | int
@@ -123,7 +123,6 @@ class Recording:
 
     Attributes:
         sites: The attention sites that the logits depend on, nearest the input first.
-        grids: Spatial sizes of convolution outputs: one of them is the grid of patches.
         inputs: Where the dependence on the explained inputs begins.
         entries: The recorded operations in their order.
         overwrites: Nodes of the graph that overwrite the whole of a tensor.
@@ -144,7 +143,6 @@ class Recording:
         self.intervention = intervention
         self.max_map_bytes = max_map_bytes
         self.sites: list[AttentionSite] = []
-        self.grids: list[tuple[int, ...]] = []
         self.inputs: list[InputPlace] = []
         self.entries: list[TraceEntry] = []
         self.overwrites: set[Node] = set()
@@ -180,7 +178,8 @@ class Recording:
     def follow(self, value: Tensor, name: str | int, rows: Tensor | None = None) -> Tensor:
         """Follow pixels or embeddings from here on, or those of the intervention."""
         given = self.intervention.inputs if self.intervention.of in (None, name) else None
-        leaf = value.detach().requires_grad_() if given is None else given
+        number = sum(place.name == name for place in self.inputs)
+        leaf = value.detach().requires_grad_() if given is None else given[number]
         self.inputs.append(InputPlace(name, leaf, rows))
         copy = leaf.clone()  # because the model may write to it
         self.mark_routing(copy, ())

@@ -172,7 +172,7 @@ def _draw(method: str, explanation: Explanation, photo: Image.Image | None) -> d
     """Pictures of an explanation, by file name."""
     if photo is None:
         return {f"{method}.html": render.format_text_page(explanation, title=method).encode()}
-    heatmaps = explanation.scores[0].reshape(-1, *(explanation.grid or (1, 1)))
+    heatmaps = explanation.scores[0].reshape(-1, *(explanation.picture_grid or (1, 1)))
     return {
         f"{method}-{index}.png": encode_png(render.overlay(photo, scores))
         for index, scores in zip(explanation.target[0].tolist(), heatmaps, strict=True)

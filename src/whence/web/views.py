@@ -99,7 +99,7 @@ def _list_maps(explanation: Explanation) -> list[dict[str, object]]:
 
 
 def _describe_map(explanation: Explanation, explained: ExplainedClass) -> dict[str, object]:
-    grid = explanation.grid or (1, 1)
+    grid = explanation.picture_grid or (1, 1)
     scores = explained.scores.reshape(grid)
     row, column = np.unravel_index(np.abs(scores).argmax(), grid)
     strongest = f"row {row + 1}, column {column + 1}"

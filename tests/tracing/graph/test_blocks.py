@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
+from tests.layouts import make_layout
 from tests.tracing.helpers import predicted_classes, record_inputs, to_double
 from tests.zoo import BATCH, CASES, DEPTH, HandWrittenViT, build_model, make_images, run_model
 from whence import WhenceError, rules
 from whence.evidence import Evidence
-from whence.layout import Layout, find_layout
 from whence.tracing import Trace
 from whence.tracing.graph import find_blocks, find_projection
 
@@ -18,7 +18,8 @@ TRANSFORMERS = [name for name in CASES if name.endswith(("-sdpa", "-eager"))]
 
 
 def make_evidence(trace: Trace, *kinds: str) -> Evidence:
-    layout = find_layout(Layout(), trace.sites[0].key_count, trace.leaves[0], trace.grids)
+    tokens = trace.sites[0].key_count
+    layout = make_layout(None, 0, tokens)
     return Evidence(trace, predicted_classes(trace), layout, kinds, rules.get("stable"))
 
 

@@ -146,10 +146,10 @@ class PerturbationProtocol(BenchmarkProtocol[PreparedPhoto]):
         predicted: Explanation,
     ) -> Tensor:
         """Logits of the clean photo and of each step, (orders, maps, steps, classes)."""
-        if self.unit == "patches" and predicted.grid is None:
+        if self.unit == "patches" and predicted.picture_grid is None:
             raise WhenceError("The model has no grid of patches; use --unit pixels.")
         of_photo = torch.tensor(inputs, device=pixels.device)
-        grid = predicted.grid if self.unit == "patches" else None
+        grid = predicted.picture_grid if self.unit == "patches" else None
         logits = delete_in_order(
             torch.cat([rank_units(maps, order) for order in _ORDERS.values()]),
             count_units(maps.shape[1], self._steps[1:]),

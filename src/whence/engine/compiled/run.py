@@ -22,11 +22,17 @@ from whence.engine.compiled.guards import (
     all_hold,
 )
 from whence.engine.compiled.program import CudaGraph, Program
-from whence.engine.eager import record_request, run_eagerly, score, split_classes
+from whence.engine.eager import (
+    match_tokens,
+    record_request,
+    run_eagerly,
+    score,
+    split_classes,
+)
 from whence.engine.request import Request, Result
 from whence.errors import WhenceError
 from whence.inputs.arguments import list_tensors
-from whence.layout import Layout
+from whence.layout import FoundLayout
 from whence.targets import resolve_classes
 from whence.tracing.ops.base import Guard
 
@@ -61,7 +67,7 @@ class CompiledProgram(NamedTuple):
     """A compiled program, where the tokens stand whose scores it computes, and for what classes."""
 
     run: Callable[..., tuple[Tensor, ...]]
-    layout: Layout
+    layout: FoundLayout
     columns: str | None
 
 
@@ -133,7 +139,7 @@ def _confirm(
     if not bool(output.valid):
         return run_eagerly(request, float("inf"), max_map_bytes)
     layout, columns = program.layout, program.columns
-    tokens = None if layout.grid else request.tokens
+    tokens = match_tokens(request, layout)
     return Result(output.scores, output.classes, output.logits, layout, tokens, columns)
 
 
@@ -177,7 +183,11 @@ def _is_plain(value: object) -> bool:
 
 
 def _compute(
-    request: Request, max_map_bytes: float, inputs: Inputs, guard: Guard
+    request: Request,
+    max_map_bytes: float,
+    inputs: Inputs,
+    guard: Guard,
+    layout: FoundLayout | None = None,
 ) -> tuple[ProgramOutput, Result]:
     """Explain the request with other tensors; values are looked at through the guard alone."""
     tensors = [x for name, x in inputs.items() if name.startswith("argument")]
@@ -193,7 +203,9 @@ def _compute(
     parts = split_classes(request, trace, classes)
     if parts is None:
         raise WhenceError("Targets that depend on different layers cannot be compiled together.")
-    result = score(request, parts, inputs.get("special"))
+    if layout is not None and len(parts) > 1:
+        raise RuntimeError("targets depend on different layers")
+    result = score(request, parts, inputs.get("special"), known=layout)
     if result.details and not guard.sees_values:
         raise RuntimeError("the method has details to tell, which a program does not compute")
     valid = torch.isfinite(logits).all() & torch.isfinite(result.scores).all()
@@ -203,7 +215,7 @@ def _compute(
 
 
 def _compile(
-    name: str, compute: Callable[[Inputs, Guard], tuple[ProgramOutput, Result]], inputs: Inputs
+    name: str, compute: Callable[..., tuple[ProgramOutput, Result]], inputs: Inputs
 ) -> CompiledProgram | None:
     """The computation for inputs of these shapes, compiled; None if that cannot be."""
     guard = NotingGuard()
@@ -213,7 +225,7 @@ def _compile(
     def compute_tensors(*tensors: Tensor) -> ProgramOutput:
         assuming = AssumingGuard(guard.noted)
         with RefuseConversions():
-            output, _ = compute(dict(zip(names, tensors, strict=True)), assuming)
+            output, _ = compute(dict(zip(names, tensors, strict=True)), assuming, result.layout)
             return output._replace(valid=all_hold([output.valid, *assuming.conditions]))
 
     example = [x.detach().clone() for x in inputs.values()]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from whence.errors import WhenceError
 from whence.evidence import Evidence
-from whence.methods.shared.inputs import tokens_to_inputs
+from whence.methods.shared.inputs import units_to_inputs
 from whence.metrics.deletion import count_units, delete_in_order, rank_units, run_without
 
 
@@ -72,23 +72,24 @@ class _TokenRunner:
     """Runs the model on inputs some of whose tokens are set to 0."""
 
     def __init__(self, evidence: Evidence, tokens: int) -> None:
-        forwards = evidence.forwards
-        if evidence.layout.grid is None and forwards.inputs.shape[1] != tokens:
+        if tokens != evidence.tokens:
             raise WhenceError(
-                f"The model attends to {tokens} tokens, but its input has "
-                f"{forwards.inputs.shape[1]}: whence cannot tell which to delete."
+                f"Scores are of {tokens} tokens, but {evidence.tokens} stand for parts of the "
+                f"input: whence cannot tell which to delete."
             )
-        self.evidence, self.forwards = evidence, forwards
+        self.evidence, self.forwards = evidence, evidence.forwards
 
     def __call__(self, deleted: Tensor, samples: Tensor) -> Tensor:
         """Compute the probabilities of the explained classes, (rows, classes)."""
         chances = []
         for chunk in self.forwards.chunks(len(deleted), "deleting"):
-            kept = (~deleted[chunk]).to(self.forwards.inputs.dtype)
-            weights = tokens_to_inputs(self.evidence, kept)
-            changed = self.forwards.inputs[samples[chunk]] * weights
-            logits = self.forwards(changed, samples[chunk])
-            chances.append(self.evidence.target_probabilities(logits, samples[chunk]))
+            rows = samples[chunk]
+            gone = deleted[chunk].to(self.evidence.logits.dtype)
+            kept = 1 - self.evidence.layout.to_units(gone, rows)
+            factors = units_to_inputs(self.evidence, kept, rows)
+            pairs = zip(self.forwards.inputs, factors, strict=True)
+            logits = self.forwards([x[rows] * factor for x, factor in pairs], rows)
+            chances.append(self.evidence.target_probabilities(logits, rows))
         return torch.cat(chances, 1).T
 
 

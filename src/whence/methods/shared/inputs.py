@@ -1,49 +1,110 @@
-"""Scores at pixels or embeddings summed to tokens, masks of tokens as factors of the inputs."""
+"""Scores at pixels or embeddings summed to tokens, masks of units as factors of the inputs.
 
+A model may read its input at several places, as a decoder reads the ids of the encoder again. Their
+scores are added: a unit has one score for all places where it is read.
+"""
+
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from whence.errors import WhenceError
 from whence.evidence import Evidence
 
 Output = Literal["logit", "probability"]
+Rows = Sequence[Tensor | None]
+"""For each place, the numbers of the token ids that rows of embeddings come from, if it has any."""
 
 
-def sum_over_tokens(evidence: Evidence, values: Tensor) -> Tensor:
-    """Sum values at pixels or embeddings, (classes, batch, ...), over each token."""
-    if evidence.layout.grid is not None:
-        _check_image(values)
-        return pixels_to_tokens(evidence, values.sum(-3))
-    return pad_prefix(evidence, values.reshape(*values.shape[:3], -1).sum(-1))
+def sum_over_tokens(
+    evidence: Evidence, values: Sequence[Tensor], rows: Rows | None = None
+) -> Tensor:
+    """Sum values at pixels or embeddings, (classes, batch, ...), over each token and all places.
+
+    ``rows`` are those of the trace, or of `Forwards` for what was computed there.
+    """
+    sums = [
+        _sum_elements(evidence, value) if ids is None else _sum_rows(evidence, value, ids)
+        for value, ids in zip(values, _get_rows(evidence, rows), strict=True)
+    ]
+    return evidence.layout.to_tokens(torch.stack(sums).sum(0))
 
 
-def measure_magnitudes(evidence: Evidence, gradient: Tensor) -> Tensor:
+def measure_magnitudes(
+    evidence: Evidence, gradients: Sequence[Tensor], rows: Rows | None = None
+) -> Tensor:
     """Measure the magnitude of a gradient, (classes, batch, ...), at each token.
 
-    For an image: the absolute value, the largest over channels, the mean over a patch's pixels. For
-    embeddings: the Euclidean norm.
+    For images and signals: the absolute value, the largest over channels, the mean over a unit's
+    pixels. For embeddings: the Euclidean norm, added up over all places.
     """
-    grid = evidence.layout.grid
-    if grid is not None:
-        _check_image(gradient)
-        height, width = gradient.shape[-2:]
-        sums = pixels_to_tokens(evidence, gradient.abs().amax(-3))
-        return sums * (grid[0] * grid[1] / (height * width))
-    rows = gradient.reshape(*gradient.shape[:3], -1)
-    return pad_prefix(evidence, torch.linalg.vector_norm(rows, dim=-1))
+    magnitudes, layout = [], evidence.layout
+    for gradient, ids in zip(gradients, _get_rows(evidence, rows), strict=True):
+        if ids is not None:
+            lengths = torch.linalg.vector_norm(gradient.flatten(1 + ids.dim()), dim=-1)
+            magnitudes.append(_sum_rows(evidence, lengths, ids))
+            continue
+        others = [2 + d for d in range(gradient.dim() - 2) if d not in _require_axes(evidence)]
+        if layout.grid is None:
+            magnitude = torch.linalg.vector_norm(gradient, dim=others, keepdim=True)
+        else:
+            magnitude = gradient.abs()
+            magnitude = magnitude.amax(others, keepdim=True) if others else magnitude
+        pixels = _sum_elements(evidence, torch.ones_like(magnitude[:1, :1]))
+        magnitudes.append(_sum_elements(evidence, magnitude) / pixels.clamp(min=1))
+    return layout.to_tokens(torch.stack(magnitudes).sum(0))
 
 
-def mark_unpadded_rows(values: Tensor, evidence: Evidence) -> Tensor:
-    """Mark the rows of values, (batch, rows, ...), that are no padding: (batch, rows)."""
-    if evidence.padding is None or evidence.padding.shape != values.shape[:2]:
-        return torch.ones(values.shape[:2], dtype=torch.bool, device=values.device)
-    return ~evidence.padding
+def _get_rows(evidence: Evidence, rows: Rows | None) -> Rows:
+    return [place.rows for place in evidence.trace.inputs] if rows is None else rows
 
 
-def compute_outputs(evidence: Evidence, inputs: Tensor, samples: Tensor, output: Output) -> Tensor:
+def _require_axes(evidence: Evidence) -> tuple[int, ...]:
+    """The input's dimensions that units lie along."""
+    if not evidence.layout.axes:
+        raise WhenceError(
+            f"The input has {evidence.trace.inputs[0].leaf.dim()} dimensions and the model "
+            f"{evidence.tokens} tokens, and whence cannot tell which part of the input a token "
+            f"stands for. Methods that read attention, such as 'tiba', work without."
+        )
+    return evidence.layout.axes
+
+
+def _sum_elements(evidence: Evidence, values: Tensor) -> Tensor:
+    """Sum values at the elements of the input, (..., batch, *shape), to units."""
+    axes, layout = _require_axes(evidence), evidence.layout
+    shape = values.shape[-(evidence.trace.inputs[0].leaf.dim() - 1) :]
+    extra = values.dim() - len(shape)
+    others = [extra + d for d in range(len(shape)) if d not in axes]
+    values = (values.sum(others) if others else values).flatten(extra)
+    index = layout.number_elements(shape, values.device).flatten()
+    units = values.new_zeros(*values.shape[:extra], layout.unit_count + 1)
+    # Elements of no unit are added to one more, which is left out.
+    index = torch.where(index < 0, layout.unit_count, index)
+    return units.index_add(-1, index, values)[..., :-1]
+
+
+def _sum_rows(evidence: Evidence, values: Tensor, ids: Tensor) -> Tensor:
+    """Sum values at rows of embeddings, (classes, *rows, ...), to (classes, batch, units)."""
+    batch, units = evidence.batch, evidence.layout.unit_count
+    values = values.reshape(len(values), ids.numel(), -1).sum(-1)
+    index = ids.reshape(-1)
+    index = torch.where(index < 0, batch * units, index)
+    sums = values.new_zeros(len(values), batch * units + 1).index_add(1, index, values)
+    return sums[:, :-1].reshape(-1, batch, units)
+
+
+def mark_unpadded_units(evidence: Evidence) -> Tensor:
+    """Mark the units that are no padding: (batch, units)."""
+    layout = evidence.layout
+    return layout.to_units(evidence.token_mask.to(torch.int8)) > 0
+
+
+def compute_outputs(
+    evidence: Evidence, inputs: Sequence[Tensor], samples: Tensor, output: Output
+) -> Tensor:
     """Compute logits or probabilities of the explained classes at other inputs: (classes, rows).
 
     ``samples`` says which sample of the batch each row of ``inputs``, (rows, ...), is.
@@ -54,53 +115,28 @@ def compute_outputs(evidence: Evidence, inputs: Tensor, samples: Tensor, output:
     return evidence.target_logits(logits, samples)
 
 
-def require_one_row_per_token(evidence: Evidence, rows: int) -> None:
-    """Check that an input that is no image has a row for every token."""
-    tokens = evidence.tokens
-    if rows not in (tokens, tokens - (evidence.layout.prefix or 0)):
-        raise WhenceError(
-            f"The input has {rows} rows and the model {tokens} tokens, so that whence cannot tell "
-            f"which part of the input a token represents. Methods that read attention, such as "
-            f"'tiba', work without."
-        )
+def pixels_to_units(evidence: Evidence, scores: Tensor) -> Tensor:
+    """Sum scores of pixels, (..., height, width), over each unit: (..., units)."""
+    shape = evidence.trace.inputs[0].leaf.shape[1:]
+    whole = scores.reshape(*scores.shape[:-2], *[1] * (len(shape) - 2), *scores.shape[-2:])
+    return _sum_elements(evidence, whole)
 
 
-def pad_prefix(evidence: Evidence, scores: Tensor) -> Tensor:
-    """Pad scores of the input's rows with zeros for the model's prefix tokens."""
-    require_one_row_per_token(evidence, scores.shape[-1])
-    return F.pad(scores, (evidence.tokens - scores.shape[-1], 0))
+def units_to_inputs(evidence: Evidence, weights: Tensor, samples: Tensor) -> list[Tensor]:
+    """Expand weights of units, (rows, units), to factors of the inputs of `Forwards`, (rows, ...).
 
-
-def pixels_to_tokens(evidence: Evidence, scores: Tensor) -> Tensor:
-    """Sum scores of pixels, (..., height, width), over each token: (..., tokens).
-
-    Prefix tokens have no place in the image and get 0.
+    The weight of a unit is the factor of all that belongs to it; what belongs to no unit gets 1.
     """
-    grid = evidence.layout.grid
-    if grid is None:
-        raise WhenceError("Only scores of pixels can be summed to patches.")
-    height, width = scores.shape[-2:]
-    maps = scores.reshape(-1, 1, height, width)
-    patches = F.adaptive_avg_pool2d(maps, grid) * (height * width / (grid[0] * grid[1]))
-    patches = patches.reshape(*scores.shape[:-2], grid[0] * grid[1])
-    return F.pad(patches, (evidence.layout.prefix or 0, 0))
-
-
-def tokens_to_inputs(evidence: Evidence, weights: Tensor) -> Tensor:
-    """Expand weights of tokens, (rows, tokens), to factors of the inputs, (rows, ...).
-
-    The weight of a patch is the factor of its pixels; weights of prefix tokens are left out.
-    """
-    grid = evidence.layout.grid
-    if grid is None:
-        return weights.reshape(*weights.shape, *[1] * (evidence.inputs.dim() - 2))
-    patches = weights[:, evidence.layout.prefix or 0 :].reshape(-1, 1, *grid)
-    return F.interpolate(patches, size=evidence.inputs.shape[-2:], mode="nearest")
-
-
-def _check_image(values: Tensor) -> None:
-    if values.dim() != 5:
-        raise WhenceError(
-            f"The layout has a grid of patches, but the input is no image (batch, channels, "
-            f"height, width): it has {values.dim() - 1} dimensions."
-        )
+    factors = []
+    padded = torch.cat([weights, torch.ones_like(weights[:, :1])], 1)
+    for inputs, ids in zip(evidence.forwards.inputs, evidence.forwards.rows, strict=True):
+        if ids is None:
+            _require_axes(evidence)
+            index = evidence.layout.number_elements(inputs.shape[1:], weights.device)
+            factors.append(padded[:, index])
+            continue
+        index = torch.where(ids < 0, -1, ids % weights.shape[1])[samples].flatten(1)
+        factor = padded.gather(1, torch.where(index < 0, weights.shape[1], index))
+        shape = ids.shape[1:]
+        factors.append(factor.reshape(-1, *shape, *[1] * (inputs.dim() - 1 - len(shape))))
+    return factors
