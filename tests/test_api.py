@@ -44,6 +44,9 @@ def test_the_request_is_passed_on():
     assert result.settings["start_layer"] == 1
     assert result.settings["rules"] == "reference"
     assert explain(make_photo(), keep_evidence=True).evidence is not None
+    assert explain("good film", of="input_ids").settings["of"] == "input_ids"
+    with pytest.raises(WhenceError, match="Several inputs in `of` are for Explainer"):
+        explain("good film", of=["input_ids"])
 
 
 def test_models_by_name_and_loaded(image_model, text_model):

@@ -24,6 +24,7 @@ def explain(
     method: str = METHOD,
     rules: str | RuleSet = "stable",
     *,
+    of: str | int | None = None,
     weights: str | Path | None = None,
     device: str | None = None,
     **options: Any,
@@ -40,6 +41,7 @@ def explain(
         classes: Instead of target, several classes, or a number k for the top k.
         method: Any of ``methods.available()``.
         rules: The relevance rules: any of ``rules.available()``, or a set of your own.
+        of: Which of the model's inputs gets scores, by name; its main one if left out.
         weights: A safetensors file, for models of timm and torchvision.
         device: Where to run; the best there is if left out.
         **options: Other arguments of `Explainer.explain`: ``keep_evidence``, options of the method.
@@ -54,6 +56,10 @@ def explain(
         >>> explain("cat.jpg", target="cat").heatmap()  # doctest: +SKIP
         >>> explain("A wonderful film.").words()  # doctest: +SKIP
     """
+    if isinstance(of, list | tuple):
+        raise WhenceError(
+            "Several inputs in `of` are for Explainer(model).explain(inputs, of=...)."
+        )
     several = list(what) if isinstance(what, list | tuple) else [what]
     if not several:
         raise WhenceError("Nothing to explain: the list is empty.")
@@ -68,5 +74,5 @@ def explain(
     prepared = model.prepare(inputs)
     for note in dict.fromkeys(note for notes in prepared.notes for note in notes):
         warnings.warn(f"Note: {note}.", stacklevel=2)
-    request = {"target": target, "classes": classes, "method": method, "rules": rules, **options}
-    return model.explain(prepared, **request)
+    request = {"target": target, "classes": classes, "method": method, "rules": rules, "of": of}
+    return model.explain(prepared, **request, **options)

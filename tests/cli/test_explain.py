@@ -52,6 +52,15 @@ def test_precision_is_a_setting(two_photos):
     assert 0 < (coarse.scores - exact.scores).norm() < 0.2 * exact.scores.norm()
 
 
+def test_which_input_gets_scores(two_photos):
+    (entry,) = read_summary("one.png", "--of", "pixel_values")
+    assert entry["settings"]["of"] == "pixel_values"
+    (entry,) = read_summary("a good film", "--of", "input_ids", "--force")
+    assert entry["settings"]["of"] == "input_ids"
+    failed = run_explain("a good film", "--of", "pixel_values", "--force", code=2)
+    assert "names no tensor of the inputs; they hold 'input_ids'" in failed.stderr
+
+
 def test_targets(two_photos):
     (entry,) = read_summary("one.png", "--target", "dog", "--target", "0")
     assert [one["name"] for one in entry["classes"]] == ["dog", "cat"]

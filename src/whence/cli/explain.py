@@ -39,6 +39,14 @@ def explain(
     weights: options.Weights = None,
     target: options.Targets = None,
     top: options.Top = None,
+    of: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Which of the model's inputs gets scores, such as input_ids; its main one if left "
+            "out.",
+        ),
+    ] = None,
     method: Annotated[
         str, typer.Option(help="See `whence methods`.", autocompletion=options.complete_method)
     ] = METHOD,
@@ -101,6 +109,7 @@ def explain(
         compile,
         precision,
         verify,
+        of,
     )
     output = OutputSettings(out, image_format, force)
     printer = _Printer(out, only_errors=quiet or as_json)

@@ -37,6 +37,7 @@ class ExplainSettings:
     compile: bool = False
     precision: str | None = None
     verify: bool = False  # whether to measure all checks, also dear ones
+    of: str | None = None  # the model's input that gets scores; its main one if left out
 
     def check(self) -> None:
         """Refuse wrong settings before a model is loaded."""
@@ -195,7 +196,11 @@ class _BatchExplainer:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", WhenceWarning)  # notes of the result say it
                 return loaded.explain(
-                    batch, **request, memory=settings.memory, verify=settings.verify
+                    batch,
+                    **request,
+                    of=settings.of,
+                    memory=settings.memory,
+                    verify=settings.verify,
                 )
         except WhenceError:
             raise
