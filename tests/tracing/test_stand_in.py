@@ -140,6 +140,8 @@ def read_cache(cache) -> list[Tensor]:
 def make_cache(kind: str, model: nn.Module, ids: Tensor, *, graph: bool = False):
     from transformers import DynamicCache, EncoderDecoderCache, StaticCache
 
+    if not hasattr(DynamicCache(), "layers"):
+        pytest.skip("caches of releases of transformers before 4.54")
     cache = StaticCache(model.config, max_cache_len=16) if kind == "static" else DynamicCache()
     with torch.set_grad_enabled(graph):
         model(ids, past_key_values=cache, use_cache=True)

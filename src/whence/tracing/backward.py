@@ -192,9 +192,8 @@ class _BackwardStep:
         if rules is not None and REFUSED in (notes := node_metadata(node)):
             raise NoRuleError.at_operation(rules.name, *notes[REFUSED])
         if len(values) == 1:
-            (value,) = values.values()
-            name = node.name()
-            simple = name in _MOVES and len(node.next_functions) == 1
+            (value,), name = values.values(), node.name()
+            simple = name in _MOVES and name != internals.SLICE and len(node.next_functions) == 1
             if simple and isinstance(value, Tensor) and not self._several:
                 return (node(value),)  # type: ignore[operator]  # the most frequent case
             moved = self._pass_rows(node, name, value)
@@ -347,4 +346,5 @@ _MOVES: dict[str, Callable[[Node, SparseRows], SparseRows | None]] = {
     internals.VIEW: _reshape_rows,
     internals.UNSAFE_VIEW: _reshape_rows,
     internals.RESHAPE_ALIAS: _reshape_rows,
+    internals.SLICE: _keep_rows,  # of everything: older releases of torch record it for `x[:, 0]`
 }
