@@ -13,8 +13,6 @@ from tests.families.models import (
 )
 from whence import Explainer, WhenceError
 
-pytestmark = pytest.mark.xfail(strict=False, reason="the structure is not proven yet")
-
 IMAGES = {
     "ConvNext": {"hidden_sizes": [8, 16], "depths": [1, 1], "num_stages": 2},
     "Swin": {

@@ -122,6 +122,7 @@ def record_request(request: Request, guard: Guard, max_bytes: float, max_map_byt
             guard=guard,
             max_bytes=max_bytes,
             max_map_bytes=max_map_bytes,
+            needs_attention=request.method.scores_tokens or request.keep_evidence,
         )
     except (WhenceError, TooLargeError):
         raise

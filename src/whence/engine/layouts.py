@@ -36,15 +36,19 @@ def find_request_layout(request: Request, trace: Trace) -> FoundLayout:
 
 def _find_layout(request: Request, trace: Trace) -> FoundLayout:
     given, arguments = request.subject.layout, request.arguments
-    if not trace.sites and request.method.needs_attention:
+    needs_attention = request.method.scores_tokens
+    if not trace.sites and needs_attention:
         raise WhenceError(
             "The explained class does not depend on any attention, which this method needs. "
             "Methods that need only the input, such as 'input_x_gradient', may explain it."
         )
-    if not trace.sites:
+    layout = None
+    if trace.sites and not trace.attention_problem:
+        fields = find_fields(trace, trace.sites[0], arguments.main_at, arguments.main.shape)
+        layout = find_layout(given, arguments.main, fields)
+    if layout is None or (layout.doubt and not needs_attention):
         return divide_input(given, arguments.main)
-    fields = find_fields(trace, trace.sites[0], arguments.main_at, arguments.main.shape)
-    return find_layout(given, arguments.main, fields)
+    return layout
 
 
 def _make_key(request: Request, trace: Trace) -> Hashable | None:
@@ -54,7 +58,8 @@ def _make_key(request: Request, trace: Trace) -> Hashable | None:
         return None
     shapes = tuple((tuple(x.shape), x.dtype) for x in tensors)
     maps = tuple(tuple(site.weights.shape) for site in trace.sites[:1])
-    return request.arguments.main_at, shapes, maps, tuple(map(_read_bytes, whole))
+    needs = request.method.scores_tokens
+    return request.arguments.main_at, shapes, maps, needs, tuple(map(_read_bytes, whole))
 
 
 def _read_bytes(tensor: Tensor) -> bytes:

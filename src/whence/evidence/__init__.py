@@ -2,7 +2,7 @@
 
 from whence.evidence.evidence import Evidence
 from whence.evidence.forwards import Forwards
-from whence.evidence.kinds import AT_INPUT, KINDS
+from whence.evidence.kinds import KINDS
 from whence.tracing.trace import MapReadings
 
-__all__ = ["AT_INPUT", "KINDS", "Evidence", "Forwards", "MapReadings"]
+__all__ = ["KINDS", "Evidence", "Forwards", "MapReadings"]

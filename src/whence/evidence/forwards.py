@@ -163,7 +163,13 @@ class Forwards:
     def _record(self, samples: Tensor, intervention: Intervention) -> Trace:
         chosen = self._arguments.select_rows(samples)
         return record(
-            self._model, chosen.args, chosen.kwargs, chosen.explained, self._output, intervention
+            self._model,
+            chosen.args,
+            chosen.kwargs,
+            chosen.explained,
+            self._output,
+            intervention,
+            needs_attention=False,
         )
 
     def _get_logits(self, returned: Any) -> Tensor:

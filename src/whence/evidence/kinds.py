@@ -16,6 +16,3 @@ KINDS = {
     "forwards": "further forward passes",
 }
 """The kinds by name, and what each is."""
-
-AT_INPUT = frozenset(("inputs", "input_gradient", "input_relevance", "forwards"))
-"""The kinds that any differentiable model has, with attention or without."""

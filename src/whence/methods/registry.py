@@ -15,7 +15,7 @@ from torch import Tensor
 
 from whence import rules
 from whence.errors import WhenceError
-from whence.evidence import AT_INPUT, KINDS, Evidence
+from whence.evidence import KINDS, Evidence
 from whence.rules import RuleSet
 
 _AT_THE_INPUT = ("inputs", "input_gradient", "input_relevance", "forwards")
@@ -72,11 +72,6 @@ class Method:
     def propagates(self) -> bool:
         """Whether it propagates relevance, by a set of rules."""
         return any("relevance" in kind for kind in self.needs)
-
-    @property
-    def needs_attention(self) -> bool:
-        """Whether it reads more than the input and the logits, so that tokens must be known."""
-        return bool(set(self.needs) - AT_INPUT)
 
     def __call__(self, evidence: Evidence) -> Tensor:
         """Score every token, prefix tokens included: (classes, batch, tokens)."""

@@ -38,6 +38,7 @@ def record(
     guard: Guard | None = None,
     max_bytes: float = math.inf,
     max_map_bytes: float = math.inf,
+    needs_attention: bool = True,
 ) -> Trace:
     """Run a model once and record it.
 
@@ -56,6 +57,8 @@ def record(
         max_bytes: How many bytes the operations may keep.
         max_map_bytes: Attention whose maps have more bytes than this is recorded without them, and
             can then be read site by site only.
+        needs_attention: Whether to refuse a model whose attention cannot be read; if not, the trace
+            says what the problem is.
 
     Raises:
         WhenceError: The model has no attention, or no logits that whence can follow.
@@ -73,8 +76,11 @@ def record(
             Guard() if guard is None else guard,
             (max_bytes, max_map_bytes),
             ignore_no_grad,
+            needs_attention,
         )
         if trace is not None:
+            for name in names if needs_attention else ():
+                select_view(trace, name).require_attention()
             return trace
     raise WhenceError(
         "The logits do not depend on the input in a way that whence can follow. If the model looks "
@@ -92,6 +98,7 @@ def _record(
     guard: Guard,
     bounds: tuple[float, float],
     ignore_no_grad: bool,
+    needs_attention: bool,
 ) -> Trace | None:
     """Record a forward pass; None if the logits do not depend on the input."""
     with torch.inference_mode(False), torch.enable_grad():
@@ -127,15 +134,21 @@ def _record(
             if not all(logits[name].values.requires_grad and name in followed for name in names):
                 return None
             if not trace.sites:
-                raise WhenceError(_NO_ATTENTION.format(type(unwrap_model(model)).__name__))
-            rerecord = partial(record, model, args, kwargs, names, output, guard=guard)
+                problem = _NO_ATTENTION.format(type(unwrap_model(model)).__name__)
+                trace.attention_problem = problem
+            rerecord = partial(
+                record,
+                *(model, args, kwargs, names, output),
+                guard=guard,
+                needs_attention=needs_attention,
+            )
             trace.finish(logits[names[0]], rerecord)
             if len(names) > 1:
                 trace.views = make_views(trace, logits)
             if intervention is None or intervention.follow_constants:
                 for view in (select_view(trace, name) for name in names):
                     trace.check_complete(view.logits)
-                    find_head_order(
+                    view.attention_problem = view.attention_problem or find_head_order(
                         view.sites, view.batch, partial(_read_first_sample, view), guard.look_at
                     )
                 if any(site.heads_first and site.output is not None for site in trace.sites):

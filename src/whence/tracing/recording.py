@@ -127,6 +127,7 @@ class Recording:
         entries: The recorded operations in their order.
         overwrites: Nodes of the graph that overwrite the whole of a tensor.
         kept_bytes: How much the outputs of operations take.
+        attention_problem: A sentence on why attention cannot be read; empty if it can.
     """
 
     def __init__(
@@ -147,6 +148,7 @@ class Recording:
         self.entries: list[TraceEntry] = []
         self.overwrites: set[Node] = set()
         self.kept_bytes = 0
+        self.attention_problem = ""
         self._module_names = module_names
         self._max_bytes = max_bytes
         self._operation_count = 0
@@ -291,9 +293,10 @@ class Recording:
         Autograd functions that the model brought along and calls that were never seen, from
         TorchScript say, refuse relevance: it must not pass them in silence.
 
+        An attention map that was lost between its softmax and the values is a problem of attention.
+
         Raises:
-            WhenceError: An attention map was lost between its softmax and the values, or calls
-                were hidden by gradient checkpointing.
+            WhenceError: Calls were hidden by gradient checkpointing.
         """
         seen: set[Node | None] = {None}
         waiting = [logits.grad_fn]
@@ -314,7 +317,7 @@ class Recording:
         for softmax, output in self._pending_softmaxes.items():
             node = output.grad_fn
             if node is not None and node in seen and reads_matrix_product(node):
-                raise WhenceError(
+                self.attention_problem = (
                     f"The attention computed in {softmax.where} could not be followed to the "
                     f"values that it weighs, so the model cannot be explained by its attention."
                 )

@@ -52,6 +52,15 @@ class Trace(Recording):
         self.tops = [] if self.logits.grad_fn is None else [self.logits.grad_fn]
         self.rerecord, self._samples_first, self._recorder = rerecord, {}, None
 
+    def require_attention(self) -> None:
+        """Refuse a model whose attention cannot be read.
+
+        Raises:
+            WhenceError: It cannot.
+        """
+        if self.attention_problem:
+            raise WhenceError(self.attention_problem)
+
     def attention(self) -> list[Tensor]:
         """Each attention map, as (batch, heads, queries, keys)."""
         return [site.split_heads(site.weights.detach(), self.batch) for site in self.sites]

@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping, Sequence
 
 from torch.autograd.graph import Node
 
-from whence.errors import WhenceError
 from whence.tracing.logits import Logits
 from whence.tracing.recording import edge_of
 from whence.tracing.trace import Trace
@@ -17,9 +16,6 @@ def make_views(trace: Trace, logits: Mapping[str | int, Logits]) -> dict[str | i
     """The trace as each of several explained inputs sees it, by the argument's name.
 
     A view has the rows and logits of its own input, and the attention sites that depend on it.
-
-    Raises:
-        WhenceError: An input goes through no attention.
     """
     return {name: _make_view(trace, name, found) for name, found in logits.items()}
 
@@ -42,7 +38,8 @@ def _make_view(trace: Trace, name: str | int, logits: Logits) -> Trace:
     depend = find_dependent(nodes, leaves, trace.overwrites)
     view.sites = [site for site, depends in zip(trace.sites, depend, strict=True) if depends]
     if not view.sites:
-        raise WhenceError(f"No attention that whence can follow depends on the input {name!r}.")
+        problem = f"No attention that whence can follow depends on the input {name!r}."
+        view.attention_problem = problem
     rerecord = trace.rerecord  # not the trace itself, which keeps the view
     view.finish(logits, lambda intervention: select_view(rerecord(intervention), name))
     return view

@@ -12,7 +12,6 @@ from torch.autograd.graph import Node
 from typing_extensions import override
 
 from whence._util.torch_internals import PERMUTE, TRANSPOSE, T, softmax_backward
-from whence.errors import WhenceError
 from whence.tracing.ops.base import Function, Narrowed, Operation, Values
 from whence.tracing.ops.products import ConstantMatMul, Convolution, Linear, MatMul
 
@@ -230,7 +229,7 @@ def find_head_order(
     batch: int,
     dependence: Callable[[AttentionSite], Tensor],
     look_at: Callable[[Tensor], bool | int | float],
-) -> None:
+) -> str:
     """Find which leading dimension of the maps is samples, and which is heads.
 
     Args:
@@ -239,8 +238,9 @@ def find_head_order(
         dependence: Gradient, at a site, of all logits of the first sample.
         look_at: Gives the value of a tensor that decides what is done.
 
-    Raises:
-        WhenceError: A map is not laid out as samples and heads, as in attention over windows.
+    Returns:
+        A sentence if a map is not laid out as samples and heads, as in attention over windows;
+        else an empty one.
     """
     for site in sites:
         leading = site.weights.shape[:-2]
@@ -253,12 +253,14 @@ def find_head_order(
             samples_first &= not look_at(touched.reshape(batch, -1)[1:].any())
             heads_first &= not look_at(touched.reshape(-1, batch)[:, 1:].any())
         if not samples_first and not heads_first:
-            raise WhenceError(
+            return (
                 f"The attention in {site.where} has maps of shape {tuple(site.weights.shape)} for "
                 f"{batch} sample(s), not (batch, heads, queries, keys): attention over windows or "
-                f"groups cannot be explained yet."
+                f"groups cannot be explained yet. Methods that need only the input, such as "
+                f"'input_x_gradient', work."
             )
         site.heads_first = not samples_first
+    return ""
 
 
 def find_upstream_softmax(tensor: Tensor) -> Operation | None:
