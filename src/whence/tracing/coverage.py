@@ -27,6 +27,7 @@ def measure_around(trace: Trace, classes: Tensor) -> Tensor | None:
 
     Returns:
         (batch,), the largest share of all classes; None if what enters the first block is unknown.
+        It is exactly 0 only where the graph proves it.
     """
     entering = _find_entering(trace)
     if entering is None:
@@ -42,7 +43,8 @@ def measure_around(trace: Trace, classes: Tensor) -> Tensor | None:
             products = (leaf.detach() * value).abs().flatten(2)  # (classes, batch, ...)
             totals[number] = totals[number] + products.sum(2)
     by_tokens, around = totals
-    return (around / (by_tokens + around)).nan_to_num(0.0).amax(0)
+    shares = (around / (by_tokens + around)).nan_to_num(0.0).amax(0)
+    return shares.clamp_min(torch.finfo(shares.dtype).tiny)
 
 
 def leads_around(tops: Iterable[Node], leaves: Iterable[Tensor], cut: Node) -> bool:

@@ -64,11 +64,19 @@ Inputs = Mapping[str, Tensor]
 
 
 class CompiledProgram(NamedTuple):
-    """A compiled program, where the tokens stand whose scores it computes, and for what classes."""
+    """A compiled program, and what of its results does not depend on values.
+
+    Attributes:
+        run: The program.
+        layout: Where the tokens stand whose scores it computes.
+        columns: What the columns of the logits stand for, if it is no classes.
+        is_covered: Whether the graph proves that the input is read through these tokens alone.
+    """
 
     run: Callable[..., tuple[Tensor, ...]]
     layout: FoundLayout
     columns: str | None
+    is_covered: bool = False
 
 
 class CompiledRunner:
@@ -140,7 +148,10 @@ def _confirm(
         return run_eagerly(request, float("inf"), max_map_bytes)
     layout, columns = program.layout, program.columns
     tokens = match_tokens(request, layout)
-    return Result(output.scores, output.classes, output.logits, layout, tokens, columns)
+    figures = {"coverage": output.logits.new_zeros(request.batch)} if program.is_covered else {}
+    return Result(
+        output.scores, output.classes, output.logits, layout, tokens, columns, figures=figures
+    )
 
 
 def _collect_inputs(request: Request, class_count: int) -> dict[str, Tensor] | None:
@@ -243,7 +254,9 @@ def _compile(
                 torch.cuda.synchronize()
             continue
         if _agree(output, expected):
-            return CompiledProgram(run, result.layout, result.columns)
+            around = result.figures.get("coverage")
+            is_covered = around is not None and not bool(around.any())
+            return CompiledProgram(run, result.layout, result.columns, is_covered)
         reasons.append("it would give other scores")
     warnings.warn(
         f"Method '{name}' cannot be compiled for these inputs, so that they are explained as "
