@@ -139,6 +139,30 @@ def test_what_leads_around_the_tokens_is_measured():
     assert find_check(result, "coverage").figure == pytest.approx(min(shares), rel=1e-4)
 
 
+def test_a_decoder_that_reads_the_words_again():
+    """BART's classifier gives the same words to encoder and decoder; `gae` scores the encoder's."""
+    from transformers import BartConfig, BartForSequenceClassification
+
+    torch.manual_seed(0)
+    sizes = {"d_model": 16, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "vocab_size": 40}
+    layers = {f"{side}_layers": 2 for side in ("encoder", "decoder")}
+    heads = {f"{side}_attention_heads": 2 for side in ("encoder", "decoder")}
+    model = BartForSequenceClassification(BartConfig(**sizes, **layers, **heads)).eval()
+    ids = torch.randint(4, 40, (1, 7))
+    ids[:, -1] = model.config.eos_token_id
+    with pytest.warns(WhenceWarning, match="goes through the tokens that were scored"):
+        result = Explainer(model).explain({"input_ids": ids}, target=1, method="gae")
+    embeddings = []
+    for side in (model.model.encoder, model.model.decoder):
+        side.embed_tokens.register_forward_hook(lambda _m, _a, output: embeddings.append(output))
+    logit = model(input_ids=ids).logits[0, 1]
+    gradients = torch.autograd.grad(logit, embeddings)
+    products = zip(embeddings, gradients, strict=True)
+    encoder, decoder = (float((x * g).abs().sum()) for x, g in products)
+    share = encoder / (encoder + decoder)
+    assert find_check(result, "coverage").figure == pytest.approx(share, rel=1e-3)
+
+
 def test_a_map_of_what_hardly_matters_is_refused():
     with pytest.raises(WhenceError, match="Only 0% of the target's dependence on the input"):
         Explainer(make_model(MostlyAround)).explain(X, target=0)
@@ -156,6 +180,20 @@ def test_dead_maps():
     result = explain_in_doubt(model, "3 of 3 maps of scores are all zeros", target=3, method="gae")
     assert find_check(result, "dead").figure == 3
     assert not result.scores.any()
+
+
+def test_a_layout_that_cannot_be_proven():
+    class Mixes(HandWrittenViT):
+        def forward(self, image: Tensor) -> Tensor:
+            return super().forward((image.flatten(2) @ self.mix).view_as(image))
+
+        mix = torch.randn(32 * 32, 32 * 32, generator=torch.Generator().manual_seed(0)) / 32
+
+    result = explain_in_doubt(make_model(Mixes), "tokens", target=0)
+    check = find_check(result, "layout")
+    assert check.status == "doubt"
+    assert result.grid is None
+    assert "tokens" in check.sentence
 
 
 # What becomes of them ----------------------------------------------------------------------------
