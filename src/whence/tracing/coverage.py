@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
+from whence.tracing.backward import propagate_backward
 from whence.tracing.graph import find_layers
 from whence.tracing.recording import edge_of
 from whence.tracing.trace import Trace
@@ -36,7 +37,7 @@ def measure_around(trace: Trace, classes: Tensor) -> Tensor | None:
     if not leads_around(trace.tops, trace.leaves, entering.node):
         return nothing
     *whole, at_entering = trace.read(classes, [*trace.leaves, entering])
-    through = trace.read_through(entering, at_entering, trace.leaves)
+    through = read_through(trace, entering, at_entering)
     totals = [nothing, nothing]
     for leaf, gradient, part in zip(trace.leaves, whole, through, strict=True):
         for number, value in enumerate((part, gradient - part)):
@@ -45,6 +46,22 @@ def measure_around(trace: Trace, classes: Tensor) -> Tensor | None:
     by_tokens, around = totals
     shares = (around / (by_tokens + around)).nan_to_num(0.0).amax(0)
     return shares.clamp_min(torch.finfo(shares.dtype).tiny)
+
+
+def read_through(trace: Trace, place: GradientEdge, gradient: Tensor) -> list[Tensor]:
+    """The part of the gradients at the leaves that goes through one place of the graph.
+
+    Args:
+        trace: The recorded forward pass.
+        place: The place.
+        gradient: The gradient there, (classes, ...).
+    """
+    edges = [edge_of(leaf) for leaf in trace.leaves]
+    with torch.inference_mode(False), torch.no_grad():
+        values = dict(
+            propagate_backward(place, gradient, [None], edges, batch=trace.batch, several=True)
+        )
+    return [values[number][0] for number in range(len(edges))]
 
 
 def leads_around(tops: Iterable[Node], leaves: Iterable[Tensor], cut: Node) -> bool:

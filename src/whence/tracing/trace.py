@@ -126,19 +126,6 @@ class Trace(Recording):
         values = dict(self._propagate(at, seeds if several else seeds[0], [None], several))
         return [v if several else v[None] for v in (values[n][0] for n in range(len(at)))]
 
-    def read_through(
-        self, place: GradientEdge, gradient: Tensor, at: Sequence[Tensor]
-    ) -> list[Tensor]:
-        """The part of gradients, (classes, ...), that goes through one place of the graph.
-
-        Args:
-            place: The place.
-            gradient: The gradient there, (classes, ...).
-            at: Where to read.
-        """
-        values = dict(self._propagate(at, gradient, [None], several=True, start=place))
-        return [values[number][0] for number in range(len(at))]
-
     def find_sample_order(self, at: Sequence[GradientEdge]) -> None:
         """Find, for places whose rows are all tokens of all samples, if samples come first.
 
@@ -189,12 +176,10 @@ class Trace(Recording):
         rules: Sequence[BackwardRules | None],
         several: bool = False,
         release: bool = False,
-        start: GradientEdge | None = None,
     ) -> Iterator[tuple[int, list[Tensor]]]:
         edges = [one if isinstance(one, GradientEdge) else edge_of(one) for one in at]
-        top = self.logits if start is None else start
         values = propagate_backward(
-            top, seed, rules, edges, batch=self.batch, several=several, release=release
+            self.logits, seed, rules, edges, batch=self.batch, several=several, release=release
         )
         while True:
             # Not around the whole loop: what is done with a value is the caller's own affair.
