@@ -78,6 +78,24 @@ def test_inputs_that_are_not_named_are_constants(method):
     assert torch.allclose(found.scores, expected.scores, rtol=1e-4, atol=1e-6)
 
 
+def test_padding_of_texts_is_none_of_images():
+    class Masked(TwoTowers):
+        def forward(self, pixels, ids, attention_mask=None):
+            return super().forward(pixels, ids)
+
+    inputs = make_pair(3, 3)
+    inputs["ids"] = inputs["ids"][:, :4]  # as many words as patches
+    mask = torch.tensor([[1, 1, 1, 0]] * 3)
+    explainer = Explainer(Masked())
+    plain, masked = (
+        {of: explainer.explain(given, 1, of=of, method="tiba").scores for of in ("pixels", "ids")}
+        for given in (inputs, {**inputs, "attention_mask": mask})
+    )
+    assert torch.equal(masked["pixels"], plain["pixels"])
+    assert not masked["ids"][:, 3].any()
+    assert plain["ids"][:, 3].any()
+
+
 def test_class_names_that_the_user_states_stay():
     model, inputs = TwoTowers(), make_pair()
     explainer = Explainer(model, class_names=["a cat", "a dog", "a bird"])
@@ -124,8 +142,11 @@ def test_several_inputs_of_one_sequence():
     model, inputs = OneSequence(), make_pair(3, 3)
     explainer = Explainer(model, class_names=[*"abcd"])
     both = explainer.explain(inputs, [0, 1, 2], of=("pixels", "ids"), method="gae")
-    alone = explainer.explain(inputs, [0, 1, 2], of="pixels", method="gae")
-    assert torch.allclose(both["pixels"].scores, alone.scores)
+    for name, found in both.items():
+        alone = explainer.explain(inputs, [0, 1, 2], of=name, method="gae")
+        assert torch.allclose(found.scores, alone.scores)
+    assert both["ids"].scores.shape == (3, 5)
+    assert both["pixels"].grid == (2, 2)
     assert both["ids"].target_names == [*"abc"]
     assert torch.equal(both["ids"].logits, both["pixels"].logits)
 

@@ -12,10 +12,9 @@ from whence.evidence.sample_rows import SampleRows
 from whence.inputs.arguments import ModelArguments
 
 
-def find(model, inputs, of=None, output=None, rows=None, logits=None, together=None):
+def find(model, inputs, of=None, output=None, rows=None):
     arguments = ModelArguments.from_inputs(inputs, model, of)
-    together = arguments.explained if together is None else together
-    found = (rows or SampleRows()).find(model, arguments, output, together, logits)
+    found = (rows or SampleRows()).find(model, arguments, output, arguments.explained)
     return None if found is None else set(found.per_sample)
 
 
@@ -134,12 +133,6 @@ def test_a_proof_is_remembered_by_names_and_shapes(monkeypatch):
     find(model, make_pair(2, 3), "ids", rows=rows)
     find(model, make_pair(2, 4), "pixels", rows=rows)
     assert len(calls) == 4
-
-
-def test_the_known_logits_are_the_reference():
-    model, x = nn.Linear(4, 3), torch.randn(3, 4)
-    assert find(model, x, logits=model(x).detach()) == {0}
-    assert find(model, x, logits=model(x).detach() + 1) is None
 
 
 def test_the_user_states_it():

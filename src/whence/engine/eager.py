@@ -215,7 +215,8 @@ def _make_evidence(
         needs,
         request.rules,
         gradient_rules=method.gradient_rules,
-        padding=arguments.padding,
+        # What is compared with texts has nothing of their padding.
+        padding=None if trace.columns == "text" else arguments.padding,
         special=special,
         multi_label=subject.multi_label,
         class_specific=method.class_specific,

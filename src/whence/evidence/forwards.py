@@ -70,8 +70,7 @@ class Forwards:
         ]
         self._model = model
         self._stand_in: nn.Module | None = None
-        main, logits = arguments.main_at, trace.logits.detach()
-        found = (rows or SampleRows()).find(model, arguments, output, (main,), logits)
+        found = (rows or SampleRows()).find(model, arguments, output, (arguments.main_at,))
         if found is None:
             raise WhenceError(
                 "Methods of many forward passes run each sample in rows of its own, and whence "

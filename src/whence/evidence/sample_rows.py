@@ -16,14 +16,13 @@ from whence.errors import WhenceError
 from whence.evidence.plain import run_plainly
 from whence.inputs.arguments import ArgumentKey, ModelArguments
 from whence.tracing import replicate
-from whence.tracing.ops.products import is_reduced_precision
 
 # The pass that others are compared with has at most so many samples, for the sake of memory.
 _MOST_SAMPLES = 8
 # Numbers that should be equal may differ by a power of what the type resolves, of their size:
 # computed by the same kernels, or by those for another shape.
 _SAME_SHAPE, _OTHER_SHAPE = 0.8, 2 / 3
-_EPS_OF_TF32 = 2.0**-10
+_EPS_OF_TF32 = 2.0**-10  # which convolutions on a GPU may be computed in
 
 
 class SampleRows:
@@ -43,7 +42,6 @@ class SampleRows:
         arguments: ModelArguments,
         output: Callable[[Any], Tensor] | None,
         together: Collection[ArgumentKey],
-        logits: Tensor | None = None,
     ) -> ModelArguments | None:
         """The arguments, which then can be cut along the batch; None if that is not proven.
 
@@ -52,7 +50,6 @@ class SampleRows:
             arguments: Its arguments.
             output: Gets the logits from what it returns.
             together: Arguments that must be among those that are cut.
-            logits: Those of the whole batch, if they are known.
 
         Raises:
             WhenceError: The user states arguments that cannot be it.
@@ -65,7 +62,7 @@ class SampleRows:
         if self._stated is not None:
             return arguments.with_rows(self._check_stated(arguments, together))
         if key not in self._found:
-            self._found[key] = _prove(model, arguments, output, together, logits)
+            self._found[key] = _prove(model, arguments, output, together)
         found = self._found[key]
         return None if found is None else arguments.with_rows(found)
 
@@ -98,7 +95,6 @@ def _prove(
     arguments: ModelArguments,
     output: Callable[[Any], Tensor] | None,
     together: Collection[ArgumentKey],
-    logits: Tensor | None,
 ) -> frozenset[ArgumentKey] | None:
     """The first candidate for which the logits of a sample do not depend on the other samples."""
     stand_in = replicate(model)
@@ -112,25 +108,22 @@ def _prove(
             return None
 
     batch = len(arguments.main)
-    if logits is None and batch <= _MOST_SAMPLES:
-        logits = run(arguments)
-    types = [p.dtype for p in model.parameters() if p.is_floating_point()]
+    samples = torch.linspace(0, batch - 1, min(batch, _MOST_SAMPLES)).long()
+    whole = run(arguments) if batch <= _MOST_SAMPLES else None
     for names in _list_candidates(arguments, together):
-        chosen, samples = arguments.with_rows(names), torch.arange(batch)
-        expected = logits
-        if expected is None:
-            samples = torch.linspace(0, batch - 1, _MOST_SAMPLES).long()
-            expected = run(chosen.select_rows(samples))
+        chosen = arguments.with_rows(names)
+        expected = run(chosen.select_rows(samples)) if batch > _MOST_SAMPLES else whole
         if expected is None or len(expected) != len(samples):
             continue
         pair = chosen.select_rows(samples[[0, -1]])
         found, changed = run(pair), run(pair.map_rows(_change_last))
         if found is None or changed is None or found.shape != (2, *expected.shape[1:]):
             continue
-        eps = _measure_rounding({expected.dtype, *types}, expected.is_cuda)
-        near = _is_near(found, expected[[0, -1]], eps**_OTHER_SHAPE)
-        same_eps = max(torch.finfo(one).eps for one in {expected.dtype, *types})
-        if near and _is_near(changed[:1], found[:1], same_eps**_SAME_SHAPE):
+        types = {expected.dtype, *(p.dtype for p in model.parameters() if p.is_floating_point())}
+        eps = max(torch.finfo(one).eps for one in types)
+        coarse = max(eps, _EPS_OF_TF32) if expected.is_cuda else eps
+        near = _is_near(found, expected[[0, -1]], coarse**_OTHER_SHAPE)
+        if near and _is_near(changed[:1], found[:1], eps**_SAME_SHAPE):
             return names
     return None
 
@@ -154,13 +147,6 @@ def _change_last(value: Tensor) -> Tensor:
         return value[[0, 0]]
     last = value[-1:]
     return torch.cat([value[:1], last.roll([1] * (last.dim() - 1), list(range(1, last.dim())))])
-
-
-def _measure_rounding(types: Collection[torch.dtype], on_gpu: bool) -> float:
-    """How finely numbers are resolved that are computed in these types."""
-    eps = max(torch.finfo(one).eps for one in types)
-    eps = max(eps, torch.finfo(torch.bfloat16).eps) if is_reduced_precision() else eps
-    return max(eps, _EPS_OF_TF32) if on_gpu and torch.float32 in types else eps
 
 
 def _is_near(found: Tensor, expected: Tensor, tolerance: float) -> bool:
