@@ -14,7 +14,7 @@ from torch import Tensor
 from tests.fuzz import ops
 from tests.fuzz.models import Case
 
-SHARING = {True: 2.0, False: 0.25}  # of images, of all others
+SHARING = {True: 2.0, False: 0.25}  # of images and signals, cut into patches; of texts
 
 
 @dataclass
@@ -154,8 +154,8 @@ class Oracle:
 
     def _whence(self, sample: int, classes: Tensor) -> Tensor:
         balanced, sites = self.read("balanced", classes), self.find_sites(sample, classes)
-        image = self.case.plan.grid is not None
-        tokens, sharing = self.case.model.total, SHARING[image]
+        cut = self.case.plan.patch > 0
+        tokens, sharing = self.case.model.total, SHARING[cut]
         evidence = torch.zeros(tokens, dtype=torch.float64)
         links = torch.zeros(tokens, tokens, dtype=torch.float64)
         for n in sites:
@@ -173,9 +173,8 @@ class Oracle:
             if linked[i] and sum(weights) > 0:
                 others = sum(w * r for w, r in zip(weights, roots, strict=True)) / sum(weights)
             score = (roots[i] + sharing * others) / (1 + sharing)
-            scores[i] = score if image else score**2
-        pooling, _ = self.find_pooling(sample, classes)
-        return self._lower_read_token(scores, sample, pooling)
+            scores[i] = score if cut else score**2
+        return scores
 
     # Parts of methods -----------------------------------------------------------------------------
 
@@ -226,21 +225,7 @@ class Oracle:
         if of_tokens:
             weights = pooling[self.case.parts & self.case.real[sample]]
             with_skips |= not torch.allclose(weights, weights[:1], rtol=1e-9)
-        scores = kept + moved if with_skips else moved
-        return self._lower_read_token(scores, sample, pooling if of_tokens else None)
-
-    def _lower_read_token(self, scores: Tensor, sample: int, pooling: Tensor | None) -> Tensor:
-        """In all but images, a learned token that alone is read gets the lowest score."""
-        if pooling is None or pooling.shape != scores.shape or self.case.plan.grid is not None:
-            return scores
-        read = pooling.nonzero().flatten().tolist()
-        if len(read) != 1 or self.case.parts[read[0]]:
-            return scores
-        others = self.case.real[sample].clone()
-        others[read[0]] = False
-        scores = scores.clone()
-        scores[read[0]] = scores[others].min()
-        return scores
+        return kept + moved if with_skips else moved
 
     def _sum_over_tokens(self, values: Tensor) -> Tensor:
         """Values at pixels, samples or embeddings, summed over each token."""
@@ -261,5 +246,6 @@ class Oracle:
         return scores
 
     def _to_units(self, scores: Tensor, sample: int) -> Tensor:
+        """Units are the tokens that stand for a part of the input; padding has none."""
         scores = scores.masked_fill(~self.case.real[sample], 0)
-        return scores[self.case.parts] if self.case.plan.grid is not None else scores
+        return scores[self.case.parts]

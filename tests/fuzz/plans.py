@@ -223,7 +223,7 @@ def _draw_block(rng: random.Random, heads: int, head_width: int, uses_mha: bool)
         mlps=mlps,
         residual=rng.choice(residual),
         has_skip=not chance(0.01),
-        extra=rng.choice(["embedding", "constant"]) if chance(0.04) else None,
+        extra=rng.choice(["embedding", *["constant"] * 3]) if chance(0.04) else None,
         additions=(orders[0], orders[1]),
         linear=rng.choice(["module"] * 4 + list(LINEARS)),
     )
@@ -258,6 +258,6 @@ def _draw_head(rng: random.Random, plan: Plan) -> None:
         plan.read_depth = rng.randint(1, depth)
     if depth > 1 and chance(0.1) and plan.head != "dense" and "pool" not in plan.head:
         plan.other_depth = rng.randint(1, depth)
-    elif depth > 1 and chance(0.04):
+    elif depth > 1 and chance(0.03):
         plan.mixed_depth = rng.randint(1, depth - 1)
     plan.final_norm, plan.pooler = chance(0.6), chance(0.25)
