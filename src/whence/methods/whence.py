@@ -68,7 +68,7 @@ class Whence(Method):
     @override
     def __call__(self, evidence: Evidence) -> Tensor:
         require_one_sequence(evidence, self.start_layer)
-        image = evidence.layout.grid is not None
+        image = len(evidence.layout.grid or ()) > 1
         sharing = _SHARING["image" if image else "text"] if self.sharing is None else self.sharing
         roots = _sum_evidence(evidence, self.start_layer).sqrt()
         others = _average_over_linked(roots, evidence, self.start_layer)
