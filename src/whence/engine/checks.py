@@ -220,6 +220,8 @@ def _judge_layout(request: Request, result: Result) -> Check:
     """Judge whether it is known which part of the input a score belongs to."""
     if result.layout.doubt:
         return Check("layout", 1.0, "doubt", result.layout.doubt)
+    if result.layout.note:
+        return Check("layout", 0.0, "passed", result.layout.note)
     if request.subject.layout.grid is not None:
         return Check("layout", 0.0, "passed", "Which part a score belongs to is as you stated it.")
     return Check("layout", 0.0, "passed", "Which part a score belongs to follows from the model.")

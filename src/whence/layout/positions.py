@@ -55,6 +55,7 @@ class FoundLayout(Layout):
         absent: For each sample, tokens that stand for a unit but do not depend on it here, as
             padding of a signal does; empty if there are none.
         doubt: A sentence on what could not be proven; empty if all was.
+        note: A sentence on what units are, where they are not what tokens stand for.
     """
 
     tokens: int = 0
@@ -63,6 +64,7 @@ class FoundLayout(Layout):
     cells: Cells = ()
     absent: tuple[tuple[int, ...], ...] = ()
     doubt: str = ""
+    note: str = ""
 
     @property
     def unit_count(self) -> int:
@@ -277,13 +279,13 @@ def divide_input(given: Layout, main: Tensor) -> FoundLayout:
     cells = tuple(_divide(n, count) for n, count in zip(lengths, grid, strict=True))
     count = math.prod(grid)
     shown = None if dims == 1 and grid[0] == lengths[0] else grid
-    doubt = (
+    note = (
         f"Scores are of {'x'.join(map(str, grid))} equal parts of the input, as no token of the "
         f"model is known to stand for a part of it."
     )
     units = (tuple(range(count)),)
     found = FoundLayout(shown, 0, given.pooled, given.special, count, units, axes, cells)
-    return dataclasses.replace(found, doubt=doubt)
+    return dataclasses.replace(found, note=note)
 
 
 def _find_axes(main: Tensor, count: int) -> tuple[int, ...]:
