@@ -225,7 +225,7 @@ class Pooling(nn.Module):
         self.q, self.k, self.v = (nn.Linear(width, 4 * heads) for _ in range(3))
         self.out = nn.Linear(4 * heads, width)
 
-    def forward(self, x: Tensor, real: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, real: Tensor | None, stream: Tensor) -> Tensor:
         constant = self.q(self.queries.expand(len(x), -1, -1))
         q, k, v = (
             t.unflatten(-1, (self.heads, -1)).transpose(1, 2)
@@ -242,5 +242,5 @@ class Pooling(nn.Module):
             scores = q @ k.mT * q.shape[-1] ** -0.5
             return (scores if added is None else scores + added).softmax(-1) @ v
 
-        mixed = ops.attend(q, k, v, x, plain, added=added, pools=True)
+        mixed = ops.attend(q, k, v, stream, plain, added=added, pools=True)
         return ops.linear(self.out, mixed.transpose(1, 2).flatten(2))

@@ -187,9 +187,9 @@ class Head(nn.Module):
             self.classify_other = nn.Linear(plan.width, plan.classes)
 
     def forward(self, x: Tensor, real: Tensor | None) -> Tensor:
-        x = ops.norm(self.norm, x)
+        self.stream, x = x, ops.norm(self.norm, x)
         if self.kind == "pool_each":  # each class has a query of its own
-            pooled = ops.scale(self.pool(x, real), self.classify.weight[:, : self.plan.width])
+            pooled = ops.scale(self.pool(x, real, self.stream), self.classify.weight[:, : self.plan.width])
             return ops.total(pooled, -1) + self.classify.bias
         if self.kind == "two_heads":
             one, other = ops.linear(self.classify, self._pool(x[:, 0])), x[:, 1]
@@ -217,9 +217,9 @@ class Head(nn.Module):
         if kind == "two":
             return torch.cat([x[:, 0], x[:, 1]], -1)
         if kind == "pool":
-            return self.pool(x, real).flatten(1)
+            return self.pool(x, real, self.stream).flatten(1)
         if kind == "pool_mlp":  # as SigLIP has it
-            y = self.pool(x, real)
+            y = self.pool(x, real, self.stream)
             return ops.add(y, self.pool_mlp(ops.norm(self.pool_norm, y)))[:, 0]
         if kind == "mean":
             return self._average(x, real)
