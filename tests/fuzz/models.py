@@ -189,7 +189,9 @@ class Head(nn.Module):
     def forward(self, x: Tensor, real: Tensor | None) -> Tensor:
         self.stream, x = x, ops.norm(self.norm, x)
         if self.kind == "pool_each":  # each class has a query of its own
-            pooled = ops.scale(self.pool(x, real, self.stream), self.classify.weight[:, : self.plan.width])
+            pooled = ops.scale(
+                self.pool(x, real, self.stream), self.classify.weight[:, : self.plan.width]
+            )
             return ops.total(pooled, -1) + self.classify.bias
         if self.kind == "two_heads":
             one, other = ops.linear(self.classify, self._pool(x[:, 0])), x[:, 1]

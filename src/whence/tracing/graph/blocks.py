@@ -201,6 +201,7 @@ def make_block(
     sites: list[AttentionSite],
     skip: SkipConnection,
     additions: set[Node],
+    post_norm: bool,
 ) -> Block:
     """Make the block around a skip connection.
 
@@ -210,8 +211,9 @@ def make_block(
         sites: The attention sites of the block.
         skip: Their skip connection.
         additions: The sums of all skip connections.
+        post_norm: Whether blocks normalise their sums.
     """
-    norm = _find_only_norm(graph, trace, skip.addition)
+    norm = _find_only_norm(graph, trace, skip.addition) if post_norm else None
     output: Operation = norm or skip.addition
     feed_forward = _find_feed_forward(trace, graph, output, additions)
     if feed_forward is not None:
@@ -230,6 +232,24 @@ def make_block(
         input_edge=skip.input_edge,
         input_reader=graph.find_reader(skip.input_edge),
     )
+
+
+def has_post_norm(
+    trace: Trace, graph: NodeGraph, skips: list[SkipConnection], additions: set[Node]
+) -> bool:
+    """Whether blocks normalise their sums: a normalised sum enters another part of a block.
+
+    The last block's sum may be normalised in any model, for the head.
+    """
+    entering = {skip.input_edge.node for skip in skips}
+    for skip in skips:
+        norm = _find_only_norm(graph, trace, skip.addition)
+        if norm is not None and (
+            trace.entries[norm.index].output.node in entering
+            or _find_feed_forward(trace, graph, norm, additions) is not None
+        ):
+            return True
+    return False
 
 
 def _find_only_norm(graph: NodeGraph, trace: Trace, operation: Operation) -> Function | None:

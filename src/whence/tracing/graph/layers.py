@@ -13,6 +13,7 @@ from whence.tracing.graph.blocks import (
     SkipConnection,
     find_operations,
     find_skip,
+    has_post_norm,
     make_block,
 )
 from whence.tracing.graph.nodes import NodeGraph, has_size_of, has_tokens, operation_of
@@ -148,11 +149,9 @@ def find_blocks(trace: Trace, without_last: bool = False) -> list[Block]:
     """
     structure = _find_structure(trace)
     layers = structure.layers[: -1 if without_last else None]
-    additions = {
-        trace.entries[layer.skip.addition.index].output.node
-        for layer in structure.layers
-        if layer.skip is not None
-    }
+    graph, skips = structure.graph, [one.skip for one in structure.layers if one.skip is not None]
+    additions = {trace.entries[skip.addition.index].output.node for skip in skips}
+    post_norm = has_post_norm(trace, graph, skips, additions)
     blocks = []
     for layer in layers:
         if layer.skip is None:
@@ -161,7 +160,7 @@ def find_blocks(trace: Trace, without_last: bool = False) -> list[Block]:
                 f"find, which this method needs. Methods that read the attention maps alone, such "
                 f"as 'gae', work without."
             )
-        blocks.append(make_block(trace, structure.graph, layer.sites, layer.skip, additions))
+        blocks.append(make_block(trace, graph, layer.sites, layer.skip, additions, post_norm))
     return blocks
 
 
