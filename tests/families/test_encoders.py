@@ -100,7 +100,6 @@ def test_xlnet_with_embeddings():
     check_scores(Explainer(model), {"inputs_embeds": embeddings}, plains, target=[3, 1])
 
 
-@pytest.mark.xfail(strict=False, reason="not proven yet")
 def test_wav2vec2_with_padding():
     """Padding of a signal changes nothing; frames are units."""
     model = build_transformers(
@@ -137,6 +136,7 @@ def test_wav2vec2_with_padding():
             inputs=leaf,
             read=dict.fromkeys(range(frames), 1 / frames),
             units=list(range(frames)),
+            is_image=True,
             keeps_identity=False,
         )
 

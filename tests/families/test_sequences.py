@@ -41,7 +41,6 @@ T5 = {
 SIZES = {"Bart": BART, "T5": T5}
 
 
-@pytest.mark.xfail(strict=False, reason="not proven yet")
 @pytest.mark.parametrize("family", SIZES)
 def test_both_copies_of_the_input_count(family):
     """The decoder of a classifier gets the same ids, one place to the right."""
@@ -145,7 +144,7 @@ def _make_lxmert_inputs():
     }
 
 
-@pytest.mark.xfail(strict=False, reason="not proven yet")
+@pytest.mark.xfail(strict=False, reason="attentions that read the same state are taken in turn")
 @pytest.mark.parametrize("of", ["input_ids", "visual_feats"])
 def test_lxmert(of):
     """Words and boxes attend to each other; the last layer's boxes lead nowhere."""
@@ -167,7 +166,6 @@ def test_lxmert(of):
             explainer.explain(inputs, 1, method=method, of=of)
 
 
-@pytest.mark.xfail(strict=False, reason="not proven yet")
 def test_lxmert_at_the_input():
     model, inputs = _build_lxmert(), _make_lxmert_inputs()
     words = model.get_input_embeddings()(inputs["input_ids"]).detach().requires_grad_()

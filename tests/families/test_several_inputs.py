@@ -7,8 +7,6 @@ from tests.families.formulas import sum_patches
 from tests.families.models import build_transformers, make_ids, make_pixels, replace_embeddings
 from whence import Explainer
 
-pytestmark = pytest.mark.xfail(strict=False, reason="the structure is not proven yet")
-
 VISION = {
     "hidden_size": 16,
     "num_hidden_layers": 2,
