@@ -63,6 +63,9 @@ SAME = {
     "negated twice": {"after": lambda x: (-x).neg()},
     "from a constant and back": {"after": lambda x: 1 - (1 - x)},
     "copied": {"after": lambda x: x.clone().contiguous()},
+    "beside a constant written by keyword": {
+        "after": lambda x: x + torch.nn.init.zeros_(tensor=torch.empty(1, dtype=x.dtype))
+    },
 }
 
 
@@ -97,6 +100,7 @@ ACTIVATIONS = (
     lambda x: F.leaky_relu(x, 0.2),
     lambda x: F.relu(x, inplace=True),
     lambda x: x.relu_(),
+    lambda x: torch.relu_(input=x),
     lambda x: x.clamp(-1, 1),
     lambda x: F.layer_norm(x, (WIDTH,)),
     lambda x: F.rms_norm(x, (WIDTH,)),

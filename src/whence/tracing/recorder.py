@@ -70,6 +70,8 @@ class Recorder(TorchFunctionMode):
         if name == SET_GRAD_ENABLED and self._ignore_no_grad:
             return None
         in_place = name == "__setitem__" or (name[-1] == "_" and name[-2:] != "__")
+        if in_place and not args:
+            args, kwargs = _move_written_first(kwargs or {})
         if name == "requires_grad_":
             return args[0]  # what is traced is whence's own affair
         if not torch.is_grad_enabled():
@@ -100,6 +102,13 @@ class Recorder(TorchFunctionMode):
             kwargs["inplace"] = False
             return recording.overwrite(args[0], record_call(recording, call))
         return record_call(recording, call)
+
+
+def _move_written_first(kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments of a call in place by keywords alone, with what is written as the first."""
+    written = next((name for name in ("input", "tensor", "self") if name in kwargs), None)
+    rest = {name: value for name, value in kwargs.items() if name != written}
+    return () if written is None else (kwargs[written],), rest
 
 
 def _detach_all(values: tuple[Any, ...]) -> tuple[Any, ...]:
