@@ -100,9 +100,8 @@ def test_xlnet_with_embeddings():
     check_scores(Explainer(model), {"inputs_embeds": embeddings}, plains, target=[3, 1])
 
 
-def test_wav2vec2_with_padding():
-    """Padding of a signal changes nothing; frames are units."""
-    model = build_transformers(
+def _build_wav2vec2():
+    return build_transformers(
         "Wav2Vec2ForSequenceClassification",
         "Wav2Vec2Config",
         **{k: v for k, v in TEXT.items() if k != "max_position_embeddings"},
@@ -118,14 +117,24 @@ def test_wav2vec2_with_padding():
         num_labels=4,
         do_stable_layer_norm=False,
     )
-    eager, signal = copy_eager(model), make_pixels(2, 85)
+
+
+def _make_signals():
+    """Two signals, the second of which ends in padding."""
+    signal = make_pixels(2, 85)
     mask = torch.ones(signal.shape, dtype=torch.long)
     mask[1, 61:] = 0
-    signal = signal * mask
+    return {"input_values": signal * mask, "attention_mask": mask}
+
+
+def test_wav2vec2_with_padding():
+    """Padding of a signal changes nothing; frames are units."""
+    model, inputs = _build_wav2vec2(), _make_signals()
+    eager = copy_eager(model)
 
     def run(sample: int, target: int) -> Plain:
-        length = int(mask[sample].sum())
-        leaf = signal[sample : sample + 1, :length].clone().requires_grad_()
+        length = int(inputs["attention_mask"][sample].sum())
+        leaf = inputs["input_values"][sample : sample + 1, :length].clone().requires_grad_()
         output = eager(leaf, output_attentions=True, output_hidden_states=True)
         maps = list(output.attentions)
         frames = maps[0].shape[-1]
@@ -136,11 +145,20 @@ def test_wav2vec2_with_padding():
             inputs=leaf,
             read=dict.fromkeys(range(frames), 1 / frames),
             units=list(range(frames)),
-            is_image=True,
             keeps_identity=False,
         )
 
-    plains = [partial(run, sample) for sample in range(len(signal))]
-    inputs = {"input_values": signal, "attention_mask": mask}
+    plains = [partial(run, sample) for sample in range(2)]
     methods = ["rollout", "gae", "tiba", "whence"]
     check_scores(Explainer(model), inputs, plains, target=[3, 1], methods=methods)
+
+
+@pytest.mark.xfail(strict=False, reason="what stands beside padding is left out")
+def test_all_of_a_signal_with_padding_counts():
+    """No value of the signal is lost at its end, where a unit is half padding."""
+    model, inputs = _build_wav2vec2(), _make_signals()
+    leaf = inputs["input_values"].clone().requires_grad_()
+    logits = model(leaf, attention_mask=inputs["attention_mask"]).logits
+    (gradient,) = torch.autograd.grad(logits[:, 1].sum(), leaf)
+    found = Explainer(model).explain(inputs, 1, method="input_x_gradient").scores
+    assert torch.allclose(found.sum(-1), (gradient * leaf).sum(-1), rtol=1e-5)
