@@ -52,8 +52,6 @@ class Combination:
 
 COMBINATIONS = (
     Combination("2.6.0", "0.21.0", "4.50.0", oldest=True),
-    Combination("2.6.0", "0.21.0", "4.57.6"),
-    Combination("2.13.0", "0.28.0", "4.50.0"),
     Combination("2.13.0", "0.28.0", "4.57.6"),
     Combination("2.13.0", "0.28.0", "5.22.2"),
     Combination("2.15.0", "0.29.2", "5.22.2"),
