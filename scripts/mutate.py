@@ -30,6 +30,7 @@ from mutation_runs import Coverage, Worker, read_coverage
 
 ROOT = Path(__file__).parents[1]
 FILES = ("src/whence/tracing/graph*", "src/whence/layout", "src/whence/targets")
+KILLED = ("killed", "timeout")
 TESTS = ("tests/targets", "tests/layout", "tests/tracing", "tests/methods", "tests/test_models.py")
 
 
@@ -55,6 +56,14 @@ def select_mutants(mutants: list[Mutant], limit: int | None, seed: int, shard: s
     if not 1 <= index <= count:
         raise SystemExit(f"--shard is 1/{count} to {count}/{count}, not {shard}.")
     return [mutants[i] for i in chosen[index - 1 :: count]]
+
+
+def keep_survivors(mutants: list[Mutant], rows: list[dict[str, Any]]) -> list[Mutant]:
+    """Keep the mutants that survived an earlier run."""
+    alive = {
+        (row["file"], row["before"], row["after"]) for row in rows if row["outcome"] not in KILLED
+    }
+    return [one for one in mutants if (one.file, one.before, one.after) in alive]
 
 
 def run_mutants(
@@ -92,7 +101,7 @@ def run_mutants(
                 "outcome": outcome,
                 "seconds": round(seconds, 2),
             }
-            if outcome not in ("killed", "timeout"):
+            if outcome not in KILLED:
                 print(describe(rows[number]), flush=True)
             elif len(rows) % 50 == 0:
                 print(f"  {len(rows)} of {len(mutants)}", flush=True)
@@ -133,6 +142,7 @@ def main(arguments: list[str] | None = None) -> int:
     add("--limit", type=int, help="a random sample of so many mutants")
     add("--seed", type=int, default=0, help="of the sample")
     add("--shard", default="1/1", help="i/n: the i-th of n parts of the mutants")
+    add("--again", type=Path, help="only those that survived in the file of an earlier --out")
     add("--most", type=int, help="for each mutant, at most so many tests")
     add("--coverage", type=Path, help="file of which test runs which line: read, or written")
     add("--out", type=Path, help="write the outcome of each mutant as JSON")
@@ -145,6 +155,8 @@ def main(arguments: list[str] | None = None) -> int:
     for file in files:
         name = file.relative_to(source).as_posix()
         mutants += make_mutants(name, file.read_text())
+    if options.again:
+        mutants = keep_survivors(mutants, json.loads(options.again.read_text()))
     mutants = select_mutants(mutants, options.limit, options.seed, options.shard)
     print(f"{len(mutants)} mutants of {len(files)} files", flush=True)
     tests = find_files(root, options.tests, "test_*.py")

@@ -142,7 +142,7 @@ def _find_index_of_name(name: str, names: Mapping[int, str], count: int) -> int:
     matches = matches or [index for index, label in labels.items() if wanted in label.split(", ")]
     if len(matches) == 1:
         return matches[0]
-    if len(matches) > 1:
+    if matches:
         raise WhenceError(f"'{name}' names several classes: {matches}. Give the index.")
     if wanted.isdecimal():
         return find_class_index(int(wanted), names, count)
