@@ -14,20 +14,20 @@ from torch import Tensor, nn
 from whence import methods
 from whence import rules as rule_sets
 from whence._util.defaults import METHOD
+from whence.engine.attention import AttentionMaps, read_attention
 from whence.engine.batching import Batching
 from whence.engine.checks import judge
 from whence.engine.compiled.run import CompiledRunner
 from whence.engine.request import Request, Result, Subject, bound_kept_bytes, check_memory
 from whence.errors import WhenceError, WhenceWarning
 from whence.evidence.sample_rows import SampleRows
-from whence.explanation import AttentionMaps, Check, Explanation, Explanations
+from whence.explanation import Check, Explanation, Explanations
 from whence.inputs.arguments import ModelArguments
-from whence.layout import Layout, find_layout, find_tokens
+from whence.layout import Layout
 from whence.layout.words import TextTokenizer
 from whence.rules import RuleSet
 from whence.targets import Classes, ClassTarget, find_class_names
-from whence.tracing import record, unwrap_model
-from whence.tracing.dependence import find_fields
+from whence.tracing import unwrap_model
 from whence.tracing.ops.products import Precision, check_precision, use_precision
 from whence.version import __version__
 
@@ -251,19 +251,7 @@ class Explainer:
         Raises:
             WhenceError: The model has no attention that whence can follow.
         """
-        subject, arguments = self._subject, ModelArguments.from_inputs(inputs, self.model)
-        at = arguments.args, arguments.kwargs, arguments.main_at
-        trace = record(self.model, *at, subject.output)
-        main = arguments.main
-        fields = find_fields(trace, trace.sites[0], arguments.main_at, main.shape)
-        layout = find_layout(subject.layout, main, fields)
-        tokens = None if layout.grid else find_tokens(arguments.kwargs, main, subject.tokenizer)
-        prefix = layout.prefix or 0
-        # Shown as a picture if patches are the last tokens, in reading order.
-        in_order = layout.units == (tuple(range(prefix, layout.tokens)),)
-        sides = layout.grid if layout.grid is not None and len(layout.grid) == 2 else None
-        grid = (sides[0], sides[1]) if sides is not None and in_order else None
-        return AttentionMaps(trace.attention(), grid, prefix, tokens)
+        return read_attention(self._subject, ModelArguments.from_inputs(inputs, self.model))
 
     def _make_request(
         self,

@@ -81,23 +81,6 @@ class KeptEvidence:
 
 
 @dataclass(frozen=True)
-class AttentionMaps:
-    """The attention of one forward pass.
-
-    Attributes:
-        maps: For each attention site, nearest the input first, (batch, heads, queries, keys).
-        grid: Rows and columns of patches; None for text.
-        prefix: How many tokens stand before the patches.
-        tokens: The tokens and the words they belong to, where a tokenizer gives them.
-    """
-
-    maps: list[Tensor]
-    grid: tuple[int, int] | None
-    prefix: int
-    tokens: Tokens | None
-
-
-@dataclass(frozen=True)
 class ExplainedClass:
     """One class of one sample, with its scores.
 
