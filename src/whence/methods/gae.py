@@ -76,7 +76,8 @@ class Gae(Method):
             trace = trace.rerecord(Intervention(follow_constants=True))
             layers = find_layers(trace)
         within = layers[:-1] if is_attention_pooling(layers) else layers
-        if len({end for one in within for end in (one.queries, one.keys)}) > 1:
+        sequences = {end for one in within for end in (one.queries, one.keys)}
+        if len(sequences) > 1 or any(one.merged for one in within):
             return self._explain_across(evidence, trace, layers)
         require_layers_in_turn(evidence)
         kept, moved = roll_out(evidence.pooling, evidence.fuse_heads(_weigh))

@@ -18,7 +18,7 @@ from whence.rules.balanced import Gradients
 
 # Patches cut objects at arbitrary places, so evidence at one is evidence for its neighbours in the
 # same object; words are units by themselves.
-_SHARING = {"image": 2.0, "text": 0.25}
+_SHARING = {"patches": 2.0, "words": 0.25}
 
 
 @register("whence")
@@ -37,14 +37,14 @@ class Whence(Method):
 
     .. math:: \frac{\sqrt{e} + s\, B \sqrt{e}}{1 + s}
 
-    in an image, where scores are interpolated between patches, and the square of that in a text,
+    in an image or a signal, where scores are interpolated, and the square of that in a text,
     where scores of tokens add up to those of words. A pooled token that is a part of the input is
     scored like any other, by the evidence that it holds. In a text, a single pooled token that is
     no part of the input, such as ``[CLS]``, gets the lowest score of the others.
 
     Attributes:
         sharing: The weight s of other tokens' evidence, against a token's own; None is 2 for images
-            and 0.25 for texts.
+            and signals, and 0.25 for texts.
         start_layer: The first layer that counts; earlier ones are left out.
         gradients: ``"balanced"``, or ``"plain"``.
     """
@@ -68,12 +68,12 @@ class Whence(Method):
     @override
     def __call__(self, evidence: Evidence) -> Tensor:
         require_one_sequence(evidence, self.start_layer)
-        image = len(evidence.layout.grid or ()) > 1
-        sharing = _SHARING["image" if image else "text"] if self.sharing is None else self.sharing
+        cut = evidence.layout.grid is not None
+        sharing = _SHARING["patches" if cut else "words"] if self.sharing is None else self.sharing
         roots = _sum_evidence(evidence, self.start_layer).sqrt()
         others = _average_over_linked(roots, evidence, self.start_layer)
         scores = (roots + sharing * others) / (1 + sharing)
-        return lower_pooled_token(scores if image else scores**2, evidence)
+        return lower_pooled_token(scores if cut else scores**2, evidence)
 
 
 def _sum_evidence(evidence: Evidence, first: int) -> Tensor:

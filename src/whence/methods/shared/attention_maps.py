@@ -51,10 +51,10 @@ def require_one_sequence(evidence: Evidence, start_layer: int = 0) -> None:
     """Check that all attention but a last pooling is in one sequence, and that a layer exists."""
     layers = evidence.layers
     for own in layers[:-1] if is_attention_pooling(layers) else layers:
-        if {own.queries, own.keys} != {layers[0].keys}:
+        if own.merged or {own.queries, own.keys} != {layers[0].keys}:
             raise WhenceError(
                 f"The attention in {own.where} is not within the one sequence of tokens that the "
-                f"first attention reads. Models with merged tokens, several inputs or "
+                f"first attention reads. Models with windows, merged tokens, several inputs or "
                 f"cross-attention cannot be explained by this method; 'gae' knows cross-attention."
             )
     check_layer(start_layer, len(layers), "start_layer", negative=False)
