@@ -159,6 +159,21 @@ def test_many_passes_of_several_inputs():
     assert both["pixels"].scores.shape == (2, 4)
 
 
+def test_a_program_is_for_one_input(programs):
+    model, inputs = TwoTowers(), make_pair(3, 3)
+    compiling, plain = Explainer(model, compile=True), Explainer(model)
+    for of in ("pixels", "ids", "pixels"):
+        found = compiling.explain(inputs, "text 1" if of == "pixels" else 1, of=of, method="tiba")
+        expected = plain.explain(inputs, 1, of=of, method="tiba")
+        assert torch.allclose(found.scores, expected.scores, rtol=1e-4, atol=1e-7)
+        assert found.target_names == expected.target_names
+    assert len(programs) == 1  # of a name that only the logits tell there is none
+    compiling.explain(inputs, 1, of="pixels", method="tiba")
+    assert len(programs) == 2
+    compiling.explain(inputs, 1, of=["pixels", "ids"], method="tiba")
+    assert len(programs) == 2
+
+
 # What is refused ---------------------------------------------------------------------------------
 
 
