@@ -80,6 +80,13 @@ class TokenFields(NamedTuple):
         return cls(tuple(shape), first, last, counts.transpose(0, 1))
 
     @classmethod
+    def add(cls, groups: list[TokenFields]) -> TokenFields:
+        """The fields of all tokens, given those of groups of them, which are empty for others."""
+        parts = zip(*(group[1:] for group in groups), strict=True)
+        starts, stops, counts = (torch.stack(part).sum(0) for part in parts)
+        return cls(groups[0].shape, starts, stops, counts)
+
+    @classmethod
     def concatenate(cls, chunks: list[TokenFields]) -> TokenFields:
         """The fields of all tokens, given those of some tokens each."""
         parts = zip(*(chunk[1:] for chunk in chunks), strict=True)

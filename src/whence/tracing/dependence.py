@@ -17,19 +17,26 @@ from torch.autograd.graph import GradientEdge, Node
 from whence._util import torch_internals as internals
 from whence._util.torch_internals import node_metadata, output_metadata
 from whence.layout.fields import TokenFields
-from whence.tracing import calls
 from whence.tracing.backward import REFUSED, fit_to_inputs, sort_nodes
-from whence.tracing.ops.attention import AttentionSite, ChunkedAttention
-from whence.tracing.ops.base import Add, Function, Operation, Shift, is_norm
-from whence.tracing.ops.products import ConstantMatMul, Convolution, Linear, MatMul
+from whence.tracing.marks import (
+    add_marks,
+    compact,
+    is_pointwise,
+    mark_all,
+    mark_any,
+    pass_operation,
+    pass_pooling,
+    to_marks,
+)
+from whence.tracing.ops.attention import AttentionSite
+from whence.tracing.ops.base import Add, Operation
 from whence.tracing.recording import InputPlace, edge_of
 from whence.tracing.trace import Trace
 
 # So many elements may be marked at once, over all tokens, where each token has marks of its own.
 _MARKS_AT_ONCE = 2**23
-# Functions of one tensor that treat each element by itself, by their name.
-_MIXING = frozenset("softmax log_softmax softmin layer_norm rms_norm group_norm normalize".split())
-_POINTWISE = (calls.PASSING | calls.ELEMENT_WISE) - _MIXING
+# Into so many groups tokens are divided, one after the other, until none overlap within a group.
+_GROUPS = (1, 2, 3, 5, 7, 11, 13)
 
 
 def find_fields(
@@ -45,22 +52,43 @@ def find_fields(
     """
     reader = _FieldReader(trace, site, name, torch.Size(shape))
     tokens, device = site.key_count, trace.logits.device
-    bits = max(1, (tokens - 1).bit_length())
-    powers = torch.arange(bits, device=device)
-    has_bit = (torch.arange(tokens, device=device) >> powers[:, None]) & 1 == 1
-    marks = reader.mark(torch.cat([has_bit, ~has_bit]))
-    ones, zeros = marks[:bits], marks[bits:]
-    if not bool((ones & zeros).any()):
-        # No element is read by two tokens: its marks are the number of its token in binary.
-        weights = (2**powers).reshape(-1, *[1] * (marks.dim() - 1))
-        owners = torch.where(ones[0] | zeros[0], (ones * weights).sum(0), -1)
-        return TokenFields.from_owners(owners, tokens).expand(shape[1:]).cpu()
+    for groups in _GROUPS:
+        fields = _find_disjoint(reader, tokens, groups, device)
+        if fields is not None:
+            return fields.expand(shape[1:])
     each = torch.eye(tokens, dtype=torch.bool, device=device)
-    at_once = max(1, _MARKS_AT_ONCE // marks[0].numel())
+    at_once = max(1, _MARKS_AT_ONCE // max(1, torch.Size(shape).numel()))
     chunks = [
         TokenFields.from_masks(reader.mark(some)).cpu() for some in torch.split(each, at_once)
     ]
     return TokenFields.concatenate(chunks).expand(shape[1:])
+
+
+def _find_disjoint(
+    reader: _FieldReader, tokens: int, groups: int, device: torch.device
+) -> TokenFields | None:
+    """Find fields that do not overlap within groups of tokens; None if they do.
+
+    A token is in the group of its number modulo the number of groups, so that neighbours, whose
+    fields may overlap, are in different ones. In a group, the marks of an element are the number of
+    its token in binary: two choices of tokens for each bit, in place of one for each token.
+    """
+    bits = max(1, (tokens - 1).bit_length())
+    if groups > 1 and 2 * bits * groups >= tokens:
+        return None
+    powers, numbers = torch.arange(bits, device=device), torch.arange(tokens, device=device)
+    has_bit = (numbers >> powers[:, None]) & 1 == 1
+    found = []
+    for group in range(groups):
+        chosen = numbers % groups == group
+        marks = reader.mark(torch.cat([has_bit & chosen, ~has_bit & chosen]))
+        ones, zeros = marks[:bits], marks[bits:]
+        if bool((ones & zeros).any()):
+            return None
+        weights = (2**powers).reshape(-1, *[1] * (marks.dim() - 1))
+        owners = torch.where(ones[0] | zeros[0], (ones * weights).sum(0), -1)
+        found.append(TokenFields.from_owners(owners, tokens).cpu())
+    return TokenFields.add(found)
 
 
 class _FieldReader:
@@ -98,9 +126,9 @@ class _FieldReader:
         """Marks at one place where the model reads the input, in the shape of the input."""
         if place.rows is None:
             batch = marks.shape[1]
-            marks = _compact(marks) > 0
+            marks = compact(marks) > 0
             return marks.expand(-1, batch, *marks.shape[2:])
-        by_row = _any(marks, *range(place.rows.dim() + 1, marks.dim())) > 0
+        by_row = mark_any(marks, *range(place.rows.dim() + 1, marks.dim())) > 0
         rows, by_row = place.rows.reshape(-1), by_row.reshape(len(marks), -1)
         known = rows >= 0
         whole = by_row.new_zeros(len(marks), self._shape.numel(), dtype=torch.int8)
@@ -139,16 +167,17 @@ class _Walk:
             ):
                 if leads and marks is not None and upstream is not None:
                     known = arrived.setdefault(upstream, {})
-                    known[nr] = _add(known[nr], marks) if nr in known else marks
+                    known[nr] = add_marks(known[nr], marks) if nr in known else marks
         return found
 
     def _pass_node(self, node: Node, values: dict[int, Tensor]) -> Sequence[Tensor | None]:
         operation: Operation | None = getattr(node, "operation", None)
         if operation is not None:
-            marks = _to_marks(values[0])
+            marks = to_marks(values[0])
             if isinstance(operation, Add):
                 return self._pass_addition(node, operation, marks)
-            return _pass_operation(operation, marks, self._batch)
+            passed = pass_operation(operation, marks, self._batch)
+            return self._pass_unknown(node, values) if passed is None else passed
         name = node.name()
         if REFUSED in node_metadata(node):
             return self._pass_unknown(node, values)
@@ -157,8 +186,8 @@ class _Walk:
         if name == internals.COPY:  # of the second tensor into the first
             return (None, values[0] if node.next_functions[1][0] else None)
         if name in internals.MAX_POOLS:
-            return (_pool_backward(node, _to_marks(values[0])),)
-        numbers, given = list(values), [_to_marks(value) for value in values.values()]
+            return (pass_pooling(node, to_marks(values[0])),)
+        numbers, given = list(values), list(values.values())
         outputs = len(output_metadata(node))
 
         def route(*some: Tensor) -> tuple[Tensor | None, ...]:
@@ -187,46 +216,9 @@ class _Walk:
                 results.append(None)
                 continue
             shape = output_metadata(upstream)[nr].shape
-            spread = [_spread(value, shape, self._batch) for value in values.values()]
+            spread = [mark_all(value, shape, self._batch) for value in values.values()]
             results.append(torch.stack(spread).sum(0))
         return results
-
-
-# Marks are mostly the same along whole dimensions, which are then expanded: a stride of 0. They are
-# worked on without these dimensions, which saves nearly all of the time.
-
-
-def _compact(value: Tensor) -> Tensor:
-    """The value with a length of 1 along dimensions in which it is expanded."""
-    for dim in range(1, value.dim()):
-        if value.stride(dim) == 0 and value.shape[dim] > 1:
-            value = value.narrow(dim, 0, 1)
-    return value
-
-
-def _to_marks(value: Tensor) -> Tensor:
-    return (_compact(value) != 0).to(value.dtype).expand(value.shape)
-
-
-def _add(a: Tensor, b: Tensor) -> Tensor:
-    return (_compact(a) + _compact(b)).expand(a.shape)
-
-
-def _any(marks: Tensor, *dims: int) -> Tensor:
-    """Marks of a length of 1 along some dimensions, where any was set there."""
-    shape = list(marks.shape)
-    for dim in dims:
-        shape[dim] = 1
-    return _compact(marks).amax(dims, keepdim=True).expand(shape)
-
-
-def _spread(marks: Tensor, shape: torch.Size, batch: int) -> Tensor:
-    """Marks of everything that may depend on something that is marked."""
-    choices = len(marks)
-    if marks.dim() > 1 and len(shape) and marks.shape[1] == shape[0] == batch:
-        by_sample = _any(marks, *range(2, marks.dim())).reshape(choices, batch)
-        return by_sample.reshape(choices, batch, *[1] * (len(shape) - 1)).expand(choices, *shape)
-    return _any(marks, *range(1, marks.dim())).reshape(-1, *[1] * len(shape)).expand(-1, *shape)
 
 
 # The stream of an addition -----------------------------------------------------------------------
@@ -253,7 +245,7 @@ def _find_anchors(node: Node) -> set[Node]:
     while waiting:
         at = waiting.pop()
         operation: Operation | None = getattr(at, "operation", None)
-        mixes = operation is not None and not _is_pointwise(operation)
+        mixes = operation is not None and not is_pointwise(operation)
         upstream = [one for one, _ in at.next_functions if one is not None]
         if mixes or not upstream:
             anchors.add(at)
@@ -261,129 +253,3 @@ def _find_anchors(node: Node) -> set[Node]:
         waiting += [one for one in upstream if one not in seen]
         seen.update(upstream)
     return anchors
-
-
-# Single operations -------------------------------------------------------------------------------
-
-
-def _is_pointwise(operation: Operation) -> bool:
-    """Whether an element of the output stands for the same element of each input."""
-    if not isinstance(operation, Function):
-        return isinstance(operation, Shift)
-    if operation.kind in ("product", "quotient") or operation.name in _POINTWISE:
-        return True
-    same = all(x.shape == operation.output.shape for x in operation.inputs)
-    return same and (is_norm(operation) or operation.mixed_dims == 0)
-
-
-def _pass_operation(operation: Operation, marks: Tensor, batch: int) -> list[Tensor | None]:
-    """Marks of the inputs of an operation, given those of its output, (choices, ...)."""
-    choices = len(marks)
-    if isinstance(operation, Convolution):
-        return [_convolve_backward(operation, marks)]
-    if isinstance(operation, ConstantMatMul):
-        return [operation.adjoint(marks, (operation.weight != 0).to(marks.dtype))]
-    if isinstance(operation, Linear):
-        return [_any(marks, -1).expand(choices, *operation.x.shape)]
-    if isinstance(operation, Shift):
-        return [operation.sum_to_shape(marks, operation.x.shape)]
-    if isinstance(operation, MatMul):
-        rows, columns = _any(marks, -1), _any(marks, -2)
-        a = rows.expand(*rows.shape[:-1], operation.a.shape[-1])
-        b = columns.expand(*columns.shape[:-2], operation.b.shape[-2], columns.shape[-1])
-        return [_sum_to(a, operation.a.shape), _sum_to(b, operation.b.shape)]
-    if isinstance(operation, ChunkedAttention):
-        rows = _any(marks, -1)
-        every = _any(rows, -2)
-        return [
-            rows.expand(choices, *operation.queries.shape),
-            every.expand(choices, *operation.keys.shape),
-            every.expand(choices, *operation.values.shape),
-        ]
-    if isinstance(operation, Function):
-        return _pass_function(operation, marks, batch)
-    raise TypeError(f"Nothing is known of how tokens depend on the inputs of {operation.name}.")
-
-
-def _pass_function(operation: Function, marks: Tensor, batch: int) -> list[Tensor | None]:
-    shapes = [x.shape for x in operation.inputs]
-    if operation.name == "mul" and shapes == [operation.output.shape]:
-        # Nothing is left of what is multiplied by 0, such as padding.
-        (factor,) = operation.vjp(torch.ones_like(operation.output))
-        return [marks * (factor != 0)]
-    if _is_pointwise(operation):
-        return [operation.sum_to_shape(marks, shape) for shape in shapes]
-    if operation.kind == "sum":
-        # The Jacobian of a sum or a mean has no negative entries that could cancel.
-        return list(internals.batched_map(operation.vjp)(marks))
-    mixed = operation.mixed_dims or _count_mixed_dims(operation)
-    if mixed is not None and shapes == [operation.output.shape]:
-        dims = range(-mixed, 0)
-        return [(_any(marks, *dims) if dims else marks).expand_as(marks)]
-    return [_spread(marks, shape, batch) for shape in shapes]
-
-
-def _count_mixed_dims(operation: Function) -> int | None:
-    """How many of the last dimensions a function mixes, shown by its values; None if all."""
-    x = operation.inputs[0].detach()
-    if len(operation.inputs) != 1 or x.shape != operation.output.shape:
-        return None
-    for mixed in range(x.dim() - 1):
-        rows = torch.arange(x.shape[: x.dim() - mixed].numel(), device=x.device)
-        rows = rows.reshape(*x.shape[: x.dim() - mixed], *[1] * mixed)
-        # Rows that are changed must not change others: those whose number has a bit, for each bit.
-        bits = range(max(1, rows.numel() - 1).bit_length())
-        groups = [(rows >> bit) & 1 == value for bit in bits for value in (0, 1)]
-        if all(_keeps_others(operation, x, group) for group in groups):
-            return mixed
-    return None
-
-
-def _keeps_others(operation: Function, x: Tensor, changed: Tensor) -> bool:
-    output = operation.function(torch.where(changed, x * 0.5 + 1, x))
-    return bool(((output == operation.output) | changed).all())
-
-
-def _convolve_backward(operation: Convolution, marks: Tensor) -> Tensor:
-    """Marks of the receptive field; channels are taken as one."""
-    stride, padding, dilation, *_ = operation.settings
-    return _mark_windows(
-        marks, operation.x.shape, operation.weight.shape[2:], stride, padding, dilation
-    )
-
-
-def _mark_windows(
-    marks: Tensor,
-    shape: torch.Size,
-    size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-) -> Tensor:
-    """Marks of the windows that outputs are made of, in all channels: (choices, *shape)."""
-    dims = len(size)
-    merged = _any(marks, -dims - 1).reshape(-1, 1, *marks.shape[-dims:])
-    x = merged.new_empty(len(merged), 1, *shape[-dims:])
-    settings = (list(stride), list(padding), list(dilation), False, [0] * dims, 1)
-    found = internals.convolution_backward(merged, x, merged.new_ones(1, 1, *size), settings)
-    found = found.round().reshape(len(marks), *shape[: -dims - 1], 1, *shape[-dims:])
-    return found.expand(len(marks), *shape)
-
-
-def _pool_backward(node: Node, marks: Tensor) -> Tensor:
-    """Marks of the windows of a maximum, of which autograd would mark one element alone."""
-    return _mark_windows(marks, _input_shape(node, 0), *internals.saved_windows(node))
-
-
-def _input_shape(node: Node, number: int) -> torch.Size:
-    upstream, nr = node.next_functions[number]
-    if upstream is None:
-        raise ValueError("What does not depend on the input has no marks.")
-    return output_metadata(upstream)[nr].shape
-
-
-def _sum_to(marks: Tensor, shape: torch.Size) -> Tensor:
-    """Undo the broadcasting of a factor's leading dimensions."""
-    return marks.sum_to_size(len(marks), *[1] * (marks.dim() - 1 - len(shape)), *shape).reshape(
-        len(marks), *shape
-    )
