@@ -187,21 +187,20 @@ class Head(nn.Module):
             self.classify_other = nn.Linear(plan.width, plan.classes)
 
     def forward(self, x: Tensor, real: Tensor | None) -> Tensor:
-        self.stream, x = x, ops.norm(self.norm, x)
+        stream, x = x, ops.norm(self.norm, x)
         if self.kind == "pool_each":  # each class has a query of its own
-            pooled = ops.scale(
-                self.pool(x, real, self.stream), self.classify.weight[:, : self.plan.width]
-            )
+            weights = self.classify.weight[:, : self.plan.width]
+            pooled = ops.scale(self.pool(x, real, stream), weights)
             return ops.total(pooled, -1) + self.classify.bias
         if self.kind == "two_heads":
             one, other = ops.linear(self.classify, self._pool(x[:, 0])), x[:, 1]
             return ops.scale(ops.add(one, ops.linear(self.classify_other, other)), 0.5)
-        return ops.linear(self.classify, self._pool(self._read(x, real)))
+        return ops.linear(self.classify, self._pool(self._read(x, real, stream)))
 
     def _pool(self, y: Tensor) -> Tensor:
         return y if self.pooler is None else ops.function(ops.linear(self.pooler, y), "tanh")
 
-    def _read(self, x: Tensor, real: Tensor | None) -> Tensor:
+    def _read(self, x: Tensor, real: Tensor | None, stream: Tensor) -> Tensor:
         plan, kind, learned = self.plan, self.kind, len(self.plan.prefix)
         parts = slice(learned, learned + plan.tokens)
         if kind == "dense":
@@ -219,9 +218,9 @@ class Head(nn.Module):
         if kind == "two":
             return torch.cat([x[:, 0], x[:, 1]], -1)
         if kind == "pool":
-            return self.pool(x, real, self.stream).flatten(1)
+            return self.pool(x, real, stream).flatten(1)
         if kind == "pool_mlp":  # as SigLIP has it
-            y = self.pool(x, real, self.stream)
+            y = self.pool(x, real, stream)
             return ops.add(y, self.pool_mlp(ops.norm(self.pool_norm, y)))[:, 0]
         if kind == "mean":
             return self._average(x, real)

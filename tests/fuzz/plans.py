@@ -173,7 +173,23 @@ def draw_plan(seed: int) -> Plan:
         plan.head_queries, plan.tied = 1, False
     plan.asked = rng.choice(["predicted", "one", "each", "several"])
     plan.as_mapping = padding is not None or chance(0.6)
+    if "pool" in plan.head:
+        _place_last_norm(plan)
     return plan
+
+
+def _place_last_norm(plan: Plan) -> None:
+    """Have the norm before a pooling be told from one that ends the last block.
+
+    A block that normalises its sum, and a head that normalises what it reads, compute the same:
+    which of the two it is shows only in other blocks, or in other parts of the block.
+    """
+    used = plan.blocks[: plan.read_depth]
+    ends = [block.norm == "post" or (block.whole and block.norm != "pre") for block in used]
+    shows = len(used) > 1 or (not used[0].parallel and used[0].mlps != ("none",))
+    if any(ends) and not (all(ends) and (shows or used[0].whole)):
+        for block in used:
+            block.norm = "pre"
 
 
 def _draw_block(rng: random.Random, heads: int, head_width: int, uses_mha: bool) -> BlockPlan:

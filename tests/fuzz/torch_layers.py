@@ -26,7 +26,7 @@ class TorchBlock(nn.Module):
             width + 3,
             activation=self.activation,
             batch_first=not tokens_first,
-            norm_first=plan.norm in ("pre", "sandwich"),
+            norm_first=plan.norm == "pre",
         )
 
     def forward(
