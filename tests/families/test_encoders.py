@@ -145,6 +145,7 @@ def test_wav2vec2_with_padding():
             inputs=leaf,
             read=dict.fromkeys(range(frames), 1 / frames),
             units=list(range(frames)),
+            is_image=True,  # signals share evidence as images do
             keeps_identity=False,
         )
 
@@ -153,7 +154,6 @@ def test_wav2vec2_with_padding():
     check_scores(Explainer(model), inputs, plains, target=[3, 1], methods=methods)
 
 
-@pytest.mark.xfail(strict=False, reason="what stands beside padding is left out")
 def test_all_of_a_signal_with_padding_counts():
     """No value of the signal is lost at its end, where a unit is half padding."""
     model, inputs = _build_wav2vec2(), _make_signals()

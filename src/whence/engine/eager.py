@@ -169,7 +169,7 @@ def score(
             if trace.guard.sees_values:
                 measured |= checks.measure_scores(request, found, of_tokens)
             figures.append(measured)
-            scores.append(_to_units(of_tokens, found))
+            scores.append(_to_units(of_tokens, found, method.scores_tokens))
             details.append(found.details)
             if request.keep_evidence:
                 kept.append(found)
@@ -253,9 +253,12 @@ def _count_classes_at_once(method: Method, needs: Collection[str], classes: Tens
     return max(1, _MAPS_AT_ONCE // batch) if has_classes else count
 
 
-def _to_units(scores: Tensor, evidence: Evidence) -> Tensor:
+def _to_units(scores: Tensor, evidence: Evidence, scores_tokens: bool) -> Tensor:
     """Scores of tokens, (classes, batch, tokens), as those of units, (batch, classes, units)."""
     layout = evidence.layout
     if scores.shape[-1] == layout.tokens:
-        scores = layout.to_units(scores.masked_fill(~evidence.token_mask, 0))
+        padding = layout.mark_padding(evidence.padding, evidence.batch, absent=scores_tokens)
+        if padding is not None:
+            scores = scores.masked_fill(padding.to(scores.device), 0)
+        scores = layout.to_units(scores)
     return scores.movedim(0, 1)

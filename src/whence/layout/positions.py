@@ -114,13 +114,17 @@ class FoundLayout(Layout):
             number, is_outside = number * len(cells) + line, is_outside | (line < 0)
         return torch.where(is_outside, -1, number)
 
-    def mark_padding(self, padding: Tensor | None, batch: int) -> Tensor | None:
+    def mark_padding(
+        self, padding: Tensor | None, batch: int, absent: bool = True
+    ) -> Tensor | None:
         """Mark tokens of padding, (batch, tokens), given that of the input; None if there is none.
 
         Args:
             padding: True where there is padding, (batch, n): of units, of tokens, or of the length
                 of a signal. A segment of a signal is padding if all of it is.
             batch: Number of samples.
+            absent: Whether tokens that depend on nothing are padding, too. A segment that is
+                padding in part may have none that reads the rest.
         """
         marked = None
         if padding is not None and padding.shape == (batch, self.unit_count):
@@ -132,12 +136,12 @@ class FoundLayout(Layout):
             if padding.shape[1] >= self.cells[0][-1][1]:
                 before = torch.nn.functional.pad((~padding).long().cumsum(1), (1, 0))
                 marked = self.to_tokens((before[:, starts] == before[:, stops]).to(torch.int8)) > 0
-        if not self.absent:
+        if not self.absent or not absent:
             return marked
-        absent = torch.zeros(batch, self.tokens, dtype=torch.bool, device="cpu")
-        for row, tokens in zip(absent, self.absent, strict=True):
+        empty = torch.zeros(batch, self.tokens, dtype=torch.bool, device="cpu")
+        for row, tokens in zip(empty, self.absent, strict=True):
             row[list(tokens)] = True
-        return absent if marked is None else marked | absent.to(marked.device)
+        return empty if marked is None else marked | empty.to(marked.device)
 
 
 @lru_cache(maxsize=64)

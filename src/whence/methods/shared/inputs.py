@@ -99,7 +99,11 @@ def _sum_rows(evidence: Evidence, values: Tensor, ids: Tensor) -> Tensor:
 def mark_unpadded_units(evidence: Evidence) -> Tensor:
     """Mark the units that are no padding: (batch, units)."""
     layout = evidence.layout
-    return layout.to_units(evidence.token_mask.to(torch.int8)) > 0
+    padding = layout.mark_padding(evidence.padding, evidence.batch, absent=False)
+    if padding is None:
+        shape = evidence.batch, layout.unit_count
+        return torch.ones(shape, dtype=torch.bool, device=evidence.logits.device)
+    return ~layout.to_units(padding)
 
 
 def compute_outputs(
