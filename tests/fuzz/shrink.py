@@ -102,7 +102,7 @@ def _simplify(plan: Plan) -> Iterator[tuple[str, Plan]]:
     if len(plan.prefix) > 1:
         yield f"{plan.prefix}", replace(plan, prefix=plan.prefix[:-1])
     if plan.inputs != "embeddings":
-        changes = {"grid": None, "rest": (0, 0), "embedding": "plain"}
+        changes = {"grid": None, "patch": 0, "rest": (0, 0), "embedding": "plain"}
         yield "inputs", replace(plan, inputs="embeddings", **changes)
     if plan.inputs == "image" and plan.embedding != "convolution":
         yield "embedding", replace(plan, embedding="convolution")

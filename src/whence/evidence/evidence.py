@@ -23,6 +23,7 @@ from whence.tracing.graph import (
     find_blocks,
     find_layers,
     is_attention_pooling,
+    is_sequential,
 )
 from whence.tracing.trace import (
     HeadChunks,
@@ -292,6 +293,12 @@ class Evidence:
             return find_blocks(self.trace)
         # What leaves the last block enters pooling by attention, which has no block of its own.
         pools = len(self.layers) > 1 and is_attention_pooling(self.layers)
+        if pools and not is_sequential(self.trace):
+            raise WhenceError(
+                f"The attention in {self.layers[-1].where} pools more than the tokens that leave "
+                f"the last block, so that these are not all that the target reads. Methods at the "
+                f"input, such as 'input_x_gradient', work."
+            )
         return find_blocks(self.trace, without_last=pools)
 
     def _hidden_values(self) -> list[tuple[Tensor, GradientEdge]]:
