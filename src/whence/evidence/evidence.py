@@ -14,17 +14,18 @@ from torch.autograd.graph import GradientEdge
 
 from whence.errors import UndeclaredEvidenceError
 from whence.evidence.forwards import Forwards
+from whence.evidence.layers import (
+    find_blocks_of_stream,
+    join_heads,
+    join_sites,
+    list_hidden_states,
+    list_value_inputs,
+    sum_keys,
+)
 from whence.layout import FoundLayout, compute_pooling
 from whence.rules import RuleSet
 from whence.targets import to_probabilities
-from whence.tracing.graph import (
-    AttentionLayer,
-    Block,
-    find_blocks,
-    find_layers,
-    is_attention_pooling,
-    is_sequential,
-)
+from whence.tracing.graph import AttentionLayer, Block, find_blocks, find_layers
 from whence.tracing.trace import (
     HeadChunks,
     HeadFusion,
@@ -128,14 +129,14 @@ class Evidence:
         if self._pools_from_stream:
             first = next(self._stream)
             self.__dict__["_stream"] = chain((first,), self._stream)
-            parts = [_sum_keys(part.gradient) for part in first()]
+            parts = [sum_keys(part.gradient) for part in first()]
         elif self.class_specific and "gradient" in self.needs:
-            parts = [_sum_keys(self.gradient[-1])]
+            parts = [sum_keys(self.gradient[-1])]
         else:
             read = self.classes if self.class_specific else self.logits.argmax(1, keepdim=True)
             last, plain = self.layers[-1].sites, {"gradient": None}
             sites = iterate_sites(self.trace, last, plain, read, plain, release=False)
-            parts = [_sum_keys(part.gradient) for chunks in sites for part in chunks()]
+            parts = [sum_keys(part.gradient) for chunks in sites for part in chunks()]
         pooling = compute_pooling(torch.stack(parts).sum(0), self.layout)
         return pooling.expand(self.classes.shape[1], -1, -1)
 
@@ -151,7 +152,7 @@ class Evidence:
     def attention(self) -> list[Tensor]:
         """The attention maps."""
         self._check_declared("attention")
-        return _join_heads(self.trace.attention(), self.layers)
+        return join_heads(self.trace.attention(), self.layers)
 
     @property
     def gradient(self) -> list[Tensor]:
@@ -183,7 +184,7 @@ class Evidence:
     def hidden(self) -> list[Tensor]:
         """The residual stream before each block and after the last."""
         self._check_declared("hidden")
-        return self._split_tokens(self._hidden_values())
+        return self._split_tokens(list_hidden_states(self.trace, self._blocks))
 
     @property
     def hidden_gradient(self) -> list[Tensor]:
@@ -199,7 +200,7 @@ class Evidence:
     def value_input(self) -> list[Tensor]:
         """What the values of each attention are computed from."""
         self._check_declared("value_input")
-        return self._split_tokens(self._value_inputs())
+        return self._split_tokens(list_value_inputs(self._blocks))
 
     @property
     def value_input_gradient(self) -> list[Tensor]:
@@ -291,23 +292,7 @@ class Evidence:
     def _blocks(self) -> list[Block]:
         if {"value_input", "value_input_gradient", "blocks"} & set(self.needs):
             return find_blocks(self.trace)
-        # What leaves the last block enters pooling by attention, which has no block of its own.
-        pools = len(self.layers) > 1 and is_attention_pooling(self.layers)
-        if pools and not is_sequential(self.trace):
-            raise WhenceError(
-                f"The attention in {self.layers[-1].where} pools more than the tokens that leave "
-                f"the last block, so that these are not all that the target reads. Methods at the "
-                f"input, such as 'input_x_gradient', work."
-            )
-        return find_blocks(self.trace, without_last=pools)
-
-    def _hidden_values(self) -> list[tuple[Tensor, GradientEdge]]:
-        last = self._blocks[-1].output
-        entering = [(block.input, block.input_edge) for block in self._blocks]
-        return [*entering, (last.output, self.trace.entries[last.index].output)]
-
-    def _value_inputs(self) -> list[tuple[Tensor, GradientEdge]]:
-        return [(block.value_input, block.value_input_edge) for block in self._blocks]
+        return find_blocks_of_stream(self.trace, self.layers)
 
     def _split_tokens(self, values: list[tuple[Tensor, GradientEdge]]) -> list[Tensor]:
         return [self.trace.split_tokens(value, edge, value.shape) for value, edge in values]
@@ -328,16 +313,16 @@ class Evidence:
         """Gradient or relevance wherever it is declared, in one backward pass."""
         tokens = {}
         if f"hidden_{what}" in self.needs:
-            tokens[f"hidden_{what}"] = self._hidden_values()
+            tokens[f"hidden_{what}"] = list_hidden_states(self.trace, self._blocks)
         if f"value_input_{what}" in self.needs:
-            tokens[f"value_input_{what}"] = self._value_inputs()
+            tokens[f"value_input_{what}"] = list_value_inputs(self._blocks)
         inputs = self.trace.leaves if f"input_{what}" in self.needs else []
         layers = [] if self.streamed or what not in self.needs else self._read_layers
         sites = [site for layer in layers for site in layer.sites]
         maps, at_inputs, at_tokens = read_places(
             self.trace, self.classes, rules, sites, inputs, tokens
         )
-        joined = _join_heads(maps, layers)
+        joined = join_heads(maps, layers)
         # Layers that were not read are empty, so that layers keep their numbers.
         missing = len(self.layers) - len(layers) if layers else 0
         empty = [self.classes.new_zeros(0)] * missing
@@ -360,7 +345,7 @@ class Evidence:
         rules = {"gradient": self.gradient_rules, "relevance": self.rules}
         layers = self._read_layers
         read = [site for layer in layers for site in layer.sites]
-        return _join_sites(
+        return join_sites(
             iterate_sites(self.trace, read, self.needs, self.classes, rules, release=self.release),
             [len(layer.sites) for layer in reversed(layers)],
         )
@@ -370,24 +355,3 @@ class Evidence:
         for number in reversed(range(first, max(map(len, lists)))):
             readings = MapReadings(*(of[number] if of else torch.empty(0) for of in lists))
             yield partial(iter, (readings,))
-
-
-def _join_heads(maps: list[Tensor], layers: list[AttentionLayer]) -> list[Tensor]:
-    """Maps of sites, (..., heads, queries, keys), as maps of layers."""
-    of_sites = iter(maps)
-    parts = [[next(of_sites) for _ in layer.sites] for layer in layers]
-    return [part[0] if len(part) == 1 else torch.cat(part, -3) for part in parts]
-
-
-def _join_sites(sites: Iterator[HeadChunks], counts: list[int]) -> Iterator[HeadChunks]:
-    """Readings of sites as readings of layers, which have so many sites each."""
-    for count in counts:
-        if count == 1:
-            yield next(sites)
-        else:
-            yield partial(iter, [part for _ in range(count) for part in next(sites)()])
-
-
-def _sum_keys(gradient: Tensor) -> Tensor:
-    """How strongly the logit depends on each query of a layer: (classes, batch, queries)."""
-    return gradient.abs().sum((-3, -1))

@@ -1,0 +1,66 @@
+"""What evidence reads at layers and blocks: heads put together, hidden states, values' inputs."""
+
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge
+
+from whence.errors import WhenceError
+from whence.tracing.graph import (
+    AttentionLayer,
+    Block,
+    find_blocks,
+    is_attention_pooling,
+    is_sequential,
+)
+from whence.tracing.trace import HeadChunks, Trace
+
+
+def find_blocks_of_stream(trace: Trace, layers: list[AttentionLayer]) -> list[Block]:
+    """Find the blocks of the residual stream.
+
+    What leaves the last block enters pooling by attention, which has no block of its own.
+    """
+    pools = len(layers) > 1 and is_attention_pooling(layers)
+    if pools and not is_sequential(trace):
+        raise WhenceError(
+            f"The attention in {layers[-1].where} pools more than the tokens that leave the last "
+            f"block, so that these are not all that the target reads. Methods at the input, such "
+            f"as 'input_x_gradient', work."
+        )
+    return find_blocks(trace, without_last=pools)
+
+
+def list_hidden_states(trace: Trace, blocks: list[Block]) -> list[tuple[Tensor, GradientEdge]]:
+    """List what enters each block and leaves the last, with its place in the graph."""
+    last = blocks[-1].output
+    entering = [(block.input, block.input_edge) for block in blocks]
+    return [*entering, (last.output, trace.entries[last.index].output)]
+
+
+def list_value_inputs(blocks: list[Block]) -> list[tuple[Tensor, GradientEdge]]:
+    """List what the values of each attention are computed from, with its place in the graph."""
+    return [(block.value_input, block.value_input_edge) for block in blocks]
+
+
+def join_heads(maps: list[Tensor], layers: list[AttentionLayer]) -> list[Tensor]:
+    """Maps of sites, (..., heads, queries, keys), as maps of layers."""
+    of_sites = iter(maps)
+    parts = [[next(of_sites) for _ in layer.sites] for layer in layers]
+    return [part[0] if len(part) == 1 else torch.cat(part, -3) for part in parts]
+
+
+def join_sites(sites: Iterator[HeadChunks], counts: list[int]) -> Iterator[HeadChunks]:
+    """Readings of sites as readings of layers, which have so many sites each."""
+    for count in counts:
+        if count == 1:
+            yield next(sites)
+        else:
+            yield partial(iter, [part for _ in range(count) for part in next(sites)()])
+
+
+def sum_keys(gradient: Tensor) -> Tensor:
+    """How strongly the logit depends on each query of a layer: (classes, batch, queries)."""
+    return gradient.abs().sum((-3, -1))
