@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -16,6 +16,7 @@ from whence.errors import UndeclaredEvidenceError
 from whence.evidence.forwards import Forwards
 from whence.evidence.layers import (
     find_blocks_of_stream,
+    iterate_layers,
     join_heads,
     join_sites,
     list_hidden_states,
@@ -260,7 +261,12 @@ class Evidence:
         """
         if self._pools_from_stream:
             _ = self.pooling  # reads the last layer, which the stream then frees
-        for chunks in self._stream if self.streamed else self._iterate_lists(first):
+        if self.streamed:
+            layers = self._stream
+        else:
+            lists = {kind: getattr(self, kind) for kind in _AT_MAPS if kind in self.needs}
+            layers = iterate_layers(lists, first)
+        for chunks in layers:
             yield fuse_chunks(chunks(), weigh, heads)
 
     # Readings ------------------------------------------------------------------------------------
@@ -322,11 +328,9 @@ class Evidence:
         maps, at_inputs, at_tokens = read_places(
             self.trace, self.classes, rules, sites, inputs, tokens
         )
-        joined = join_heads(maps, layers)
-        # Layers that were not read are empty, so that layers keep their numbers.
         missing = len(self.layers) - len(layers) if layers else 0
-        empty = [self.classes.new_zeros(0)] * missing
-        return {what: empty + joined, f"input_{what}": at_inputs, **at_tokens}
+        joined = join_heads(maps, layers, missing)
+        return {what: joined, f"input_{what}": at_inputs, **at_tokens}
 
     @property
     def _pools_from_stream(self) -> bool:
@@ -349,9 +353,3 @@ class Evidence:
             iterate_sites(self.trace, read, self.needs, self.classes, rules, release=self.release),
             [len(layer.sites) for layer in reversed(layers)],
         )
-
-    def _iterate_lists(self, first: int) -> Iterator[HeadChunks]:
-        lists = [getattr(self, kind) if kind in self.needs else [] for kind in _AT_MAPS]
-        for number in reversed(range(first, max(map(len, lists)))):
-            readings = MapReadings(*(of[number] if of else torch.empty(0) for of in lists))
-            yield partial(iter, (readings,))

@@ -1,6 +1,6 @@
 """What evidence reads at layers and blocks: heads put together, hidden states, values' inputs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 import torch
@@ -15,7 +15,7 @@ from whence.tracing.graph import (
     is_attention_pooling,
     is_sequential,
 )
-from whence.tracing.trace import HeadChunks, Trace
+from whence.tracing.trace import HeadChunks, Trace, make_readings
 
 
 def find_blocks_of_stream(trace: Trace, layers: list[AttentionLayer]) -> list[Block]:
@@ -45,11 +45,22 @@ def list_value_inputs(blocks: list[Block]) -> list[tuple[Tensor, GradientEdge]]:
     return [(block.value_input, block.value_input_edge) for block in blocks]
 
 
-def join_heads(maps: list[Tensor], layers: list[AttentionLayer]) -> list[Tensor]:
-    """Maps of sites, (..., heads, queries, keys), as maps of layers."""
+def join_heads(maps: list[Tensor], layers: list[AttentionLayer], missing: int = 0) -> list[Tensor]:
+    """Maps of sites, (..., heads, queries, keys), as maps of layers.
+
+    Before them come empty ones for layers that were not read, so that layers keep their numbers.
+    """
     of_sites = iter(maps)
     parts = [[next(of_sites) for _ in layer.sites] for layer in layers]
-    return [part[0] if len(part) == 1 else torch.cat(part, -3) for part in parts]
+    joined = [part[0] if len(part) == 1 else torch.cat(part, -3) for part in parts]
+    return [torch.empty(0)] * missing + joined
+
+
+def iterate_layers(lists: Mapping[str, list[Tensor]], first: int) -> Iterator[HeadChunks]:
+    """Readings of layers, from the last to a first one, of lists by their kind."""
+    for number in reversed(range(first, max(map(len, lists.values())))):
+        found = {kind: values[number] for kind, values in lists.items()}
+        yield partial(iter, (make_readings(found),))
 
 
 def join_sites(sites: Iterator[HeadChunks], counts: list[int]) -> Iterator[HeadChunks]:

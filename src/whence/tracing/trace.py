@@ -303,7 +303,7 @@ def iterate_sites(
             found = {kind: site.split_heads(one, trace.batch) for kind, one in found.items()}
             if "attention" in kinds:
                 found["attention"] = site.split_heads(site.weights.detach(), trace.batch)
-            chunks = partial(iter, (_make_readings(found),))
+            chunks = partial(iter, (make_readings(found),))
         found = {}
         yield chunks
         del chunks, product
@@ -311,7 +311,8 @@ def iterate_sites(
             site.release()
 
 
-def _make_readings(found: Mapping[str, Tensor]) -> MapReadings:
+def make_readings(found: Mapping[str, Tensor]) -> MapReadings:
+    """Readings of some kinds; the others are empty."""
     empty = torch.empty(0)
     return MapReadings(*(found.get(kind, empty) for kind in MapReadings._fields))
 
@@ -331,7 +332,7 @@ def _read_in_chunks(
             found[kind] = torch.stack(
                 [_read_at_map(product, select_heads(one, heads), rules[kind]) for one in values]
             )
-        readings = _make_readings(found)
+        readings = make_readings(found)
         del found
         yield readings
         del readings
