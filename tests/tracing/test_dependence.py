@@ -142,6 +142,7 @@ def test_grids(name, grid, first):
     x = torch.randn(2, 3, SIZE, SIZE)
     layout = prove_layout(record(Attends(STEMS[name]).eval(), (x,), {}, 0), x)
     assert (layout.grid, layout.prefix, layout.doubt) == (grid, first, "")
+    assert layout.by_value == (name == "another order")
 
 
 def test_an_element_of_two_cells_goes_to_the_nearer():
@@ -175,6 +176,7 @@ def test_padding_of_a_signal():
     trace = record(Signal(), (signal, lengths), {}, 0)
     layout = prove_layout(trace, signal)
     assert layout.grid == (9,)
+    assert layout.by_value
     marked = layout.mark_padding(None, 2)
     assert marked.tolist() == [[False] * 9, [False] * 5 + [True] * 4]
 

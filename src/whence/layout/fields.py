@@ -18,12 +18,14 @@ class TokenFields(NamedTuple):
         stops: As `starts`, one past the last index.
         counts: (batch, tokens), how many elements the field has; 0 for a token that depends on
             none.
+        by_value: Whether values may decide what a token depends on, as a mask of padding does.
     """
 
     shape: tuple[int, ...]
     starts: Tensor
     stops: Tensor
     counts: Tensor
+    by_value: bool = False
 
     @property
     def are_boxes(self) -> bool:
@@ -82,13 +84,13 @@ class TokenFields(NamedTuple):
     @classmethod
     def add(cls, groups: list[TokenFields]) -> TokenFields:
         """The fields of all tokens, given those of groups of them, which are empty for others."""
-        parts = zip(*(group[1:] for group in groups), strict=True)
+        parts = zip(*(group[1:4] for group in groups), strict=True)
         starts, stops, counts = (torch.stack(part).sum(0) for part in parts)
         return cls(groups[0].shape, starts, stops, counts)
 
     @classmethod
     def concatenate(cls, chunks: list[TokenFields]) -> TokenFields:
         """The fields of all tokens, given those of some tokens each."""
-        parts = zip(*(chunk[1:] for chunk in chunks), strict=True)
+        parts = zip(*(chunk[1:4] for chunk in chunks), strict=True)
         starts, stops, counts = (torch.cat(part, 1) for part in parts)
         return cls(chunks[0].shape, starts, stops, counts)

@@ -55,6 +55,7 @@ class FoundLayout(Layout):
         absent: For each sample, tokens that stand for a unit but do not depend on it here, as
             padding of a signal does; empty if there are none.
         doubt: A sentence on what could not be proven; empty if all was.
+        by_value: Whether whole numbers among the inputs may decide which token stands for what.
         note: A sentence on what units are, where they are not what tokens stand for.
     """
 
@@ -65,6 +66,7 @@ class FoundLayout(Layout):
     absent: tuple[tuple[int, ...], ...] = ()
     doubt: str = ""
     note: str = ""
+    by_value: bool = False
 
     @property
     def unit_count(self) -> int:
@@ -182,7 +184,8 @@ def find_layout(given: Layout, main: Tensor, fields: TokenFields) -> FoundLayout
             )
     found = _prove_layout(main, fields)
     if found is None:
-        return _state_layout(given, main, tokens)
+        stated = _state_layout(given, main, tokens)
+        return dataclasses.replace(stated, by_value=fields.by_value)
     first = min((n for row in found.units for n in row if n >= 0), default=0)
     if given.grid is not None and found.grid is None and math.prod(given.grid) == found.unit_count:
         found = dataclasses.replace(found, grid=given.grid)  # embeddings of patches
@@ -192,7 +195,8 @@ def find_layout(given: Layout, main: Tensor, fields: TokenFields) -> FoundLayout
             f"The layout does not fit: the model's tokens stand for {grid} of the input, from "
             f"token {first} on, as is seen from what they depend on."
         )
-    return dataclasses.replace(found, prefix=first, pooled=given.pooled, special=given.special)
+    found = dataclasses.replace(found, prefix=first, by_value=fields.by_value)
+    return dataclasses.replace(found, pooled=given.pooled, special=given.special)
 
 
 def _prove_layout(main: Tensor, fields: TokenFields) -> FoundLayout | None:

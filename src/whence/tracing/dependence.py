@@ -35,6 +35,8 @@ from whence.tracing.trace import Trace
 
 # So many elements may be marked at once, over all tokens, where each token has marks of its own.
 _MARKS_AT_ONCE = 2**23
+# Parts of the names of nodes that may move elements by the values of an index or a mask.
+_BY_VALUE = ("CopySlices", "Index", "Masked", "Gather", "Scatter", "Where", "Take", "Sort", "Topk")
 # Into so many groups tokens are divided, one after the other, until none overlap within a group.
 _GROUPS = (1, 2, 3, 5, 7, 11, 13)
 
@@ -55,13 +57,14 @@ def find_fields(
     for groups in _GROUPS:
         fields = _find_disjoint(reader, tokens, groups, device)
         if fields is not None:
-            return fields.expand(shape[1:])
+            return fields.expand(shape[1:])._replace(by_value=reader.by_value)
     each = torch.eye(tokens, dtype=torch.bool, device=device)
     at_once = max(1, _MARKS_AT_ONCE // max(1, torch.Size(shape).numel()))
     chunks = [
         TokenFields.from_masks(reader.mark(some)).cpu() for some in torch.split(each, at_once)
     ]
-    return TokenFields.concatenate(chunks).expand(shape[1:])
+    fields = TokenFields.concatenate(chunks).expand(shape[1:])
+    return fields._replace(by_value=reader.by_value)
 
 
 def _find_disjoint(
@@ -103,6 +106,11 @@ class _FieldReader:
         self._shape = shape
         self._walk = _Walk(trace)
 
+    @property
+    def by_value(self) -> bool:
+        """Whether marks went where values decide."""
+        return self._walk.by_value
+
     @torch.no_grad()
     def mark(self, chosen: Tensor) -> Tensor:
         """Mark elements, (choices, batch, ...), given choices of tokens, (choices, tokens).
@@ -138,7 +146,13 @@ class _FieldReader:
 
 
 class _Walk:
-    """Carries marks backward through the graph, several choices of tokens at once."""
+    """Carries marks backward through the graph, several choices of tokens at once.
+
+    Attributes:
+        by_value: Whether it passed an index or a mask, whose values may be those of an input.
+    """
+
+    by_value = False
 
     def __init__(self, trace: Trace) -> None:
         self._entries = {entry.output.node: entry for entry in trace.entries}
@@ -179,6 +193,7 @@ class _Walk:
             passed = pass_operation(operation, marks, self._batch)
             return self._pass_unknown(node, values) if passed is None else passed
         name = node.name()
+        self.by_value |= any(word in name for word in _BY_VALUE)
         if REFUSED in node_metadata(node):
             return self._pass_unknown(node, values)
         if name == internals.CLONE:
