@@ -10,10 +10,6 @@ KNOWN: dict[str, Callable[[Plan], bool]] = {
     "as many queries that pool as there are tokens": lambda plan: (
         plan.head_queries == len(plan.prefix) + plan.tokens + plan.suffix
     ),
-    "windows of one sample and one head": lambda plan: (
-        plan.structure in ("windows", "shifted")
-        and plan.batch == plan.blocks[0].attention.heads == 1
-    ),
 }
 
 

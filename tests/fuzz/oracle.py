@@ -14,7 +14,7 @@ from torch import Tensor
 from tests.fuzz import ops
 from tests.fuzz.models import Case
 
-SHARING = {True: 2.0, False: 0.25}  # of images, of all others
+SHARING = {True: 2.0, False: 0.25}  # of images and signals, of texts
 
 
 @dataclass
@@ -154,8 +154,8 @@ class Oracle:
 
     def _whence(self, sample: int, classes: Tensor) -> Tensor:
         balanced, sites = self.read("balanced", classes), self.find_sites(sample, classes)
-        image = self.case.plan.inputs == "image"
-        tokens, sharing = self.case.model.total, SHARING[image]
+        cut = self.case.plan.inputs in ("image", "signal", "waveform")
+        tokens, sharing = self.case.model.total, SHARING[cut]
         evidence = torch.zeros(tokens, dtype=torch.float64)
         links = torch.zeros(tokens, tokens, dtype=torch.float64)
         for n in sites:
@@ -173,7 +173,7 @@ class Oracle:
             if linked[i] and sum(weights) > 0:
                 others = sum(w * r for w, r in zip(weights, roots, strict=True)) / sum(weights)
             score = (roots[i] + sharing * others) / (1 + sharing)
-            scores[i] = score if image else score**2
+            scores[i] = score if cut else score**2
         return scores
 
     # Parts of methods -----------------------------------------------------------------------------

@@ -13,26 +13,34 @@ import re
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import torch
 
-from tests.fuzz.check import METHODS, Report, check_seed
+from tests.fuzz.check import METHODS, Outcome, Report, check_seed
 from tests.fuzz.plans import draw_plan
 from tests.fuzz.shrink import describe, shrink
 
 VERDICTS = ("agreed", "refused", "disagreed", "crashed")
 
 
-def run_cases(seeds: Iterable[int], jobs: int = 1) -> list[Report]:
+def run_cases(seeds: Iterable[int], jobs: int = 1) -> Iterator[Report]:
     """Check cases, in several processes of one thread each."""
-    seeds = list(seeds)
     if jobs == 1:
-        return [check_seed(seed) for seed in seeds]
+        yield from map(check_safely, seeds)
+        return
     with ProcessPoolExecutor(jobs, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        return list(pool.map(check_seed, seeds, chunksize=8))
+        yield from pool.map(check_safely, seeds, chunksize=8)
+
+
+def check_safely(seed: int) -> Report:
+    """Check a case; if generator or oracle fail, that is an outcome, too."""
+    try:
+        return check_seed(seed)
+    except Exception as error:
+        return Report(seed, [Outcome("oracle", "crashed", f"{type(error).__name__}: {error}")])
 
 
 def format_table(reports: list[Report]) -> str:
@@ -82,7 +90,11 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     torch.set_num_threads(1)
     begun = time.perf_counter()
-    reports = run_cases(range(chosen.seed, chosen.seed + chosen.count), chosen.jobs)
+    reports = []
+    for report in run_cases(range(chosen.seed, chosen.seed + chosen.count), chosen.jobs):
+        reports.append(report)
+        for one in report.failures:
+            print(f"seed {report.seed}: {one.method} {one.verdict}: {one.why}", flush=True)
     print(format_table(reports))
     print(f"\n{time.perf_counter() - begun:.0f} s")
     if chosen.shrink:
@@ -100,7 +112,8 @@ def print_kinds(reports: list[Report]) -> None:
     kinds: dict[str, list[int]] = defaultdict(list)
     for report in reports:
         for one in report.failures:
-            plan = shrink(draw_plan(report.seed), one)
+            plan = draw_plan(report.seed)
+            plan = plan if one.method == "oracle" else shrink(plan, one)
             kinds[f"{one.method} {one.verdict}: {describe(plan)}"].append(report.seed)
     for kind, seeds in sorted(kinds.items(), key=lambda item: -len(item[1])):
         print(f"{len(seeds):>4} {kind}\n     seeds {seeds[:5]}")

@@ -48,7 +48,7 @@ def test_random_models(start):
 def test_fresh_models():
     """None fails, and few are refused of those without windows, merged tokens, cross-attention."""
     start = random.SystemRandom().randrange(10**6, 10**9)
-    reports = run_cases(range(start, start + 300))
+    reports = list(run_cases(range(start, start + 300)))
     failures = list_failures(reports)
     assert not failures, f"from seed {start}:\n" + "\n".join(failures)
     plain = [report for report in reports if not find_known(draw_plan(report.seed))]
