@@ -138,7 +138,8 @@ class Evidence:
             last, plain = self.layers[-1].sites, {"gradient": None}
             sites = iterate_sites(self.trace, last, plain, read, plain, release=False)
             parts = [sum_keys(part.gradient) for chunks in sites for part in chunks()]
-        pooling = compute_pooling(torch.stack(parts).sum(0), self.layout)
+        of_tokens = self.layers[-1].queries == self.layers[0].keys
+        pooling = compute_pooling(torch.stack(parts).sum(0), self.layout, of_tokens)
         return pooling.expand(self.classes.shape[1], -1, -1)
 
     def target_logits(self, logits: Tensor, samples: Tensor) -> Tensor:

@@ -311,7 +311,7 @@ def _divide(length: int, count: int) -> tuple[tuple[int, int], ...]:
 
 
 # Pooling -----------------------------------------------------------------------------------------
-def compute_pooling(dependence: Tensor, layout: FoundLayout) -> Tensor:
+def compute_pooling(dependence: Tensor, layout: FoundLayout, of_tokens: bool = True) -> Tensor:
     """Weight each token by how much the classifier reads it; weights sum to 1.
 
     Tokens do not mix after the last attention, so the logit has a gradient exactly at the tokens
@@ -319,14 +319,15 @@ def compute_pooling(dependence: Tensor, layout: FoundLayout) -> Tensor:
     class and distillation token get a half each. Where a head reads tokens that stand for a part of
     the input and others (the class token beside the patches' mean, as in DINOv2), each group is
     averaged, and each group weighs as much as the logit depends on it: ``dependence``, (...,
-    batch, tokens), at the last attention.
+    batch, tokens), at the last attention. Where that has queries of its own, which are no tokens of
+    the input (``of_tokens`` is false), those that are read weigh the same.
     """
     weights = torch.zeros_like(dependence)
     if layout.pooled is not None:
         weights[..., list(layout.pooled)] = 1 / len(layout.pooled)
         return weights
     is_input = layout.mark_input_tokens(dependence.device)
-    if dependence.shape[-1] != layout.tokens:  # the tokens of another sequence
+    if not of_tokens:
         is_input = is_input.new_ones(1, 1)
     total = dependence.sum(-1, keepdim=True)
     for group in (is_input, ~is_input):

@@ -20,6 +20,7 @@ from whence.methods.shared.attention_maps import (
     require_layers_in_turn,
     require_one_sequence,
 )
+from whence.tracing.graph import is_attention_pooling
 
 Floats = NDArray[np.float64]
 # Capacities are whole numbers, multiples of 1 / _UNIT: as fine as 32 bits allow.
@@ -64,7 +65,7 @@ class AttentionFlow(Method):
         require_layers_in_turn(evidence)
         used = evidence.attention[self.start_layer :]
         maps = [layer.mean(1).cpu().double().numpy() for layer in reversed(used)]
-        real = evidence.token_mask.cpu().numpy()
+        real, pools = evidence.token_mask.cpu().numpy(), is_attention_pooling(evidence.layers)
         pooling = evidence.pooling.cpu().double().numpy()
         scores = np.zeros((*pooling.shape[:2], maps[-1].shape[-1]))
         # Classes mostly pool the same tokens, and then have the same flows.
@@ -72,17 +73,20 @@ class AttentionFlow(Method):
         total = sum(len(read) for read, _ in kinds) * scores.shape[-1]
         with bar("attention flow", total) as advance:
             for sample, (read, kind) in enumerate(kinds):
-                capacities = [_compute_capacity(layer[sample]) for layer in maps]
+                of_sample = [layer[sample] for layer in maps]
+                capacities = [
+                    _compute_capacity(one, has_skip=number > 0 or not pools)
+                    for number, one in enumerate(of_sample)
+                ]
                 sinks = real[sample] if len(real[sample]) == scores.shape[-1] else None
                 flows = [_compute_flows(weights, capacities, sinks, advance) for weights in read]
                 scores[:, sample] = np.stack(flows)[kind.reshape(-1)]
         return lower_pooled_token(torch.from_numpy(scores).to(evidence.pooling), evidence)
 
 
-def _compute_capacity(attention: Floats) -> Floats:
-    """Compute capacities, (queries, keys), with a skip connection where queries are the keys."""
-    queries, keys = attention.shape
-    capacity = attention + np.eye(queries) if queries == keys else attention
+def _compute_capacity(attention: Floats, has_skip: bool) -> Floats:
+    """Compute capacities, (queries, keys), with the skip connection if there is one."""
+    capacity = attention + np.eye(len(attention)) if has_skip else attention
     sums = capacity.sum(1, keepdims=True)
     return capacity / np.where(sums == 0, 1, sums)
 

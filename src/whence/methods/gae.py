@@ -80,7 +80,8 @@ class Gae(Method):
         if len(sequences) > 1 or any(one.merged for one in within):
             return self._explain_across(evidence, trace, layers)
         require_layers_in_turn(evidence)
-        kept, moved = roll_out(evidence.pooling, evidence.fuse_heads(_weigh))
+        maps = evidence.fuse_heads(_weigh)
+        kept, moved = roll_out(evidence.pooling, maps, pools=is_attention_pooling(layers))
         return finish_rollout(kept, moved, evidence)
 
     def _explain_across(

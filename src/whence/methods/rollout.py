@@ -17,6 +17,7 @@ from whence.methods.shared.attention_maps import (
     require_one_sequence,
     roll_out,
 )
+from whence.tracing.graph import is_attention_pooling
 
 
 @register("rollout", aliases=("attention_rollout",))
@@ -69,17 +70,21 @@ class Rollout(Method):
         require_one_sequence(evidence, self.start_layer)
         require_layers_in_turn(evidence)
         maps = evidence.fuse_heads(lambda at: at.attention, self.heads, self.start_layer)
+        pools = is_attention_pooling(evidence.layers)
         if self.discard_ratio:
-            maps = (_discard_lowest(one, self.discard_ratio, evidence) for one in maps)
-        kept, moved = roll_out(evidence.pooling, maps, self.normalize_rows)
+            maps = (
+                _discard_lowest(one, self.discard_ratio, evidence, pools and number == 0)
+                for number, one in enumerate(maps)
+            )
+        kept, moved = roll_out(evidence.pooling, maps, self.normalize_rows, pools)
         return lower_pooled_token(kept + moved, evidence)
 
 
-def _discard_lowest(maps: Tensor, ratio: float, evidence: Evidence) -> Tensor:
+def _discard_lowest(maps: Tensor, ratio: float, evidence: Evidence, pools: bool) -> Tensor:
     """Set the lowest entries of maps, (batch, queries, keys), to 0; padding does not count."""
-    mask = mark_unpadded_pairs(maps, evidence)
+    mask = mark_unpadded_pairs(maps, evidence, pools)
     protected = torch.zeros_like(mask)
-    if maps.shape[-2:] == 2 * evidence.pooling.shape[-1:]:
+    if not pools and maps.shape[-2:] == 2 * evidence.pooling.shape[-1:]:
         protected |= torch.diag_embed((evidence.pooling == 1).any(0))
     order = maps.masked_fill(~mask, torch.inf).flatten(1).argsort(dim=1, stable=True)
     discarded = torch.zeros_like(mask).flatten(1)

@@ -14,6 +14,7 @@ from whence.methods.shared.attention_maps import (
     roll_out,
 )
 from whence.rules.balanced import Gradients
+from whence.tracing.graph import is_attention_pooling
 
 
 @register("tiba", aliases=("transformer_attribution",))
@@ -59,7 +60,9 @@ class Tiba(Method):
         require_one_sequence(evidence, self.start_layer)
         require_layers_in_turn(evidence)
         maps = evidence.fuse_heads(_weigh, first=self.start_layer)
-        kept, moved = roll_out(evidence.pooling, maps, self.normalize_rows)
+        kept, moved = roll_out(
+            evidence.pooling, maps, self.normalize_rows, is_attention_pooling(evidence.layers)
+        )
         return finish_rollout(kept, moved, evidence)
 
 

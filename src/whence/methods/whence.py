@@ -15,6 +15,7 @@ from whence.methods.shared.attention_maps import (
     require_one_sequence,
 )
 from whence.rules.balanced import Gradients
+from whence.tracing.graph import is_attention_pooling
 
 # Patches cut objects at arbitrary places, so evidence at one is evidence for its neighbours in the
 # same object; words are units by themselves.
@@ -103,8 +104,9 @@ def _sum_attention(evidence: Evidence, first: int) -> Tensor | None:
     A sum does as well as the mean, since rows are divided by their sum.
     """
     summed = None
-    for weights in evidence.fuse_heads(lambda readings: readings.attention, first=first):
-        # The last map may be attention pooling, which links no two tokens.
-        if weights.shape[-2] == weights.shape[-1]:
+    pools = is_attention_pooling(evidence.layers)
+    maps = evidence.fuse_heads(lambda readings: readings.attention, first=first)
+    for number, weights in enumerate(maps):
+        if number > 0 or not pools:  # attention pooling links no two tokens
             summed = weights if summed is None else summed.add_(weights)
     return summed

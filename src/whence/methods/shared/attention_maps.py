@@ -80,12 +80,15 @@ def score_pooled_rows(maps: Tensor, evidence: Evidence) -> Tensor:
     return lower_pooled_token(select_pooled_rows(maps, evidence), evidence)
 
 
-def mark_unpadded_pairs(maps: Tensor, evidence: Evidence) -> Tensor:
-    """Mark the queries and keys of maps, (batch, queries, keys), that are no padding."""
+def mark_unpadded_pairs(maps: Tensor, evidence: Evidence, pools: bool = False) -> Tensor:
+    """Mark the queries and keys of maps, (batch, queries, keys), that are no padding.
+
+    The queries of attention that only pools tokens are no tokens of the input.
+    """
     mask, real = torch.ones_like(maps, dtype=torch.bool), evidence.token_mask
     if maps.shape[-1] == evidence.tokens:
         mask &= real[:, None, :]
-    if maps.shape[-2] == evidence.tokens:
+    if maps.shape[-2] == evidence.tokens and not pools:
         mask &= real[:, :, None]
     return mask
 
@@ -97,39 +100,40 @@ def normalize_rows(matrix: Tensor) -> Tensor:
 
 
 def roll_out(
-    rows: Tensor, maps: Iterable[Tensor], normalize: bool = False
+    rows: Tensor, maps: Iterable[Tensor], normalize: bool = False, pools: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Multiply row vectors, (..., tokens), by (I + A) of all maps A, the last layer's first.
+
+    Where the last attention only pools tokens, it has no skip connection, and so no I.
 
     The product is returned in two terms. The first is the product with identities alone: it shows
     which tokens are pooled, not where in the input their content comes from. The second is small
     beside it, and precise when kept apart. Rows of (I + A) may be divided by their sum first.
     """
     kept, moved = rows, torch.zeros_like(rows)
-    for added in maps:
-        kept, moved = _rollout_step(kept, moved, added, normalize)
+    for number, added in enumerate(maps):
+        has_skip = number > 0 or not pools
+        kept, moved = _rollout_step(kept, moved, added, normalize, has_skip)
     return kept, moved
 
 
 def _rollout_step(
-    kept: Tensor, moved: Tensor, added: Tensor, normalize: bool
+    kept: Tensor, moved: Tensor, added: Tensor, normalize: bool, has_skip: bool
 ) -> tuple[Tensor, Tensor]:
     """Multiply a row vector, kept + moved, by (I + added); return it in two terms."""
     queries, keys = added.shape[-2:]
-    if kept.shape[-1] != queries:
+    if kept.shape[-1] != queries or (has_skip and queries != keys):
         raise WhenceError(
             f"The attention maps do not follow on each other: one has {queries} queries, the next "
             f"reads {kept.shape[-1]} tokens. Models with windows, merged tokens or cross-attention "
             f"cannot be explained by this method."
         )
-    # Where queries are not the keys, as in attention pooling, there is no skip connection.
-    identity = 1 if queries == keys else 0
     if normalize:
-        sums = identity + added.sum(-1)
+        sums = int(has_skip) + added.sum(-1)
         sums = sums.masked_fill(sums == 0, 1)  # a row of zeros stays one
         kept, moved = kept / sums, moved / sums
     step = ((kept + moved)[..., None, :] @ added)[..., 0, :]
-    return (kept, moved + step) if identity else (torch.zeros_like(step), step)
+    return (kept, moved + step) if has_skip else (torch.zeros_like(step), step)
 
 
 def multiply_layers(matrices: list[Tensor], rows: Tensor, add_identity: bool = False) -> Tensor:

@@ -94,7 +94,7 @@ def is_attention_pooling(layers: list[AttentionLayer]) -> bool:
     """
     last = layers[-1]
     alone = sum(layer.queries == last.queries for layer in layers) == 1
-    return last.is_cross and alone and last.query_count != last.key_count
+    return last.is_cross and alone
 
 
 def is_sequential(trace: Trace) -> bool:
@@ -128,6 +128,10 @@ def is_sequential(trace: Trace) -> bool:
             entering = {layer.skip.input_edge.node}
             around = leads_around(leaves, own | entering, to_input=True)
             if around or leads_around(entering, before or set(), to_input=before is not None):
+                return False
+        elif (before := left.get(layer.keys)) is not None:
+            read = {source.node for node in own for source in graph.sources(node)}
+            if leads_around(read, before, to_input=True):
                 return False
         left[layer.queries] = leaves
     return not leads_around(trace.tops, left[layers[-1].queries], to_input=False)
