@@ -126,7 +126,7 @@ class CountingViT(HandWrittenViT):
 def test_the_budget_is_kept(budget):
     CountingViT.rows.clear()
     pixels = make_images(32, 32)
-    result = Explainer(CountingViT()).explain(
+    result = Explainer(CountingViT(), per_sample=(0,)).explain(
         pixels, method="search", budget=budget, fractions=(0.2, 0.5)
     )
     assert 3 < sum(CountingViT.rows) <= 3 + 3 * 2 * 2 * budget
@@ -137,7 +137,7 @@ def test_the_budget_is_kept(budget):
 
 def test_ranked_needs_one_pass_a_token_whatever_the_budget():
     CountingViT.rows.clear()
-    Explainer(CountingViT()).explain(
+    Explainer(CountingViT(), per_sample=(0,)).explain(
         make_images(32, 32), method="search", score="ranked", budget=1000
     )
     assert sum(CountingViT.rows) == 3 + 3 * (1 + 16)

@@ -73,10 +73,14 @@ class FoundLayout(Layout):
         """Number of units."""
         return len(self.units[0])
 
-    def mark_input_tokens(self, device: torch.device) -> Tensor:
-        """Mark the tokens that stand for a part of the input: (batch or 1, tokens)."""
+    def mark_unit_tokens(self, device: torch.device) -> Tensor:
+        """Mark the tokens that stand for units: (batch or 1, tokens)."""
         mask = torch.zeros(len(self.units), self.tokens + 1, dtype=torch.bool, device=device)
-        mask = mask.scatter(1, _to_tensor(self.units, self.tokens, device), True)[:, :-1]
+        return mask.scatter(1, _to_tensor(self.units, self.tokens, device), True)[:, :-1]
+
+    def mark_input_tokens(self, device: torch.device) -> Tensor:
+        """Mark the tokens that stand for units and are not stated to be special."""
+        mask = self.mark_unit_tokens(device)
         if self.special:
             mask[:, list(self.special)] = False
         return mask

@@ -60,7 +60,7 @@ class AttentionGradCam(Method):
         gradient, maps = evidence.gradient[layer], evidence.attention[layer]
         mask = mark_unpadded_pairs(maps[:, 0], evidence)
         if maps.shape[-1] == evidence.tokens:
-            mask &= evidence.layout.mark_input_tokens(maps.device)[:, None]
+            mask &= evidence.layout.mark_unit_tokens(maps.device)[:, None]
         mask = mask[:, None].to(gradient.dtype)
         total = (gradient * mask).sum((-2, -1), keepdim=True)
         weights = total / mask.sum((-2, -1), keepdim=True).clamp(min=1)

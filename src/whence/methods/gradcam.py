@@ -47,7 +47,7 @@ class GradCam(Method):
         layer = check_layer(self.layer, len(evidence.value_input))
         features, gradient = evidence.value_input[layer], evidence.value_input_gradient[layer]
         # A class token has no place in the image.
-        mask = evidence.token_mask & evidence.layout.mark_input_tokens(features.device)
+        mask = evidence.token_mask & evidence.layout.mark_unit_tokens(features.device)
         mask = mask[..., None]
         count = mask.sum(-2, keepdim=True).clamp(min=1)
         weights = torch.where(mask, gradient, 0).sum(-2, keepdim=True) / count
