@@ -108,7 +108,7 @@ def _prove(
             return None
 
     batch = len(arguments.main)
-    samples = torch.linspace(0, batch - 1, min(batch, _MOST_SAMPLES)).long()
+    samples = torch.linspace(0, batch - 1, min(batch, _MOST_SAMPLES), device="cpu").long()
     whole = run(arguments) if batch <= _MOST_SAMPLES else None
     for names in _list_candidates(arguments, together):
         chosen = arguments.with_rows(names)
