@@ -3,6 +3,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.methods.plain_models import to_double
+from tests.test_golden import CLASS_TOKEN
 from tests.zoo import (
     CASES,
     HandWrittenViT,
@@ -108,7 +109,7 @@ def test_vectors_summed_in_a_loop(example, include):
     model, inputs, after, known = example
     matrices = [v.norm(dim=-1) for v in known[include][0]]
     first = 0 if after else 1
-    explainer = Explainer(model)
+    explainer = Explainer(model, layout=CLASS_TOKEN if after else None)
     for layer in (0, 2, -1):
         ours = explainer.explain(inputs, method="attention_norm", include=include, layer=layer)
         row = matrices[layer][:, 0] / matrices[layer][:, 0].sum(-1, keepdim=True)

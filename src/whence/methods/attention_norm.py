@@ -42,7 +42,8 @@ class AttentionNorm(Method):
     models that normalise before the attention, the norm is already in the values, and
     ``"layer_norm"`` is the same as ``"residual"``. Rows of N are divided by their sum. Layers are
     multiplied as in attention rollout; for ``"weights"``, which lacks the skip connection, the
-    identity is added, and the product of identities alone is left out.
+    identity is added; the product of identities alone counts for a pooled token that is a part of
+    the input, as in `tiba`.
 
     Attributes:
         include: ``"weights"``: attention alone; ``"residual"``: with the skip connection;
@@ -67,7 +68,7 @@ class AttentionNorm(Method):
         layers = select_layers(self.layer, evidence)
         matrices = [self._compute_norms(evidence, layer) for layer in layers]
         add_identity = self.include == "weights" and self.layer is None
-        return multiply_layers(matrices, evidence.pooling, add_identity)
+        return multiply_layers(matrices, evidence, add_identity)
 
     def _compute_norms(self, evidence: Evidence, layer: int) -> Tensor:
         """Compute the norms of the vectors from each key to each query: (batch, queries, keys)."""

@@ -13,7 +13,7 @@ from whence.methods.shared.attention_maps import (
     finish_rollout,
     require_layers_in_turn,
     roll_out,
-    score_pooled_rows,
+    select_pooled_rows,
 )
 from whence.rules.balanced import Gradients
 from whence.tracing import Intervention
@@ -89,15 +89,21 @@ class Gae(Method):
     ) -> Tensor:
         """Score the tokens of a model with several sequences."""
         explained = _find_input_sequence(trace, layers)
+        recorded = evidence
         if trace is not evidence.trace:
-            evidence = evidence.derive(self.needs, self.gradient_rules, trace=trace)
-        maps = list(evidence.fuse_heads(_weigh))[::-1]
+            recorded = evidence.derive(self.needs, self.gradient_rules, trace=trace)
+        maps = list(recorded.fuse_heads(_weigh))[::-1]
         relevancies = _Relevancies()
-        for one, added in zip(layers, maps, strict=True):
-            if one.is_cross:
-                relevancies.add_cross_attention(one.queries, one.keys, added)
-            else:
-                relevancies.add_self_attention(one.queries, added)
+        for numbers in _group_concurrent(trace, layers):
+            before = _Relevancies(dict(relevancies.moved))
+            for number in numbers:
+                one = layers[number]
+                steps = (
+                    before.step_across(one.queries, one.keys, maps[number])
+                    if one.is_cross
+                    else before.step_within(one.queries, maps[number])
+                )
+                relevancies.add(steps)
         found = relevancies.moved.get((layers[-1].queries, explained))
         if found is None or any(one.merged for one in layers):
             raise WhenceError(
@@ -105,8 +111,10 @@ class Gae(Method):
                 "of the input. Models with windows or merged tokens, or whose inputs meet outside "
                 "of attention, cannot be explained by this method."
             )
-        require_layers_in_turn(evidence)
-        return score_pooled_rows(found, evidence)
+        require_layers_in_turn(recorded)
+        moved = select_pooled_rows(found, evidence)
+        within = evidence.layers[0].keys == evidence.layers[-1].queries
+        return finish_rollout(evidence.pooling, moved, evidence) if within else moved
 
 
 def _weigh(readings: MapReadings) -> Tensor:
@@ -121,25 +129,29 @@ class _Relevancies:
             q. Missing pairs are zero.
     """
 
-    def __init__(self) -> None:
-        self.moved: dict[tuple[int, int], Tensor] = {}
+    def __init__(self, moved: dict[tuple[int, int], Tensor] | None = None) -> None:
+        self.moved = {} if moved is None else moved
 
-    def add_self_attention(self, s: int, added: Tensor) -> None:
-        """Add a self-attention of a sequence."""
-        own = {pair: found for pair, found in self.moved.items() if pair[0] == s}
-        self._add((s, s), added)
-        for pair, found in own.items():
-            self._add(pair, added @ found)
+    def step_within(self, s: int, added: Tensor) -> dict[tuple[int, int], Tensor]:
+        """What a self-attention of a sequence adds."""
+        steps = {pair: added @ found for pair, found in self.moved.items() if pair[0] == s}
+        steps[s, s] = added + steps[s, s] if (s, s) in steps else added
+        return steps
 
-    def add_cross_attention(self, s: int, q: int, added: Tensor) -> None:
-        """Add the attention of one sequence to another."""
-        of_q = {pair: found for pair, found in self.moved.items() if pair[0] == q}
+    def step_across(self, s: int, q: int, added: Tensor) -> dict[tuple[int, int], Tensor]:
+        """What the attention of one sequence to another adds."""
         step = self._multiply_normalized(q, added)
-        step = self._multiply_normalized(s, step.mT).mT
-        for (_, other), found in of_q.items():
-            if other != q:
-                self._add((s, other), added @ found)
-        self._add((s, q), step)
+        steps = {(s, q): self._multiply_normalized(s, step.mT).mT}
+        for (of, other), found in self.moved.items():
+            if of == q and other != q:
+                steps[s, other] = added @ found
+        return steps
+
+    def add(self, steps: dict[tuple[int, int], Tensor]) -> None:
+        """Add what an attention adds to each pair of sequences."""
+        for pair, step in steps.items():
+            known = self.moved.get(pair)
+            self.moved[pair] = step if known is None else known + step
 
     def _multiply_normalized(self, s: int, factor: Tensor) -> Tensor:
         """Multiply a factor by the identity plus the row-normalized relevancy within s."""
@@ -149,9 +161,29 @@ class _Relevancies:
         sums = moved.sum(-1, keepdim=True)
         return factor + factor @ (moved / sums.masked_fill(sums == 0, 1))
 
-    def _add(self, pair: tuple[int, int], step: Tensor) -> None:
-        known = self.moved.get(pair)
-        self.moved[pair] = step if known is None else known + step
+
+def _group_concurrent(trace: Trace, layers: list[AttentionLayer]) -> list[list[int]]:
+    """Group the numbers of successive layers of which none reads what another one writes."""
+    groups: list[list[int]] = []
+    writing: set[Node] = set()
+    for number, layer in enumerate(layers):
+        products = {trace.entries[site.product.index].output.node for site in layer.sites}
+        if not groups or not writing.isdisjoint(_find_upstream(products)):
+            groups.append([])
+            writing = set()
+        groups[-1].append(number)
+        writing |= products
+    return groups
+
+
+def _find_upstream(nodes: set[Node]) -> set[Node]:
+    """These nodes and all upstream of them."""
+    seen, waiting = set(nodes), list(nodes)
+    while waiting:
+        more = {node for node, _ in waiting.pop().next_functions if node is not None} - seen
+        seen |= more
+        waiting += more
+    return seen
 
 
 def _find_input_sequence(trace: Trace, layers: list[AttentionLayer]) -> int:

@@ -58,7 +58,7 @@ class ValueZeroing(Method):
             samples, tokens = rows[chunk].T
             changes = [zeroing.zero_values(samples, tokens) for zeroing in zeroings]
             forwards.run_edited(samples, _merge(changes))
-        return multiply_layers([one.distances for one in zeroings], evidence.pooling)
+        return multiply_layers([one.distances for one in zeroings], evidence)
 
 
 class _Zeroing:

@@ -37,9 +37,7 @@ def check_readable_layer(layer: int, evidence: Evidence) -> int:
     layers = evidence.layers
     number = check_layer(layer, len(layers))
     own = layers[number]
-    merged_input = own.merged and own.key_count == evidence.tokens
-    reads_input = own.keys == layers[0].keys or merged_input
-    if own.queries != layers[-1].queries or not reads_input:
+    if own.queries != layers[-1].queries or own.keys != layers[0].keys:
         raise WhenceError(
             f"layer={layer}, the attention in {own.where}, is not from the tokens that the "
             f"classifier reads to those of the input. Choose another layer."
@@ -136,15 +134,17 @@ def _rollout_step(
     return (kept, moved + step) if has_skip else (torch.zeros_like(step), step)
 
 
-def multiply_layers(matrices: list[Tensor], rows: Tensor, add_identity: bool = False) -> Tensor:
-    """Normalize the rows of all layers' matrices, and multiply row vectors by them from the last.
+def multiply_layers(
+    matrices: list[Tensor], evidence: Evidence, add_identity: bool = False
+) -> Tensor:
+    """Normalize all layers' matrices, and multiply the pooled tokens' rows by them from the last.
 
     Where the matrices, (batch, tokens, tokens), lack the skip connection, it is added as the
-    identity, and rows are normalized again. The product of identities alone is then left out.
+    identity, and rows are normalized again.
     """
-    normalized = map(normalize_rows, reversed(matrices))
+    normalized, rows = map(normalize_rows, reversed(matrices)), evidence.pooling
     if add_identity:
-        return roll_out(rows, normalized, normalize=True)[1]
+        return add_own_share(*roll_out(rows, normalized, normalize=True), evidence)
     for matrix in normalized:
         rows = (rows[..., None, :] @ matrix)[..., 0, :]
     return rows
@@ -166,17 +166,22 @@ def lower_pooled_token(scores: Tensor, evidence: Evidence) -> Tensor:
     return torch.where(pooled & lowest.isfinite(), lowest, scores)
 
 
-def finish_rollout(kept: Tensor, moved: Tensor, evidence: Evidence) -> Tensor:
-    """Score tokens by the two terms of a product over layers, as `roll_out` gives them.
+def add_own_share(kept: Tensor, moved: Tensor, evidence: Evidence) -> Tensor:
+    """Add the two terms of a product over layers, as `roll_out` gives them.
 
     The first term is what pooled tokens keep of themselves through skip connections. It belongs to
     the score of tokens that are pooled and stand for a part of the input. Where all these are
     pooled alike, it tells them apart no more, and is left out: the second term is small beside it.
     """
-    if kept.shape == evidence.pooling.shape:
-        weights, mask = evidence.pooling, evidence.input_tokens
-        highest = weights.masked_fill(~mask, -math.inf).amax(-1, keepdim=True)
-        lowest = weights.masked_fill(~mask, math.inf).amin(-1, keepdim=True)
-        uneven = highest - lowest > 1e-6 * highest
-        moved = moved + torch.where(uneven & mask, kept, 0)
-    return lower_pooled_token(moved, evidence)
+    if kept.shape != evidence.pooling.shape or kept.shape[-1] != evidence.tokens:
+        return moved
+    weights, mask = evidence.pooling, evidence.input_tokens
+    highest = weights.masked_fill(~mask, -math.inf).amax(-1, keepdim=True)
+    lowest = weights.masked_fill(~mask, math.inf).amin(-1, keepdim=True)
+    uneven = highest - lowest > 1e-6 * highest
+    return moved + torch.where(uneven & mask, kept, 0)
+
+
+def finish_rollout(kept: Tensor, moved: Tensor, evidence: Evidence) -> Tensor:
+    """Score tokens by the two terms of a product over layers, as `roll_out` gives them."""
+    return lower_pooled_token(add_own_share(kept, moved, evidence), evidence)
