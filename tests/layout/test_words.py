@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from whence import Explainer, Layout, WhenceError
-from whence.layout import find_tokens, sum_over_words
+from whence.layout import Tokens, find_tokens, sum_over_words
 
 tokenizers = pytest.importorskip("tokenizers")
 transformers = pytest.importorskip("transformers")
@@ -147,3 +147,59 @@ def test_a_masked_word_is_a_word():
 
     found = find_tokens({}, torch.arange(5)[None], Plain())
     assert found.words == [[None, 0, 1, 2, None]]
+
+
+def join_bytes(tokens):
+    """Text of byte-level tokens."""
+    return "".join(tokens).replace("Ġ", " ")
+
+
+@pytest.mark.parametrize(
+    ("tokens", "words"),
+    [
+        (["un", "able", "Ġfilm"], [0, 0, 1]),
+        (["film", ".", "is", "Ġit"], [0, 1, 2, 3]),  # punctuation is a word of its own
+        (["film", ".", ".", "Ġ"], [0, 1, 2, 3]),
+        (["<s>", "un", "</s>", "able", "<s>", "</s>", "s"], [None, 0, None, 1, None, None, 2]),
+        (["Ġun", "<unk>", "Ġ<unk>"], [0, 0, 1]),
+        (["</s>"], [None]),
+        ([], []),
+    ],
+)
+def test_words_are_numbered(tokens, words):
+    found = find_tokens({}, torch.arange(len(tokens))[None], Pieces(tokens, join_bytes))
+    assert found == Tokens([tokens], [words])
+
+
+def test_samples_of_tokens_are_selected_and_follow_each_other():
+    batch = Tokens([["a"], ["b"], ["c"]], [[0], [None], [0]], [["A"], [], ["C"]])
+    parts = [batch.select_samples(slice(0, 1)), batch.select_samples(slice(1, 3))]
+    assert parts[1] == Tokens([["b"], ["c"]], [[None], [0]], [[], ["C"]])
+    assert Tokens.concatenate(parts) == batch
+
+
+def test_encodings_must_be_of_these_ids():
+    class Encoding:
+        ids, tokens, word_ids = [7, 8], ("a", "b"), (None, 0)
+
+    class Batch(dict):
+        encodings = [Encoding(), Encoding()]
+
+    pieces = Pieces(["x", "y"], join_bytes)
+    ids = torch.zeros(2, 2, dtype=torch.long)
+    assert find_tokens(Batch(), ids, pieces) == Tokens([["a", "b"]] * 2, [[None, 0]] * 2)
+    for other in (ids[:1], ids[:, :1]):
+        found = find_tokens(Batch(), other, pieces)
+        assert found.strings == [["x"] * other.shape[1]] * len(other)
+    assert find_tokens(Batch(), ids[:1]) is None
+    assert find_tokens({}, torch.zeros(1, 2, 3), pieces) is None
+    assert find_tokens({}, ids) is None
+
+
+def test_scores_of_words():
+    tokens = ["<s>", "Ġun", "able", "##", "</w>", "Ġ##is", "</s>", "it</w>"]
+    words = [None, 0, 0, 1, 2, 3, None, 4]
+    summed = sum_over_words(tokens, words, [9, 1, 2, 3, 4, 5, 9, 6])
+    assert summed == [("unable", 3), ("##", 3), ("</w>", 4), ("##is", 5), ("it", 6)]
+    with pytest.raises(ValueError, match="zip"):
+        sum_over_words(tokens, words, [1.0])

@@ -84,13 +84,19 @@ class TokenFields(NamedTuple):
     @classmethod
     def add(cls, groups: list[TokenFields]) -> TokenFields:
         """The fields of all tokens, given those of groups of them, which are empty for others."""
-        parts = zip(*(group[1:4] for group in groups), strict=True)
-        starts, stops, counts = (torch.stack(part).sum(0) for part in parts)
-        return cls(groups[0].shape, starts, stops, counts)
+        return cls(
+            groups[0].shape,
+            torch.stack([group.starts for group in groups]).sum(0),
+            torch.stack([group.stops for group in groups]).sum(0),
+            torch.stack([group.counts for group in groups]).sum(0),
+        )
 
     @classmethod
     def concatenate(cls, chunks: list[TokenFields]) -> TokenFields:
         """The fields of all tokens, given those of some tokens each."""
-        parts = zip(*(chunk[1:4] for chunk in chunks), strict=True)
-        starts, stops, counts = (torch.cat(part, 1) for part in parts)
-        return cls(chunks[0].shape, starts, stops, counts)
+        return cls(
+            chunks[0].shape,
+            torch.cat([chunk.starts for chunk in chunks], 1),
+            torch.cat([chunk.stops for chunk in chunks], 1),
+            torch.cat([chunk.counts for chunk in chunks], 1),
+        )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from torch import Tensor
+import torch
 
 from whence.layout.fields import TokenFields
 
@@ -51,10 +50,12 @@ def find_lattice(fields: TokenFields) -> Lattice | None:
     if merged is not None:
         return _find_in_sample(merged, 0)
     samples = [_find_in_sample(fields, sample) for sample in range(len(fields.counts))]
-    first = samples[0]
-    if first is None or any(s is None or s[:2] != first[:2] for s in samples):
+    known = [one for one in samples if one is not None]
+    kinds = {(one.axes, one.cells) for one in known}
+    if len(known) < len(samples) or len(kinds) > 1:
         return None
-    return first._replace(units=tuple(s.units[0] for s in samples if s is not None))
+    axes, cells = kinds.pop()
+    return Lattice(axes, cells, tuple(one.units[0] for one in known))
 
 
 def find_rows(fields: TokenFields) -> tuple[tuple[int, ...], ...] | None:
@@ -66,12 +67,12 @@ def find_rows(fields: TokenFields) -> tuple[tuple[int, ...], ...] | None:
     """
     (length,) = fields.shape
     units = []
-    for starts, counts in zip(fields.starts[..., 0], fields.counts, strict=True):
+    for sample, counts in enumerate(fields.counts):
+        starts = fields.starts[sample, :, 0].tolist()
         tokens = counts.nonzero()[:, 0].tolist()
-        rows = [int(starts[token]) for token in tokens]
-        if len(set(rows)) < len(rows) or counts.max() > 1:
+        of_row = {starts[token]: token for token in tokens}
+        if len(of_row) < len(tokens) or counts.max() > 1:
             return _find_mixed_rows(fields)
-        of_row = dict(zip(rows, tokens, strict=True))
         units.append(tuple(of_row.get(row, -1) for row in range(length)))
     return tuple(units[:1] if len(set(units)) == 1 else units)
 
@@ -100,47 +101,38 @@ def _find_in_sample(fields: TokenFields, sample: int) -> Lattice | None:
     tokens = fields.counts[sample].nonzero()[:, 0]
     if not len(tokens):
         return None
-    starts, stops = fields.starts[sample, tokens], fields.stops[sample, tokens]
-    intervals = [_sort_intervals(starts[:, d], stops[:, d]) for d in range(len(fields.shape))]
-    if any(one is None for one in intervals):
-        return None
-    known = [one for one in intervals if one is not None]
-    # Images, frames and the like always lie along the last two dimensions, if in one cell.
-    planar = range(len(known) - 2, len(known)) if len(known) > 2 else ()
-    axes = tuple(d for d, one in enumerate(known) if len(one) > 1 or d in planar)
-    axes = axes or (0,)
-    size = math.prod(len(known[axis]) for axis in axes)
-    if size != len(tokens):
-        return None
-    of_cell = {}
-    boxes = zip(starts.tolist(), stops.tolist(), tokens.tolist(), strict=True)
-    for start, stop, token in boxes:
-        cell = 0
-        for axis in axes:
-            cell = cell * len(known[axis]) + known[axis][start[axis], stop[axis]]
-        of_cell[cell] = token
-    if len(of_cell) != size:
-        return None
-    cells = tuple(separate_intervals(list(known[axis])) for axis in axes)
-    return Lattice(axes, cells, (tuple(of_cell[cell] for cell in range(size)),))
-
-
-def _sort_intervals(starts: Tensor, stops: Tensor) -> dict[Interval, int] | None:
-    """Number the different intervals in their order; None if they have none."""
-    different = sorted(set(zip(starts.tolist(), stops.tolist(), strict=True)))
-    for (_, before), (_, after) in itertools.pairwise(different):
-        if before > after:
+    intervals, numbers = [], []
+    for dim in range(len(fields.shape)):
+        bounds = [of[sample, tokens, dim] for of in (fields.starts, fields.stops)]
+        different, number = torch.unique(torch.stack(bounds, 1), dim=0, return_inverse=True)
+        if bool((different[:-1, 1] > different[1:, 1]).any()):
             return None
-    return {interval: number for number, interval in enumerate(different)}
+        intervals.append([(start, stop) for start, stop in different.tolist()])
+        numbers.append(number)
+    # Images, frames and the like always lie along the last two dimensions, if in one cell.
+    planar = len(intervals) - 2 if len(intervals) > 2 else len(intervals)
+    axes = tuple(d for d, one in enumerate(intervals) if len(one) > 1 or d >= planar)
+    axes = axes or (0,)
+    cell = torch.zeros_like(tokens)
+    for axis in axes:
+        cell = cell * len(intervals[axis]) + numbers[axis]
+    size = math.prod(len(intervals[axis]) for axis in axes)
+    if len(tokens) != size or len(set(cell.tolist())) != size:
+        return None
+    cells = tuple(separate_intervals(intervals[axis]) for axis in axes)
+    return Lattice(axes, cells, (tuple(tokens[cell.argsort()].tolist()),))
 
 
 def separate_intervals(intervals: Sequence[Interval]) -> tuple[Interval, ...]:
-    """Give each index to one interval: where they overlap, to that whose middle is nearest."""
+    """Give each index to one interval: where they overlap, to that whose middle is nearest.
+
+    Starts are in order, and so are stops.
+    """
     cells = [list(interval) for interval in intervals]
     for left, right, (start, stop), (next_start, next_stop) in zip(
         cells, cells[1:], intervals, intervals[1:], strict=False
     ):
         if next_start < stop:
             middle = -(-(start + stop + next_start + next_stop - 2) // 4)
-            left[1] = right[0] = min(max(middle, next_start), stop)
-    return tuple((start, max(start, stop)) for start, stop in cells)
+            left[1] = right[0] = sorted((next_start, middle, stop))[1]
+    return tuple((start, stop) for start, stop in cells)

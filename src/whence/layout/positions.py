@@ -98,7 +98,7 @@ class FoundLayout(Layout):
             return values[..., start : start + len(numbers)]
         index = _to_tensor(self.units, self.tokens, values.device)
         index = index[samples] if samples is not None and len(index) > 1 else index
-        padded = torch.cat([values, torch.zeros_like(values[..., :1])], -1)
+        padded = torch.cat([values, values.new_zeros(*values.shape[:-1], 1)], -1)
         return padded.gather(-1, index.expand(*values.shape[:-1], -1))
 
     def to_tokens(self, values: Tensor) -> Tensor:
@@ -138,7 +138,7 @@ class FoundLayout(Layout):
         elif padding is not None and padding.shape == (batch, self.tokens):
             marked = padding
         elif padding is not None and len(self.axes) == 1:
-            starts, stops = _to_tensor(tuple(zip(*self.cells[0], strict=True)), 0, padding.device)
+            starts, stops = _to_tensor(self.cells[0], 0, padding.device).unbind(1)
             if padding.shape[1] >= self.cells[0][-1][1]:
                 before = torch.nn.functional.pad((~padding).long().cumsum(1), (1, 0))
                 marked = self.to_tokens((before[:, starts] == before[:, stops]).to(torch.int8)) > 0
@@ -223,9 +223,8 @@ def _prove_layout(main: Tensor, fields: TokenFields) -> FoundLayout | None:
         return found
     # Each token stands for one row, as with embeddings: all rows are units, in no grid.
     length = fields.shape[lattice.axes[0]]
-    rows = [start for start, _ in lattice.cells[0]]
-    by_row = [dict(zip(rows, of_sample, strict=True)) for of_sample in lattice.units]
-    units = tuple(tuple(of_row.get(row, -1) for row in range(length)) for of_row in by_row)
+    line = _number_line(lattice.cells[0], length, torch.device("cpu")).tolist()
+    units = tuple(tuple(row[n] if n >= 0 else -1 for n in line) for row in lattice.units)
     return dataclasses.replace(found, grid=None, units=units, cells=(_divide(length, length),))
 
 
