@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -68,7 +68,7 @@ class Evidence:
         gradient_rules: How gradients are read; None for plain ones.
         padding: (batch, units), true where a unit is padding; None if there is none.
         special: (batch, units), true where a token belongs to no word; None if that is not known.
-        multi_label: Whether several classes can hold at once.
+        multi_label: Whether several classes can hold.
         class_specific: Whether rows are pooled as each class weighs them, or as the predicted does.
         first_layer: Maps of earlier layers are not read; negative counts from the end.
         streamed: Whether maps are read one layer at a time, by `fuse_heads` alone.
@@ -231,17 +231,15 @@ class Evidence:
         trace: Trace | None = None,
     ) -> Evidence:
         """Evidence of other kinds, or another trace, of the same classes."""
-        return Evidence(
-            self.trace if trace is None else trace,
-            self.classes,
-            self.layout,
-            needs,
-            self.rules,
+        return replace(
+            self,
+            trace=self.trace if trace is None else trace,
+            needs=needs,
             gradient_rules=gradient_rules,
-            padding=self.padding,
-            special=self.special,
-            multi_label=self.multi_label,
             class_specific=class_specific,
+            first_layer=0,
+            streamed=False,
+            release=False,
             make_forwards=(lambda: self.forwards) if "forwards" in self.needs else None,
         )
 
@@ -262,15 +260,10 @@ class Evidence:
         """
         if self._pools_from_stream:
             _ = self.pooling  # reads the last layer, which the stream then frees
-        if self.streamed:
-            layers = self._stream
-        else:
-            lists = {kind: getattr(self, kind) for kind in _AT_MAPS if kind in self.needs}
-            layers = iterate_layers(lists, first)
-        for chunks in layers:
+        kinds = () if self.streamed else [kind for kind in _AT_MAPS if kind in self.needs]
+        lists = {kind: getattr(self, kind) for kind in kinds}
+        for chunks in self._stream if self.streamed else iterate_layers(lists, first):
             yield fuse_chunks(chunks(), weigh, heads)
-
-    # Readings ------------------------------------------------------------------------------------
 
     def _check_declared(self, *kinds: str) -> None:
         if not set(kinds) & set(self.needs):
@@ -289,9 +282,8 @@ class Evidence:
 
     @property
     def _read_layers(self) -> list[AttentionLayer]:
-        """Layers whose maps are read."""
+        """Layers whose maps are read; one that does not exist is for the method to refuse."""
         first = self.first_layer
-        # A layer that does not exist is for the method to refuse.
         exists = abs(first) <= len(self.layers) - (first >= 0)
         return self.layers[first if exists else 0 :]
 
