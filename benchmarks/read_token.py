@@ -3,8 +3,8 @@
     python benchmarks/read_token.py
 
 Small Transformers are trained in seconds on random words: encoders that tag words, and decoders
-that give the next word. Each answers two questions from the same hidden states at each word, so
-that attention is really used:
+that give the next word. Plain toys answer the first question alone. Others answer a second one from
+the same hidden states at each word, so that attention is really used:
 
 - own: what a function of this very word is, its tag or the word that follows it;
 - most: whether more than half of the words are of the first kind (in a decoder: so far);
@@ -83,21 +83,22 @@ BODIES = {"tagger": _build_bert, "next word": _build_gpt2, "next word, Llama": _
 
 
 class Toy(nn.Module):
-    """A Transformer that answers questions at each word.
+    """A Transformer that answers one question or two at each word.
 
     Attributes:
         is_decoder: Whether words see only those before them; the last word is then read.
         function: What the answer "own" is, for each word of the vocabulary.
     """
 
-    def __init__(self, name: str, other: str) -> None:
+    def __init__(self, name: str, other: str | None) -> None:
         super().__init__()
         self.is_decoder = name != "tagger"
         self.function = torch.randperm(WORDS)
         if not self.is_decoder:
             self.function %= TAGS
         self.body = BODIES[name]()
-        self.heads = nn.ModuleDict({name: nn.Linear(WIDTH, WORDS) for name in ("own", other)})
+        questions = ("own", other) if other else ("own",)
+        self.heads = nn.ModuleDict({question: nn.Linear(WIDTH, WORDS) for question in questions})
 
     def forward(self, input_ids: Tensor) -> dict[str, Tensor]:
         """The logits of each question at each word."""
@@ -115,8 +116,8 @@ class Toy(nn.Module):
         return (counts > 0).long()[:, 1:]
 
 
-def train(name: str, other: str = "most", seed: int = 0) -> Toy:
-    """Train a toy, one of `BODIES`, on "own" and another question at once."""
+def train(name: str, other: str | None = None, seed: int = 0) -> Toy:
+    """Train a toy, one of `BODIES`, on "own" alone or with another question at once."""
     torch.manual_seed(seed)
     toy = Toy(name, other)
     generator = torch.Generator().manual_seed(seed + 1)
@@ -190,10 +191,11 @@ def _format_hits(toys: list[Toy], question: str, method: str) -> str:
 def main(seeds: int = 3) -> None:
     """Print tables in Markdown: hits in percent, the mean over seeds and the lowest if another."""
     rest = [name for name in methods.available() if name not in PROMISED]
-    for other in ("most", "before"):
+    for other in (None, "most", "before"):
         toys = {name: [train(name, other, seed) for seed in range(seeds)] for name in BODIES}
-        for question in dict.fromkeys(("own", other)):
-            print(f"\n{question}, beside {other}\n" if question == "own" else f"\n{question}\n")
+        for question in toys["tagger"][0].heads:
+            beside = other and question == "own"
+            print(f"\n{question}, beside {other}\n" if beside else f"\n{question}\n")
             print(f"| method | {' | '.join(BODIES)} |\n| --- |{' ---: |' * len(BODIES)}")
             accuracy = (min(measure_accuracy(toy, question) for toy in toys[n]) for n in BODIES)
             print(f"| accuracy | {' | '.join(f'{100 * one:.1f}' for one in accuracy)} |")
