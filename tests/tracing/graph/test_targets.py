@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from tests.tracing.helpers import record_inputs
 from tests.zoo import HandWrittenViT, make_images
 from whence import Explainer, WhenceError
+from whence.tracing import Trace
 from whence.tracing.graph import find_layers
 from whence.tracing.graph.targets import split_targets
 
@@ -98,3 +99,57 @@ def test_evidence_of_different_layers_is_not_kept_together(model):
     for asked in ({"classes": [0, 2]}, {"target": [0, 2, 0]}):
         with pytest.raises(WhenceError, match="depend on different layers"):
             Explainer(model).explain(images, method="tiba", keep_evidence=True, **asked)
+
+
+class Apart(nn.Module):
+    """An attention, its two heads, and a function that makes logits of the heads and the input."""
+
+    def __init__(self, finish) -> None:
+        super().__init__()
+        self.finish = finish
+        self.map, self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 2), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.map(x)
+        for _ in range(40):  # there are 2^40 ways to the input
+            y = y.sin() + y.cos()
+        attended = y + nn.functional.scaled_dot_product_attention(y, y, y)
+        return self.finish(self.first(y[:, 0]), self.second(attended[:, 0]), x[:, 0, :2])
+
+
+def swap_many_times(first: Tensor, second: Tensor, _) -> Tensor:
+    for _ in range(41):  # there are 2^41 ways to each head
+        first, second = torch.cat([second, first], 1).chunk(2, 1)
+    return torch.cat([first, second], 1)
+
+
+def overwrite(first: Tensor, second: Tensor, _) -> Tensor:
+    logits = torch.cat([first, second], 1)
+    logits.view(-1).mul_(2)
+    return logits
+
+
+def record_apart(finish) -> Trace:
+    torch.manual_seed(0)
+    return record_inputs(Apart(finish), torch.randn(2, 5, 8))
+
+
+@pytest.mark.parametrize(
+    ("finish", "expected"),
+    [
+        (lambda first, second, x: torch.cat([first, second], 1), [(0, [0, 1]), (1, [2, 3])]),
+        (lambda first, second, x: torch.cat([x, second], 1), [(0, [0, 1]), (1, [2, 3])]),
+        (swap_many_times, [(1, [0, 1]), (0, [2, 3])]),
+        (lambda first, second, x: torch.cat([first, second], 1).cumsum(1), [(1, [0, 1, 2, 3])]),
+        (lambda first, second, x: torch.cat([first, second], 1) * 2, [(1, [0, 1, 2, 3])]),
+        (overwrite, [(1, [0, 1, 2, 3])]),
+    ],
+    ids=["heads", "the input", "moved", "unknown", "one operation", "in place"],
+)
+def test_sites_of_each_logit(finish, expected):
+    trace = record_apart(finish)
+    assert len(find_layers(trace)) == 1  # what was found for all classes is not kept for some
+    parts = split_targets(trace, torch.arange(4).expand(2, -1))
+    assert [(len(find_layers(part)), chosen[0].tolist()) for part, chosen in parts] == expected
+    assert [len(part.sites) for part, _ in parts] == [sites for sites, _ in expected]
+    assert len(trace.sites) == 1

@@ -44,9 +44,9 @@ class AttentionLayer:
     sites: list[AttentionSite]
     queries: int
     keys: int
-    constant: bool = False
-    merged: bool = False
-    skip: SkipConnection | None = None
+    constant: bool
+    merged: bool
+    skip: SkipConnection | None
 
     @property
     def is_cross(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from itertools import groupby
+from itertools import compress, groupby
 
 import torch
 from torch import Tensor
@@ -45,7 +45,7 @@ def split_targets(trace: Trace, classes: Tensor) -> list[tuple[Trace, Tensor]] |
     keys = depends[:, 0].tolist()
     parts = []
     for key, columns in groupby(range(count), lambda n: keys[n]):
-        chosen = [edge.node for edge, used in zip(tops, key, strict=True) if used]
+        chosen = [edge.node for edge in compress(tops, key)]
         parts.append((_select_sites(trace, chosen), classes[:, list(columns)]))
     return parts
 
