@@ -75,5 +75,8 @@ def test_fields_of_groups_add_and_those_of_chunks_follow_each_other():
     masks = torch.stack([(owners == token).long() for token in range(4)])
     groups = [torch.where(owners % 2 == parity, owners, -1) for parity in (0, 1)]
     assert_boxes(TokenFields.add([TokenFields.from_owners(one, 4) for one in groups]), masks)
+    whole = TokenFields.from_masks(masks)
+    assert_boxes(TokenFields.add([whole]), masks)
+    assert_boxes(TokenFields.concatenate([whole]), masks)
     chunks = [TokenFields.from_masks(masks[:1]), TokenFields.from_masks(masks[1:])]
     assert_boxes(TokenFields.concatenate(chunks), masks)

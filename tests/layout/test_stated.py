@@ -31,7 +31,7 @@ def test_rows_may_lie_along_the_last_dimension():
     owners = torch.arange(6)[None, None].expand(1, 2, 6)
     found = find_layout(Layout(), torch.zeros(1, 2, 6), TokenFields.from_owners(owners, 6))
     assert (found.grid, found.axes, found.cells) == (None, (1,), (cut(6, 1),))
-    assert found.units == (tuple(range(6)),)
+    assert (found.units, found.prefix) == ((tuple(range(6)),), 0)
 
 
 def test_segments_of_different_lengths_and_single_pixels_are_a_grid():
@@ -40,7 +40,7 @@ def test_segments_of_different_lengths_and_single_pixels_are_a_grid():
     assert (found.grid, found.cells) == ((3,), (((0, 1), (1, 3), (3, 5)),))
     pixels = torch.arange(6).reshape(1, 1, 2, 3)
     found = find_layout(Layout(), torch.zeros(1, 1, 2, 3), TokenFields.from_owners(pixels, 6))
-    assert (found.grid, found.axes) == ((2, 3), (1, 2))
+    assert (found.grid, found.axes, found.absent) == ((2, 3), (1, 2), ())
 
 
 def test_tokens_that_depend_on_nothing_in_some_samples():
@@ -183,8 +183,10 @@ def test_stated_pooled_tokens_weigh_the_same():
 
 def test_queries_that_are_no_tokens_weigh_the_same():
     layout = make_layout(None, 1, 5)
-    weights = compute_pooling(torch.tensor([[6.0, 1, 1, 0], [0, 0, 2, 0]]), layout, of_tokens=False)
-    assert torch.allclose(weights, torch.tensor([[1 / 3, 1 / 3, 1 / 3, 0], [0, 0, 1, 0]]))
+    dependence = torch.tensor([[6.0, 1, 1, 0], [0, 0, 2, 0], [1, 0, 0, 3]])
+    weights = compute_pooling(dependence, layout, of_tokens=False)
+    expected = torch.tensor([[1 / 3, 1 / 3, 1 / 3, 0], [0, 0, 1, 0], [0.5, 0, 0, 0.5]])
+    assert torch.allclose(weights, expected)
 
 
 def test_groups_of_tokens_are_those_of_each_sample():

@@ -197,9 +197,9 @@ def test_encodings_must_be_of_these_ids():
 
 
 def test_scores_of_words():
-    tokens = ["<s>", "Ġun", "able", "##", "</w>", "Ġ##is", "</s>", "it</w>"]
-    words = [None, 0, 0, 1, 2, 3, None, 4]
-    summed = sum_over_words(tokens, words, [9, 1, 2, 3, 4, 5, 9, 6])
-    assert summed == [("unable", 3), ("##", 3), ("</w>", 4), ("##is", 5), ("it", 6)]
+    tokens = ["<s>", "Ġun", "able", "##", "</w>", "Ġ##is", "n't", "</s>", "it</w>"]
+    words = [None, 0, 0, 1, 2, 3, 3, None, 4]
+    summed = sum_over_words(tokens, words, [9, 1, 2, 3, 4, 5, 7, 9, 6])
+    assert summed == [("unable", 3), ("##", 3), ("</w>", 4), ("##isn't", 12), ("it", 6)]
     with pytest.raises(ValueError, match="zip"):
         sum_over_words(tokens, words, [1.0])

@@ -74,12 +74,12 @@ class TokenFields(NamedTuple):
             others = [d + 2 for d in range(len(shape)) if d != dim]
             line = masks.amax(others) if others else masks
             at = torch.arange(1, length + 1, device=masks.device)
-            stops.append((line * at).amax(-1))
-            first = length - (line * at.flip(0)).amax(-1)
-            starts.append(torch.where(stops[-1] > 0, first, 0))
-        first, last = (torch.stack(of, -1).transpose(0, 1) for of in (starts, stops))
+            stop = (line * at).amax(-1).T
+            start = length - (line * at.flip(0)).amax(-1).T
+            starts.append(start.minimum(stop))  # 0 if there is none
+            stops.append(stop)
         counts = masks.reshape(tokens, batch, -1).sum(-1)
-        return cls(tuple(shape), first, last, counts.transpose(0, 1))
+        return cls(tuple(shape), torch.stack(starts, -1), torch.stack(stops, -1), counts.T)
 
     @classmethod
     def add(cls, groups: list[TokenFields]) -> TokenFields:

@@ -253,9 +253,7 @@ def _state_layout(given: Layout, main: Tensor, tokens: int) -> FoundLayout:
     if given.grid is None:
         return dataclasses.replace(stated, doubt=_describe_doubt(main, tokens))
     axes = _find_axes(main, len(given.grid))
-    pairs = zip(given.grid, axes, strict=True)
-    cells = tuple(_divide(main.shape[1 + axis], count) for count, axis in pairs)
-    return dataclasses.replace(stated, axes=axes, cells=cells)
+    return dataclasses.replace(stated, axes=axes, cells=_divide_axes(main, axes, given.grid))
 
 
 def _describe_doubt(main: Tensor, tokens: int) -> str:
@@ -287,8 +285,7 @@ def divide_input(given: Layout, main: Tensor) -> FoundLayout:
         grid = tuple(counts)
     elif grid is None:
         grid = (min(lengths[0], _MOST_SEGMENTS),)
-    cells = tuple(_divide(n, count) for n, count in zip(lengths, grid, strict=True))
-    count = math.prod(grid)
+    cells, count = _divide_axes(main, axes, grid), math.prod(grid)
     shown = None if dims == 1 and grid[0] == lengths[0] else grid
     note = (
         f"Scores are of {'x'.join(map(str, grid))} equal parts of the input, as no token of the "
@@ -307,6 +304,11 @@ def _find_axes(main: Tensor, count: int) -> tuple[int, ...]:
     if count == 1 and dims == 2:  # rows of (time, width)
         return (0,)
     return tuple(range(dims - count, dims))
+
+
+def _divide_axes(main: Tensor, axes: tuple[int, ...], grid: tuple[int, ...]) -> Cells:
+    pairs = zip(axes, grid, strict=True)
+    return tuple(_divide(main.shape[1 + axis], count) for axis, count in pairs)
 
 
 def _divide(length: int, count: int) -> tuple[tuple[int, int], ...]:
