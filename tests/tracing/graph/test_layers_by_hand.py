@@ -30,7 +30,7 @@ class ByHand(nn.Module):
     def attend(self, queries: Tensor, keys: Tensor | None = None, values: Tensor | None = None):
         keys = self.maps[1](queries) if keys is None else keys
         values = keys if values is None else values
-        return (queries @ keys.mT).softmax(-1) @ values
+        return (queries @ keys.mT * 0.5).softmax(-1).clone() @ values
 
     def forward(self, x: Tensor) -> Tensor:
         self.raw = x
@@ -133,7 +133,7 @@ class ByColumns(ByHand):
     def attend(self, queries, keys=None, values=None):
         keys = self.maps[1](queries) if keys is None else keys
         values = keys if values is None else values
-        return (values.mT @ (keys @ queries.mT).softmax(-2)).mT
+        return (values.mT @ (keys @ queries.mT * 0.5).softmax(-2)).mT
 
 
 @pytest.mark.parametrize("name", BODIES)
@@ -146,11 +146,34 @@ def test_sequences_of_transposed_maps(name):
 
 
 @pytest.mark.parametrize("kind", [ByHand, ByColumns])
-def test_queries_that_do_not_depend_on_the_input(kind):
-    model = kind(lambda m, e: m.attend(m.constants, m.maps[4](m.norm(e + m.attend(e)))))
+@pytest.mark.parametrize("values", [lambda m: None, lambda m: m.maps[5](m.raw)])
+def test_queries_that_do_not_depend_on_the_input(kind, values):
+    """Keys are of the first sequence, wherever the values come from."""
+    model = kind(lambda m, e: m.attend(m.constants, m.maps[4](m.norm(e + m.attend(e))), values(m)))
     layers = find_layers(record_inputs(model, torch.randn(2, 8, 8)))
     assert [layer.constant for layer in layers] == [False, True]
     assert [(layer.queries, layer.keys) for layer in layers] == [(0, 0), (1, 0)]
+
+
+class BySums(ByHand):
+    """Scores are sums of queries and keys, or a function of products that is read many times."""
+
+    def attend(self, queries, keys=None, values=None):
+        keys = self.maps[1](queries) if keys is None else keys
+        if self.additive:
+            scores = (queries[:, :, None] + keys[:, None]).tanh().sum(-1)
+        else:
+            scores = queries @ keys.mT
+            for _ in range(40):  # there are 2^40 ways to the product
+                scores = scores.sin() + scores.cos()
+        return scores.softmax(-1) @ (keys if values is None else values)
+
+
+@pytest.mark.parametrize("additive", [False, True])
+def test_sequences_of_other_scores(additive):
+    model = BySums(lambda m, e: (y := e + m.attend(e)) + m.attend(m.norm(y)))
+    model.additive = additive
+    assert list_sequences(record_inputs(model, torch.randn(2, 5, 8))) == [(0, 0), (0, 0)]
 
 
 def block(m, x, number):
