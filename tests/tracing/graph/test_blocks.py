@@ -242,3 +242,44 @@ def test_gradients_at_the_skip_connection_are_total(name):
         after = RESIDUALS["pre-norm" if add is write_in_place else name](model, entering)
     expected = torch.autograd.grad(model.head(after[:, 0])[:, 0].sum(), start)[0]
     assert torch.allclose(ours, expected, rtol=1e-10, atol=1e-12)
+
+
+VALUES_OF_A_NORM = ("pre-norm", "sandwich", "parallel, skip first")
+
+
+@pytest.mark.parametrize("name", [name for name in RESIDUALS if name != "norm is the stream"])
+def test_parts_of_a_block(name):
+    model, x = Residual(RESIDUALS[name]).double(), torch.randn(2, 5, 8).double()
+    model(x)
+    trace = record_inputs(model, x)
+    for block, entering, leaving in zip(
+        find_blocks(trace), model.entering, model.leaving, strict=True
+    ):
+        assert torch.allclose(block.output.output.reshape(2, 5, 8), leaving)
+        assert (block.post_norm is not None) == (name == "post-norm")
+        if name != "in place":
+            index, number = block.input_reader
+            assert trace.entries[index].inputs[number] == block.input_edge
+            values = model.norms[0](entering) if name in VALUES_OF_A_NORM else entering
+            assert torch.allclose(block.value_input, values)
+
+
+def test_values_of_another_sequence_and_through_several_maps():
+    class Reads(Residual):
+        def forward(self, x):
+            memory, x = self.norms[0](x), self.maps[6](x)
+            q, k = self.maps[0](x), self.maps[1](memory)
+            v = self.maps[7](self.norms[1](self.maps[2](memory)))
+            x = x + nn.functional.scaled_dot_product_attention(q, k, v)
+            v = self.maps[7](self.norms[1](self.maps[2](self.norms[2](x))))
+            x = x + self.norms[3](self.maps[3](nn.functional.scaled_dot_product_attention(v, v, v)))
+            return self.head(x[:, 0])
+
+    model, x = Reads(None).double(), torch.randn(2, 5, 8).double()
+    trace = record_inputs(model, x)
+    cross, own = find_blocks(trace)
+    nearest = model.norms[1](model.maps[2](model.norms[0](x)))
+    assert torch.allclose(cross.value_input, nearest)
+    assert torch.allclose(own.value_input, model.norms[2](own.input))
+    assert [one.name for one in find_projection(trace, cross)] == []
+    assert [one.name for one in find_projection(trace, own)] == ["linear", "layer_norm"]

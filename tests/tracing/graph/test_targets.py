@@ -7,7 +7,6 @@ from torch import Tensor, nn
 from tests.tracing.helpers import record_inputs
 from tests.zoo import HandWrittenViT, make_images
 from whence import Explainer, WhenceError
-from whence.tracing import Trace
 from whence.tracing.graph import find_layers
 from whence.tracing.graph.targets import split_targets
 
@@ -129,11 +128,6 @@ def overwrite(first: Tensor, second: Tensor, _) -> Tensor:
     return logits
 
 
-def record_apart(finish) -> Trace:
-    torch.manual_seed(0)
-    return record_inputs(Apart(finish), torch.randn(2, 5, 8))
-
-
 @pytest.mark.parametrize(
     ("finish", "expected"),
     [
@@ -146,10 +140,12 @@ def record_apart(finish) -> Trace:
     ],
     ids=["heads", "the input", "moved", "unknown", "one operation", "in place"],
 )
-def test_sites_of_each_logit(finish, expected):
-    trace = record_apart(finish)
+@pytest.mark.parametrize("batch", [1, 2])
+def test_sites_of_each_logit(finish, expected, batch):
+    torch.manual_seed(0)
+    trace = record_inputs(Apart(finish), torch.randn(batch, 5, 8))
     assert len(find_layers(trace)) == 1  # what was found for all classes is not kept for some
-    parts = split_targets(trace, torch.arange(4).expand(2, -1))
+    parts = split_targets(trace, torch.arange(4).expand(batch, -1))
     assert [(len(find_layers(part)), chosen[0].tolist()) for part, chosen in parts] == expected
     assert [len(part.sites) for part, _ in parts] == [sites for sites, _ in expected]
     assert len(trace.sites) == 1
