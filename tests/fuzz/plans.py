@@ -277,3 +277,4 @@ def _draw_head(rng: random.Random, plan: Plan) -> None:
     elif depth > 1 and chance(0.03):
         plan.mixed_depth = rng.randint(1, depth - 1)
     plan.final_norm, plan.pooler = chance(0.6), chance(0.25)
+    plan.final_norm |= plan.pooler  # or its tanh may be so saturated that no gradient is left
