@@ -307,3 +307,34 @@ def test_graphs_of_many_ways_are_walked_once():
     assert list_sequences(trace) == [(0, 0), (0, 0)]
     assert is_sequential(trace)
     assert len(find_blocks(trace)) == 2
+
+
+def transform_many_times(m, e):
+    attended = m.attend(m.maps[2](e))
+    for _ in range(40):
+        attended = attended.sin() + attended.cos()
+    return e + m.maps[3](attended)
+
+
+SKIPS = {
+    "around both": (lambda m, e: e + m.attend(m.maps[2](m.attend(m.maps[3](e)))), [False, True]),
+    "around each": (lambda m, e: block(m, block(m, e, 2), 3), [True, True]),
+    "around none": (lambda m, e: m.attend(m.maps[2](e)) + m.maps[3](e), [False]),
+    "after a diamond": (transform_many_times, [True]),
+    "through an activation": (lambda m, e: e.relu() + m.attend(m.maps[2](e)), [False]),
+    "a mean of tokens": (lambda m, e: e.mean(1, keepdim=True) + m.attend(m.maps[2](e)), [False]),
+    "scaled and shifted": (lambda m, e: m.attend(m.maps[2](e)) + (e * 3 + m.constants), [True]),
+    "of a sum over features": (
+        lambda m, e: m.maps[4](
+            (e * m.attend(m.maps[2](e))).sum(-1, keepdim=True).expand(-1, -1, 8)
+        ),
+        [False],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SKIPS)
+def test_attention_with_a_skip_connection(name):
+    body, expected = SKIPS[name]
+    layers = find_layers(record_body(body))
+    assert [layer.skip is not None for layer in layers] == expected
