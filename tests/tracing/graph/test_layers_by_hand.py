@@ -338,3 +338,43 @@ def test_attention_with_a_skip_connection(name):
     body, expected = SKIPS[name]
     layers = find_layers(record_body(body))
     assert [layer.skip is not None for layer in layers] == expected
+
+
+def branch_many_times(x):
+    for _ in range(40):
+        x = x.sin() * x.cos()
+    return x
+
+
+def add_gated(m, e):
+    """A sum with a gated term in the branch, and the block's input after it."""
+    return e + m.maps[4](m.attend(m.maps[2](e)) + e.sigmoid() * e)
+
+
+OUTPUTS = {
+    "normed for the head": (lambda m, e: m.norm(keep(m, block(m, e, 2)))),
+    "a sum without a linear map": lambda m, e: (y := keep(m, block(m, e, 2))) + y.sin(),
+    "many ways": lambda m, e: (y := keep(m, block(m, e, 2))) + branch_many_times(y),
+    "scaled": lambda m, e: keep(m, (y := block(m, e, 2)) * 0.5 + m.maps[4](y.relu())),
+    "gated inside": lambda m, e: keep(m, add_gated(m, e)),
+    "values of many ways": lambda m, e: keep(
+        m, e + m.attend(e, m.maps[2](e), branch_many_times(m.maps[3](e)))
+    ),
+    "the later of two": lambda m, e: keep(m, e + (n := m.norm(e)) + m.attend(m.maps[2](n))),
+}
+
+
+def keep(m, x):
+    m.kept = x.detach()
+    return x
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_what_leaves_a_block(name):
+    model, x = ByHand(OUTPUTS[name]).double(), torch.randn(2, 8, 8).double()
+    model(x)
+    (found,) = find_blocks(record_inputs(model, x))
+    assert torch.allclose(found.output.output, model.kept)
+    assert found.post_norm is None
+    e = model.maps[0](x)
+    assert torch.allclose(found.input, model.norm(e) if name == "the later of two" else e)
