@@ -323,6 +323,10 @@ SKIPS = {
     "after a diamond": (transform_many_times, [True]),
     "through an activation": (lambda m, e: e.relu() + m.attend(m.maps[2](e)), [False]),
     "a mean of tokens": (lambda m, e: e.mean(1, keepdim=True) + m.attend(m.maps[2](e)), [False]),
+    "stacked inside": (
+        lambda m, e: m.attend(m.maps[2](e)) + torch.stack([e, m.maps[3](e)]).sum(0),
+        [True],
+    ),
     "scaled and shifted": (lambda m, e: m.attend(m.maps[2](e)) + (e * 3 + m.constants), [True]),
     "of a sum over features": (
         lambda m, e: m.maps[4](
@@ -356,6 +360,7 @@ OUTPUTS = {
     "a sum without a linear map": lambda m, e: (y := keep(m, block(m, e, 2))) + y.sin(),
     "many ways": lambda m, e: (y := keep(m, block(m, e, 2))) + branch_many_times(y),
     "scaled": lambda m, e: keep(m, (y := block(m, e, 2)) * 0.5 + m.maps[4](y.relu())),
+    "some tokens": lambda m, e: keep(m, block(m, e, 2))[:, :1] + m.maps[4](m.raw[:, :1]),
     "gated inside": lambda m, e: keep(m, add_gated(m, e)),
     "values of many ways": lambda m, e: keep(
         m, e + m.attend(e, m.maps[2](e), branch_many_times(m.maps[3](e)))
