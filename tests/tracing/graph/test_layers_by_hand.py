@@ -365,6 +365,7 @@ OUTPUTS = {
     "values of many ways": lambda m, e: keep(
         m, e + m.attend(e, m.maps[2](e), branch_many_times(m.maps[3](e)))
     ),
+    "the later of two, first": lambda m, e: keep(m, (n := m.norm(e)) + e + m.attend(m.maps[2](n))),
     "the later of two": lambda m, e: keep(m, e + (n := m.norm(e)) + m.attend(m.maps[2](n))),
 }
 
@@ -382,4 +383,4 @@ def test_what_leaves_a_block(name):
     assert torch.allclose(found.output.output, model.kept)
     assert found.post_norm is None
     e = model.maps[0](x)
-    assert torch.allclose(found.input, model.norm(e) if name == "the later of two" else e)
+    assert torch.allclose(found.input, model.norm(e) if "later" in name else e)
