@@ -178,6 +178,12 @@ class Oracle:
 
     # Parts of methods -----------------------------------------------------------------------------
 
+    def is_dead(self) -> bool:
+        """Whether an explained logit has no gradient anywhere, behind a saturated tanh say."""
+        columns = [self.classes[:, n] for n in range(self.classes.shape[1])]
+        samples = range(len(self.classes))
+        return not all(self.find_sites(sample, one) for one in columns for sample in samples)
+
     def find_sites(self, sample: int, classes: Tensor) -> list[int]:
         """The attentions that the logit of a sample depends on."""
         gradients = self.read("gradient", classes).at_maps

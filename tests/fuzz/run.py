@@ -54,11 +54,12 @@ def format_table(reports: list[Report]) -> str:
     plain = [report for report in reports if not report.may_be_refused]
     refused = [report for report in plain if report.refusals]
     failed = [report for report in reports if report.failures]
+    dead = sum(report.is_dead for report in reports)
     share = 100 * len(refused) / max(1, len(plain))
     lines.append(
         f"\n{len(reports)} cases, {len(plain)} of them without windows, merged tokens and "
         f"cross-attention; {len(refused)} of these ({share:.1f} %) refused by some method; "
-        f"{len(failed)} failed."
+        f"{len(failed)} failed; {dead} cannot be compared, as their logits do not react."
     )
     for chosen in VERDICTS[1:]:
         groups: dict[str, list[int]] = defaultdict(list)
