@@ -283,3 +283,14 @@ def test_values_of_another_sequence_and_through_several_maps():
     assert torch.allclose(own.value_input, model.norms[2](own.input))
     assert [one.name for one in find_projection(trace, cross)] == []
     assert [one.name for one in find_projection(trace, own)] == ["linear", "layer_norm"]
+
+
+def test_a_sum_over_features_of_a_stack_is_no_addition_of_terms():
+    class Sums(Residual):
+        def forward(self, x):
+            x = self.maps[6](x)
+            both = torch.stack([x, self.attend(x)], 1).sum(-1)
+            return self.head(both.flatten(1)[:, :8])
+
+    with pytest.raises(WhenceError, match="has no skip connection"):
+        find_blocks(record_inputs(Sums(None).double(), torch.randn(2, 5, 8).double()))

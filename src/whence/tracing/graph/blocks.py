@@ -9,7 +9,7 @@ from typing import NamedTuple
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
-from whence._util.torch_internals import STACK
+from whence._util.torch_internals import STACK, output_metadata
 from whence.tracing.graph.nodes import NodeGraph, is_scaling, operation_of
 from whence.tracing.ops.attention import AttentionSite
 from whence.tracing.ops.base import Add, Function, Operation, is_norm
@@ -141,8 +141,14 @@ def _find_stack(graph: NodeGraph, node: Node) -> Node | None:
     if operation is None or operation.kind != "sum":
         return None
     (source,) = graph.sources(node)
-    shapes = isinstance(operation, Function) and operation.inputs[0].dim() > operation.output.dim()
-    return source.node if shapes and source.node.name() == STACK else None
+    if source.node.name() != STACK:
+        return None
+    # A sum over another dimension than that of the stack adds other things.
+    shapes = {
+        tuple(output_metadata(term.node)[term.output_nr].shape)
+        for term in graph.sources(source.node)
+    }
+    return source.node if shapes == {tuple(operation.output.shape)} else None
 
 
 def _find_whole_sum(graph: NodeGraph, addition: Node) -> Node:
