@@ -196,3 +196,19 @@ def test_depths_that_the_target_reads():
     for depths, layers, one in (((2,), 3, True), ((1,), 2, True), ((0, 2), 3, False)):
         trace = record_inputs(Reads(depths), torch.randn(2, 5, 8))
         assert (len(find_layers(trace)), is_sequential(trace)) == (layers, one)
+
+
+def test_constants_lead_around_nothing():
+    """Queries that are learned, and weights of functions that hide what they do."""
+    again = record_inputs(Decoder(), torch.randn(2, 7, 8)).rerecord(
+        Intervention(follow_constants=True)
+    )
+    assert is_sequential(again)
+
+    class Hidden(Projects):
+        def forward(self, x):
+            x = x + F.scaled_dot_product_attention(x, x, x)
+            x = x + Opaque.apply(x, self.weights[0])
+            return super().forward(x)
+
+    assert is_sequential(record_inputs(Hidden(PROJECTIONS["one"]), torch.randn(2, 5, 8)))

@@ -63,8 +63,8 @@ def require_layers_in_turn(evidence: Evidence) -> None:
     if not is_sequential(evidence.trace):
         raise WhenceError(
             "The target, or a layer, reads tokens from before the layer upstream of it, and this "
-            "method takes all layers of attention in turn. Methods that go by gradients, such as "
-            "'whence' or 'input_x_gradient', work."
+            "method takes all layers of attention in turn. Methods at the input, such as "
+            "'input_x_gradient', work."
         )
 
 

@@ -103,7 +103,8 @@ def is_sequential(trace: Trace) -> bool:
     Then nothing leads around a layer but its skip connection, and around all of them at most.
     """
     graph, layers = _find_structure(trace).graph, find_layers(trace)
-    products = {node: n for n, layer in enumerate(layers) for node in _product_nodes(trace, layer)}
+    products = {node for layer in layers for node in _product_nodes(trace, layer)}
+    inputs = {edge_of(leaf).node for leaf in trace.leaves}
 
     def leads_around(starts: Iterable[Node], ends: set[Node], to_input: bool) -> bool:
         """Whether another attention, or the input, is upstream of nodes other than through ends."""
@@ -114,7 +115,7 @@ def is_sequential(trace: Trace) -> bool:
                 continue
             seen.add(node)
             sources = [source.node for source in graph.sources(node)]
-            if node in products or (to_input and not sources):
+            if node in products or (to_input and node in inputs):
                 return True
             waiting += sources
         return False
