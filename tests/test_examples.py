@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import re
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,11 @@ def test_every_cell_runs(path, execute, monkeypatch):
 
 
 def kinds(cell) -> list[tuple[str, ...]]:
-    return [(o.output_type, *sorted(o.get("data", {}))) for o in cell.get("outputs", [])]
+    """Kinds of a cell's outputs; text that comes in several parts counts once for each stream."""
+    found = [
+        (o.output_type, o.get("name", ""), *o.get("data", {})) for o in cell.get("outputs", [])
+    ]
+    return [(kind, name, *sorted(data)) for (kind, name, *data), _ in groupby(found)]
 
 
 def test_a_cell_that_fails_fails_the_test(execute, tmp_path, monkeypatch):
