@@ -180,7 +180,7 @@ class Explainer:
         )
         request = dataclasses.replace(request, verify=verify)
         result = self._run(request, may_compile=self.compiles)
-        asked = [request.focus(name) for name in request.arguments.explained]
+        asked = [request.focus(name) for name in request.arguments.explained_names]
         results = (result, *result.others)
         checks = [judge(one, of, self.precision) for one, of in zip(asked, results, strict=True)]
         for check in (check for listed in checks for check in listed if check.status == "doubt"):

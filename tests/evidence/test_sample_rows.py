@@ -14,7 +14,7 @@ from whence.inputs.arguments import ModelArguments
 
 def find(model, inputs, of=None, output=None, rows=None):
     arguments = ModelArguments.from_inputs(inputs, model, of)
-    found = (rows or SampleRows()).find(model, arguments, output, arguments.explained)
+    found = (rows or SampleRows()).find(model, arguments, output, arguments.explained_names)
     return None if found is None else set(found.per_sample)
 
 

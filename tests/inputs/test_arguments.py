@@ -41,19 +41,19 @@ def test_the_explained_argument_of_a_mapping(names, main):
 def test_the_user_says_what_is_explained():
     given = {name: torch.ones(2, 3) for name in ("first", "second", "third")}
     arguments = ModelArguments.from_inputs(given, MODEL, of="second")
-    assert (arguments.main_at, arguments.explained) == ("second", ("second",))
+    assert (arguments.main_at, arguments.explained_names) == ("second", ("second",))
     several = ModelArguments.from_inputs(given, MODEL, of=["third", "first"])
     assert several.main is given["third"]
-    assert several.explained == ("third", "first")
+    assert several.explained_names == ("third", "first")
     other = several.focus("first")
     assert other.main is given["first"]
-    assert other.explained == ("first", "third")
+    assert other.explained_names == ("first", "third")
 
 
 def test_a_tensor_is_named_by_position_or_parameter():
     x = torch.ones(2, 3)
     for of in (0, "input", [0], ["input"]):  # the parameter of Linear.forward
-        assert ModelArguments.from_inputs(x, MODEL, of=of).explained == (0,)
+        assert ModelArguments.from_inputs(x, MODEL, of=of).explained_names == (0,)
     with pytest.raises(WhenceError, match=r"of='output' names no tensor of the inputs; .* hold 0"):
         ModelArguments.from_inputs(x, MODEL, of="output")
 

@@ -46,7 +46,7 @@ class Batching:
         in_heads = request.method.streamed and request.rules.supports_partial
         map_bytes = bound * _SHARE_OF_A_MAP if in_heads else math.inf
         shapes = tuple(tuple(x.shape[1:]) for x in request.arguments.tensors)
-        key = shapes, request.arguments.explained, in_heads
+        key = shapes, request.arguments.explained_names, in_heads
         if run_compiled is not None and key not in self._sample_bytes:
             cuttable = request.make_cuttable() if batch > 1 else None
             one = request if cuttable is None else cuttable.select_rows(slice(0, 1))

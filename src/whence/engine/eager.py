@@ -45,7 +45,7 @@ def run_eagerly(request: Request, max_bytes: float, max_map_bytes: float) -> Res
     for exact in (False, True):
         guard = Guard(exact)
         trace = record_request(request, guard, max_bytes, max_map_bytes)
-        explained = request.arguments.explained
+        explained = request.arguments.explained_names
         results: list[Result] = []
         for name in explained:
             asked, view = request.focus(name), select_view(trace, name)
@@ -117,7 +117,7 @@ def record_request(request: Request, guard: Guard, max_bytes: float, max_map_byt
             subject.model,
             arguments.args,
             arguments.kwargs,
-            arguments.explained,
+            arguments.explained_names,
             subject.output,
             guard=guard,
             max_bytes=max_bytes,

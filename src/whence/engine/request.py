@@ -142,7 +142,7 @@ class Request:
         """The same request, of which samples can be selected; None if that is not proven."""
         if self.arguments.per_sample is not None:
             return self
-        subject, explained = self.subject, self.arguments.explained
+        subject, explained = self.subject, self.arguments.explained_names
         found = subject.rows.find(subject.model, self.arguments, subject.output, explained)
         return None if found is None else dataclasses.replace(self, arguments=found)
 

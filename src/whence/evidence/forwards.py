@@ -165,7 +165,7 @@ class Forwards:
             self._model,
             chosen.args,
             chosen.kwargs,
-            chosen.explained,
+            chosen.explained_names,
             self._output,
             intervention,
             needs_attention=False,

@@ -74,13 +74,13 @@ class ModelArguments:
         return main
 
     @property
-    def explained(self) -> tuple[ArgumentKey, ...]:
+    def explained_names(self) -> tuple[ArgumentKey, ...]:
         """All arguments that are explained, the main one first."""
         return (self.main_at, *self.others_at)
 
     def focus(self, name: ArgumentKey) -> ModelArguments:
         """The same arguments, with another of the explained ones as the main one."""
-        others = tuple(one for one in self.explained if one != name)
+        others = tuple(one for one in self.explained_names if one != name)
         return replace(self, main_at=name, others_at=others)
 
     def _get(self, at: ArgumentKey) -> Any:
@@ -156,7 +156,7 @@ class ModelArguments:
 
     def _check(self, model: nn.Module) -> None:
         tensors = self.named_tensors
-        for name in self.explained:
+        for name in self.explained_names:
             if name not in tensors:
                 raise WhenceError(
                     f"of={name!r} names no tensor of the inputs; they hold "
@@ -173,7 +173,7 @@ class ModelArguments:
                 )
             if tensor.is_floating_point() and not torch.isfinite(tensor).all():
                 raise WhenceError("The inputs hold NaN or infinite values.")
-        for name in self.explained:
+        for name in self.explained_names:
             shape = tuple(tensors[name].shape)
             if len(shape) < 2:
                 raise WhenceError(f"A batch is needed, but the input has shape {shape}.")
