@@ -6,100 +6,29 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
 from whence._util.saved import explain_damage, read_parts, write_parts
-from whence._util.text import format_probability, to_printable
+from whence._util.text import to_printable
 from whence.errors import WhenceError
+from whence.explanation.parts import Check, ExplainedClass, KeptEvidence
 from whence.layout import Tokens, sum_over_words
 from whence.targets import to_probabilities
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-_FORMAT, _FORMAT_OF_SEVERAL = "whence explanation 1", "whence explanations 1"
+_FORMAT = "whence explanation 1"
 _SAME_FOR_EVERY_CLASS = "the same for every class"
-_TENSORS = ("scores", "target", "logits")
+TENSORS = ("scores", "target", "logits")
 _FACTS = (
     *("grid", "image_size", "tokens", "target_names", "multi_label"),
     *("method", "class_specific", "settings", "details", "version", "checks"),
 )
-
-
-@dataclass(frozen=True)
-class Check:
-    """One thing that was verified about an explanation.
-
-    Attributes:
-        name: What was verified, in a word: ``"logits"``, ``"conservation"``, ``"completeness"``,
-            ``"coverage"``, ``"dead"`` or ``"layout"``.
-        figure: What was measured; the worst of all samples and classes.
-        status: ``"passed"``, or ``"doubt"`` where the scores may not say what they seem to say.
-            What fails is an error, and gives no explanation.
-        sentence: What that means, and what would help.
-    """
-
-    name: str
-    figure: float
-    status: Literal["passed", "doubt"]
-    sentence: str
-
-
-@dataclass
-class KeptEvidence:
-    """What a method worked with. Lists are over attention sites or blocks, nearest the input first.
-
-    Values of one target begin with the batch; of several classes with the batch, then the classes.
-    What the method did not read is empty or None, but for attention, gradient and relevance.
-
-    Attributes:
-        pooling: (batch, tokens), weights of the rows that the classifier reads.
-        attention: The attention maps, (batch, heads, queries, keys), with gradient and relevance.
-        inputs: The pixels, or the embeddings of tokens, with gradient and relevance; one for each
-            place where the model reads them.
-        hidden: The residual stream before each block and after the last, (batch, tokens, width).
-        value_input: What the values of each attention are computed from.
-    """
-
-    pooling: Tensor
-    attention: list[Tensor] = field(default_factory=list)
-    gradient: list[Tensor] = field(default_factory=list)
-    relevance: list[Tensor] = field(default_factory=list)
-    inputs: list[Tensor] = field(default_factory=list)
-    input_gradient: list[Tensor] = field(default_factory=list)
-    input_relevance: list[Tensor] = field(default_factory=list)
-    hidden: list[Tensor] = field(default_factory=list)
-    hidden_gradient: list[Tensor] = field(default_factory=list)
-    hidden_relevance: list[Tensor] = field(default_factory=list)
-    value_input: list[Tensor] = field(default_factory=list)
-    value_input_gradient: list[Tensor] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class ExplainedClass:
-    """One class of one sample, with its scores.
-
-    Attributes:
-        index: Of the class.
-        name: Its name, or "class 281"; without control characters.
-        probability: Of the class; None where a single logit gives none.
-        scores: (units,), finite.
-    """
-
-    index: int
-    name: str
-    probability: float | None
-    scores: NDArray[np.float64]
-
-    @property
-    def percent(self) -> str:
-        """The probability as a percentage, never rounded to certainty; empty if there is none."""
-        return format_probability(self.probability)
 
 
 @dataclass
@@ -308,7 +237,7 @@ class Explanation:
         facts = {name: getattr(self, name) for name in _FACTS}
         facts["tokens"] = None if self.tokens is None else asdict(self.tokens)
         facts["checks"] = [asdict(check) for check in self.checks]
-        return facts, {name: getattr(self, name) for name in _TENSORS}
+        return facts, {name: getattr(self, name) for name in TENSORS}
 
     @classmethod
     def _from_parts(cls, saved: dict[str, Any], tensors: Mapping[str, Tensor]) -> Explanation:
@@ -317,28 +246,5 @@ class Explanation:
         for pair in ("grid", "image_size"):
             facts[pair] = None if facts[pair] is None else tuple(facts[pair])
         facts["tokens"] = None if facts["tokens"] is None else Tokens(**facts["tokens"])
-        held: dict[str, Any] = {name: tensors[name] for name in _TENSORS}
+        held: dict[str, Any] = {name: tensors[name] for name in TENSORS}
         return cls(**held, **{name: facts[name] for name in _FACTS})
-
-
-class Explanations(dict[str, Explanation]):
-    """The explanations of several inputs of a model, by their names, from one forward pass."""
-
-    def save(self, path: str | Path) -> None:
-        """Write one safetensors file, whole or not at all; its header holds the rest as JSON."""
-        parts = {name: one._to_parts() for name, one in self.items()}
-        facts = {name: saved for name, (saved, _) in parts.items()}
-        tensors = {f"{n}/{key}": x for n, (_, held) in parts.items() for key, x in held.items()}
-        write_parts(path, _FORMAT_OF_SEVERAL, facts, tensors)
-
-    @classmethod
-    def load(cls, path: str | Path) -> Explanations:
-        """Read what `save` wrote.
-
-        Raises:
-            WhenceError: There is no such file, or it is damaged or does not hold explanations.
-        """
-        facts, tensors = read_parts(path, _FORMAT_OF_SEVERAL)
-        with explain_damage(path):
-            held = {n: {key: tensors[f"{n}/{key}"] for key in _TENSORS} for n in facts}
-            return cls((n, Explanation._from_parts(one, held[n])) for n, one in facts.items())

@@ -1,0 +1,33 @@
+"""The answer about several inputs of a model at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from whence._util.saved import explain_damage, read_parts, write_parts
+from whence.explanation.explanation import TENSORS, Explanation
+
+_FORMAT = "whence explanations 1"
+
+
+class Explanations(dict[str, Explanation]):
+    """The explanations of several inputs of a model, by their names, from one forward pass."""
+
+    def save(self, path: str | Path) -> None:
+        """Write one safetensors file, whole or not at all; its header holds the rest as JSON."""
+        parts = {name: one._to_parts() for name, one in self.items()}
+        facts = {name: saved for name, (saved, _) in parts.items()}
+        tensors = {f"{n}/{key}": x for n, (_, held) in parts.items() for key, x in held.items()}
+        write_parts(path, _FORMAT, facts, tensors)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Explanations:
+        """Read what `save` wrote.
+
+        Raises:
+            WhenceError: There is no such file, or it is damaged or does not hold explanations.
+        """
+        facts, tensors = read_parts(path, _FORMAT)
+        with explain_damage(path):
+            held = {n: {key: tensors[f"{n}/{key}"] for key in TENSORS} for n in facts}
+            return cls((n, Explanation._from_parts(one, held[n])) for n, one in facts.items())
