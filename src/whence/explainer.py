@@ -24,7 +24,7 @@ from whence.evidence.sample_rows import SampleRows
 from whence.explanation import Check, Explanation, Explanations
 from whence.inputs.arguments import ModelArguments
 from whence.layout import Layout
-from whence.layout.words import TextTokenizer
+from whence.layout.spelling import TextTokenizer
 from whence.rules import RuleSet
 from whence.targets import Classes, ClassTarget, find_class_names
 from whence.tracing import unwrap_model

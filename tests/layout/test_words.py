@@ -81,7 +81,8 @@ def test_words_from_plain_ids(model, tokenizer):
     from_encodings = find_tokens(
         tokenizer(TEXTS, padding=True, return_tensors="pt"), batch["input_ids"]
     )
-    assert with_tokenizer.tokens == from_encodings
+    assert with_tokenizer.tokens.strings == from_encodings.strings
+    assert with_tokenizer.tokens.words == from_encodings.words
     with pytest.raises(WhenceError, match=r"has no words.*Explainer\(model, tokenizer=tokenizer\)"):
         Explainer(model).explain(batch).words()
 
@@ -168,13 +169,15 @@ def join_bytes(tokens):
 )
 def test_words_are_numbered(tokens, words):
     found = find_tokens({}, torch.arange(len(tokens))[None], Pieces(tokens, join_bytes))
-    assert found == Tokens([tokens], [words])
+    assert (found.strings, found.words) == ([tokens], [words])
 
 
 def test_samples_of_tokens_are_selected_and_follow_each_other():
-    batch = Tokens([["a"], ["b"], ["c"]], [[0], [None], [0]], [["A"], [], ["C"]])
+    texts, offsets = ["a", "", "c"], [[(0, 1)], [None], [(0, 1)]]
+    batch = Tokens([["a"], ["b"], ["c"]], [[0], [None], [0]], [["A"], [], ["C"]], texts, offsets)
     parts = [batch.select_samples(slice(0, 1)), batch.select_samples(slice(1, 3))]
-    assert parts[1] == Tokens([["b"], ["c"]], [[None], [0]], [[], ["C"]])
+    expected = Tokens([["b"], ["c"]], [[None], [0]], [[], ["C"]], texts[1:], offsets[1:])
+    assert parts[1] == expected
     assert Tokens.concatenate(parts) == batch
 
 
@@ -187,7 +190,9 @@ def test_encodings_must_be_of_these_ids():
 
     pieces = Pieces(["x", "y"], join_bytes)
     ids = torch.zeros(2, 2, dtype=torch.long)
-    assert find_tokens(Batch(), ids, pieces) == Tokens([["a", "b"]] * 2, [[None, 0]] * 2)
+    found = find_tokens(Batch(), ids, pieces)
+    assert (found.strings, found.words) == ([["a", "b"]] * 2, [[None, 0]] * 2)
+    assert find_tokens(Batch(), ids) == Tokens([["a", "b"]] * 2, [[None, 0]] * 2)
     for other in (ids[:1], ids[:, :1]):
         found = find_tokens(Batch(), other, pieces)
         assert found.strings == [["x"] * other.shape[1]] * len(other)

@@ -18,7 +18,7 @@ from whence.evidence.sample_rows import SampleRows
 from whence.explanation import KeptEvidence
 from whence.inputs.arguments import ArgumentKey, ModelArguments
 from whence.layout import FoundLayout, Layout, Tokens, find_tokens
-from whence.layout.words import TextTokenizer
+from whence.layout.spelling import TextTokenizer
 from whence.methods import Method
 from whence.rules import RuleSet
 from whence.targets import Classes, ClassTarget, select_samples

@@ -18,6 +18,7 @@ from whence.explainer import Explainer
 from whence.explanation import Explanation
 from whence.inputs.sources import Kind
 from whence.layout import Tokens
+from whence.layout.words import cut_words
 from whence.targets import Classes, ClassTarget, resolve_classes
 
 if TYPE_CHECKING:
@@ -107,8 +108,7 @@ class LoadedModel:
         explanation: Explanation = self.explainer.explain(prepared.inputs, **request)
         encodings = getattr(prepared.inputs, "encodings", None)
         if explanation.tokens is not None and encodings:
-            texts = [_cut_words(e, t) for e, t in zip(encodings, prepared.contents, strict=True)]
-            explanation.tokens = dataclasses.replace(explanation.tokens, texts=texts)
+            explanation.tokens = _place_in_texts(explanation.tokens, encodings, prepared.contents)
         return explanation
 
 
@@ -182,11 +182,14 @@ def find_device(name: str | None) -> torch.device:
     return device
 
 
-def _cut_words(encoding: Encoding, text: str) -> list[str]:
-    """Cut a text into its words as they are written, not as the tokenizer spells them."""
-    spans = find_word_spans(encoding)
-    count = max(spans, default=-1) + 1
-    return [text[slice(*spans.get(n, (0, 0)))].strip() for n in range(count)]
+def _place_in_texts(tokens: Tokens, encodings: list[Encoding], texts: list[str]) -> Tokens:
+    """Place tokens in the texts as they were written, not as the tokenizer spells them."""
+    offsets = [
+        [o if n is not None else None for o, n in zip(e.offsets, e.word_ids, strict=True)]
+        for e in encodings
+    ]
+    words = [cut_words(*one) for one in zip(texts, offsets, tokens.words, strict=True)]
+    return dataclasses.replace(tokens, texts=words, contents=list(texts), offsets=offsets)
 
 
 def find_word_spans(encoding: Encoding) -> dict[int, tuple[int, int]]:
@@ -204,14 +207,13 @@ def select_sample(explanation: Explanation, sample: int, prepared: PreparedBatch
     chosen = slice(sample, sample + 1)
     scores, tokens = explanation.scores[chosen], explanation.tokens
     if tokens is not None:
-        strings, words = tokens.strings[sample], tokens.words[sample]
         mask = prepared.inputs.get("attention_mask")  # type: ignore[union-attr]
-        if mask is not None:
+        if mask is None:
+            tokens = tokens.select_samples(chosen)
+        else:
             real = mask[sample].bool()
             scores = scores[..., real]
-            strings = [s for s, keep in zip(strings, real.tolist(), strict=True) if keep]
-            words = [w for w, keep in zip(words, real.tolist(), strict=True) if keep]
-        tokens = Tokens([strings], [words], tokens.texts[sample : sample + 1])
+            tokens = tokens.select_tokens(sample, real.tolist())
     names = explanation.target_names
     return dataclasses.replace(
         explanation,
