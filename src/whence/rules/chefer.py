@@ -2,6 +2,10 @@
 
 ``reference`` is what the authors published as code, ``paper`` what they wrote down as equations,
 and ``authors_lrp`` what they ran as the LRP that they compare with.
+
+The authors had no element-wise products of two tensors that depend on the input, such as gates. Such
+a product is a matrix product of one by one, so the rule for those says what it gets: half to each
+factor, in all three sets.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from whence.rules.ruleset import (
     pass_unchanged,
     register,
 )
+from whence.rules.stable import pass_to_numerator, share_equally
 from whence.rules.z_plus import z_plus
 from whence.tracing.ops.base import Add, Function, Operation, Shift
 from whence.tracing.ops.products import Convolution, Linear, MatMul
@@ -84,6 +89,15 @@ def _rescale_matmul(op: MatMul, relevance: Tensor) -> tuple[Tensor, Tensor]:
     shares = op.adjoints(_divide(relevance, op.output), op.a, op.b)
     to_a, to_b = (x * s for x, s in zip((op.a, op.b), shares, strict=True) if s is not None)
     return _rescale(op, relevance, to_a, to_b)
+
+
+def _share_product(op: Function, relevance: Tensor) -> tuple[Tensor, ...]:
+    """Half of R c / c to each factor of c = a b: the rule for matrix products, for one by one.
+
+    That is so with and without the rescaling of ``paper``, as both factors have the same share.
+    Where c is 0, it gives nothing on.
+    """
+    return share_equally(op, _divide_and_multiply(op, relevance))
 
 
 def _share_with_positions(op: Shift, relevance: Tensor) -> Tensor:
@@ -154,6 +168,8 @@ REFERENCE = register(
             "linear": with_pixel_rule(z_plus(_divide)),
             "matmul": _halve_matmul,
             "add": _share_add,
+            "product": _share_product,
+            "quotient": pass_to_numerator,
             "sum": _share_sum,
             "shift": _share_with_positions,
             "pass": pass_unchanged,
