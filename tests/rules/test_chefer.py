@@ -4,11 +4,14 @@ import itertools
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
+from tests.families.models import TEXT, build_transformers, make_ids
 from tests.rules.helpers import divide_guarded, propagate
 from tests.tracing.ops.helpers import double
-from whence import NoRuleError, rules
+from whence import Explainer, rules
+from whence.tracing import record
 from whence.tracing.ops.base import Add, Function, Shift
 from whence.tracing.ops.products import Convolution, Linear, MatMul
 
@@ -69,11 +72,101 @@ def test_sums_and_means(rule_set):
             assert ours[b, n, d] == pytest.approx(float(slow), rel=1e-6)
 
 
+@pytest.mark.parametrize("rule_set", [*AUTHORS, "authors_lrp"])
+def test_products_are_matrix_products_of_one_by_one(rule_set):
+    a, b = double(2, 3, 4), double(2, 3, 4)
+    a[0, 0, 0] = 0
+    product = Function("product", torch.mul)
+    relevance, (ours_a, ours_b) = propagate(rule_set, product, a, b)
+    for at in itertools.product(range(2), range(3), range(4)):
+        c = float(a[at] * b[at])
+        half = divide_guarded(float(relevance[at]), c) * c / 2
+        assert ours_a[at].item() == ours_b[at].item() == pytest.approx(half, rel=1e-9)
+    small = MatMul()
+    small.batch = 2
+    small.forward(a[..., None, None], b[..., None, None])
+    # The paper's rescaling makes up for what the guard of the quotient loses.
+    for ours, theirs in zip(
+        (ours_a, ours_b),
+        rules.get(rule_set).propagate(small, relevance[..., None, None]),
+        strict=True,
+    ):
+        expected = theirs[..., 0, 0]
+        if rule_set == "paper":
+            expected = expected * (ours.sum((1, 2)) / expected.sum((1, 2)))[:, None, None]
+        assert torch.allclose(ours, expected, rtol=1e-9)
+
+
 @pytest.mark.parametrize("rule_set", AUTHORS)
-def test_products_have_no_rule(rule_set):
-    operation = Function("product", torch.mul, name="mul", where="module 'gate'")
-    with pytest.raises(NoRuleError, match=r"`mul`, called in module 'gate'.*'\w+' has no rule"):
-        propagate(rule_set, operation, double(2, 3), double(2, 3))
+def test_products_with_broadcasting_conserve(rule_set):
+    a, b = double(2, 3, 4), double(2, 1, 4)
+    relevance, (to_a, to_b) = propagate(rule_set, Function("product", torch.mul), a, b)
+    assert to_b.shape == b.shape
+    assert torch.allclose(to_b, to_a.sum(1, keepdim=True))
+    assert float(to_a.sum() + to_b.sum()) == pytest.approx(float(relevance.sum()), rel=1e-5)
+
+
+@pytest.mark.parametrize("rule_set", AUTHORS)
+def test_quotients_are_norms(rule_set):
+    a, b = double(2, 3, 4), double(2, 3, 1)
+    relevance, (to_a, to_b) = propagate(rule_set, Function("quotient", torch.div), a, b)
+    assert torch.equal(to_a, relevance)
+    assert not to_b.any()
+
+
+class GatedBlock(nn.Module):
+    """An RMSNorm by hand and a SwiGLU, read at one token, without additions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.gate, self.up = (nn.Linear(6, 5, bias=False) for _ in range(2))
+        self.down = nn.Linear(5, 3, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+        return self.down(functional.silu(self.gate(x)) * self.up(x))[:, -1]
+
+
+def share_positive(x: Tensor, weight: Tensor, relevance: Tensor) -> Tensor:
+    """The rule for linear maps, neuron by neuron."""
+    result = torch.zeros_like(x)
+    for row, share in zip(weight, relevance, strict=True):
+        products = (x * row).clamp(min=0)
+        result += products / (products.sum() + 1e-9) * share
+    return result
+
+
+@pytest.mark.parametrize("rule_set", AUTHORS)
+def test_relevance_passes_a_gated_block(rule_set):
+    model, x = GatedBlock().double(), double(2, 4, 6)
+    trace = record(model, (x,), {}, 0, needs_attention=False)
+    classes = torch.ones(2, 1, dtype=torch.long)
+    (ours,) = trace.read(classes, trace.leaves, rules.get(rule_set))
+    for n in range(2):
+        row = x[n, -1] / (x[n, -1].pow(2).mean() + 1e-6).sqrt()
+        gate, up = model.gate.weight.detach(), model.up.weight.detach()
+        product = functional.silu(gate @ row) * (up @ row)
+        one_hot = torch.tensor([0.0, 1.0, 0.0]).double()
+        half = share_positive(product, model.down.weight.detach(), one_hot) / 2
+        expected = share_positive(row, gate, half) + share_positive(row, up, half)
+        assert torch.allclose(ours[0, n, -1], expected, rtol=1e-5)
+        assert float(expected.sum()) == pytest.approx(1, rel=1e-5)
+        assert not ours[0, n, :-1].any()
+
+
+@pytest.mark.parametrize("rule_set", [*AUTHORS, "authors_lrp"])
+@pytest.mark.parametrize("family", ["Llama", "Gemma2", "Qwen3", "Phi3"])
+def test_language_models_with_gates_have_relevance(family, rule_set):
+    sizes = {**TEXT, "head_dim": 8, "num_key_value_heads": 1, "pad_token_id": 0}
+    model = build_transformers(f"{family}ForCausalLM", f"{family}Config", **sizes)
+    ids = make_ids()
+    explainer = Explainer(model, output=lambda returned: returned.logits[:, -1])
+    both = explainer.explain({"input_ids": ids}, [3, 7], method="tiba", rules=rule_set)
+    assert both.scores.isfinite().all()
+    assert (both.scores[:, :-1] > 0).any()
+    alone = explainer.explain({"input_ids": ids[1:]}, 7, method="tiba", rules=rule_set)
+    assert torch.allclose(both.scores[1], alone.scores[0], rtol=1e-4, atol=1e-6)
 
 
 def test_samples_of_a_batch_do_not_mix():

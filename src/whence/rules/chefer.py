@@ -3,9 +3,9 @@
 ``reference`` is what the authors published as code, ``paper`` what they wrote down as equations,
 and ``authors_lrp`` what they ran as the LRP that they compare with.
 
-The authors had no element-wise products of two tensors that depend on the input, such as gates. Such
-a product is a matrix product of one by one, so the rule for those says what it gets: half to each
-factor, in all three sets.
+The authors had no element-wise products of two tensors that depend on the input, such as gates.
+Such a product is a matrix product of one by one, so the rule for those says what it gets: half to
+each factor, in all three sets.
 """
 
 from __future__ import annotations

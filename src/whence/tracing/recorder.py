@@ -19,6 +19,7 @@ from whence.tracing.ids import IdTracker
 from whence.tracing.ops.attention import is_made_of_patches
 from whence.tracing.ops.base import Add, Function, Shift, is_traced
 from whence.tracing.ops.products import ConstantMatMul, Convolution, Linear, MatMul
+from whence.tracing.reciprocals import as_quotient, name_function
 from whence.tracing.recording import Recording, flatten_lists, start_tracing
 
 # Attributes that are no tensors, which models ask for all the time.
@@ -175,7 +176,7 @@ def _record_function(recording: Recording, call: TorchCall, kind: str) -> Any:
     function, inputs = call.as_function()
     if not calls.fits_kind(kind, inputs):
         return recording.refuse(call.run(), call.name)
-    at = {"name": call.name, "where": recording.where(kind)}
+    at = {"name": name_function(call), "where": recording.where(kind)}
     return recording.apply(Function(kind, function, _count_mixed_dims(call), **at), *inputs)
 
 
@@ -291,9 +292,12 @@ def _record_add(recording: Recording, call: TorchCall) -> Any:
 def _record_multiply(recording: Recording, call: TorchCall) -> Any:
     if call.kwargs.get("rounding_mode") is not None:
         return recording.refuse(call.run(), call.name)
-    both = is_traced(call.argument(0, "input")) and is_traced(call.argument(1, "other"))
-    of_two = "product" if "mul" in call.name else "quotient"
-    return _record_function(recording, call, of_two if both else "pass")
+    if not (is_traced(call.argument(0, "input")) and is_traced(call.argument(1, "other"))):
+        return _record_function(recording, call, "pass")
+    quotient = as_quotient(call) if "mul" in call.name else call
+    if quotient is None:
+        return _record_function(recording, call, "product")
+    return _record_function(recording, quotient, "quotient")
 
 
 def _record_index_add(recording: Recording, call: TorchCall) -> Any:
