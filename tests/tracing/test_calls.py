@@ -74,6 +74,13 @@ def test_norms_and_activations_are_known_by_the_name_of_their_class():
     assert_same(ours, read_everything(fused))
 
 
+def test_an_activation_that_is_an_autograd_function_is_one_operation():
+    bloom = pytest.importorskip("transformers.models.bloom.modeling_bloom")
+    ours = read_everything(LayerWithModule(bloom.BloomGelu()))
+    fused = AttentionLayer(after=lambda x: F.gelu(x, approximate="tanh"))
+    assert_same(ours, read_everything(fused))
+
+
 def test_activations_of_transformers_are_one_operation():
     activations = pytest.importorskip("transformers.activations")
     ours = read_everything(LayerWithModule(activations.NewGELUActivation()))

@@ -182,7 +182,7 @@ def test_unknown_calls_refuse_relevance_in_autograds_engine_too():
 def test_edits_change_inputs_and_outputs_of_single_operations():
     model, x = AttentionLayer(), make_inputs()
     plain = record(model, (x,), {}, 0)
-    last = plain.entries[-1].operation.index
+    last = plain.rerecord(Intervention(finds_addresses=True)).addresses[-1]
     halved = Edit(output=lambda logits: logits / 2)
     of_zeros = Edit(inputs=lambda value: (value * 0,))
     for edit, expected in ((halved, plain.logits / 2), (of_zeros, plain.logits * 0)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +23,7 @@ from whence.tracing import (
     record,
     replicate,
 )
+from whence.tracing.addresses import Address
 from whence.tracing.calls import name_of
 from whence.tracing.ids import IdTracker
 from whence.tracing.logits import read_logits
@@ -68,6 +70,7 @@ class Forwards:
         self.rows = [
             None if place.rows is None else order.to_samples(place.rows) for order, place in ordered
         ]
+        self._batch = trace.batch
         self._model = model
         self._stand_in: nn.Module | None = None
         found = (rows or SampleRows()).find(model, arguments, output, (arguments.main_at,))
@@ -144,8 +147,27 @@ class Forwards:
         Args:
             samples: (rows,), which sample of the batch each row is.
             edits: What to change, by the index of the operation in the recorded forward pass.
+
+        Raises:
+            WhenceError: The model did not compute one of these operations this time.
         """
-        return self._record(samples, Intervention(edits=edits, forward_only=True)).logits.detach()
+        by_address = {self._addresses[index]: edit for index, edit in edits.items()}
+        run = self._record(samples, Intervention(edits=by_address, forward_only=True))
+        missing = by_address.keys() - set(run.addresses)
+        if missing:
+            raise WhenceError(
+                f"What the model computes in module '{min(missing).module}' depends on the values, "
+                f"so that this method cannot change it. Methods that read one forward pass, such "
+                f"as 'tiba', work without."
+            )
+        return run.logits.detach()
+
+    @cached_property
+    def _addresses(self) -> list[Address]:
+        """Where in the model each operation of the recorded forward pass is computed."""
+        every = torch.arange(self._batch, device=self._arguments.main.device)
+        run = Intervention(finds_addresses=True, forward_only=True)
+        return self._record(every, run).addresses
 
     def _run(self, *given: Tensor) -> Tensor:
         *inputs, samples = given

@@ -106,12 +106,13 @@ def build_inner_objective(
     """
     traced = record(model, (start,), {}, 0, output)
     activation, reduce = _locate(traced, target)
+    address = traced.rerecord(Intervention(finds_addresses=True)).addresses[activation.operation]
 
     def compute(inputs: Tensor) -> Tensor:
         scalars: list[Tensor] = []
         edit = activation.observe(lambda value: scalars.append(reduce(value)))
         followed = inputs if inputs.requires_grad else inputs.detach().requires_grad_()
-        run = Intervention([followed], {activation.operation: edit})
+        run = Intervention([followed], {address: edit})
         record(model, (inputs.detach(),), {}, 0, output, run)
         return scalars[-1]
 

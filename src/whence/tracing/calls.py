@@ -74,7 +74,8 @@ DROPOUT = frozenset(
 
 # Modules that compute one operation in many calls, by the name of their class: activations such as
 # NewGELUActivation or QuickGELU, norms such as LlamaRMSNorm or a hand-written LayerNorm.
-_PASSING_SUFFIXES = ("RMSNorm", "LayerNorm", "GELU", "GELUActivation", "Mish", "Swish", "SiLU")
+_NORM_SUFFIXES = ("rmsnorm", "layernorm")
+_ACTIVATION_SUFFIXES = ("gelu", "geluactivation", "mish", "swish", "silu")
 _PASSING_PACKAGES = ("transformers.activations", "timm.layers.activations")
 
 # What users registered: module classes and names of torch functions, with their kinds.
@@ -106,21 +107,24 @@ def find_module_kind(module: nn.Module) -> str | None:
             return registered_kinds[base]
     if type(module).__module__.startswith("torch."):
         return None
-    name, package = type(module).__name__, type(module).__module__
     # Subclasses of torch's own norms and activations call one torch function, seen as such; and
     # what has weight matrices or modules of its own does more than its name says.
     matrices = any(parameter.dim() > 1 for parameter in module.parameters())
     if isinstance(module, nn.LayerNorm | nn.GELU | nn.SiLU) or matrices or any(module.children()):
         return None
-    if name.endswith(_PASSING_SUFFIXES) or package.startswith(_PASSING_PACKAGES):
-        return "pass"
-    return None
+    is_norm = type(module).__name__.lower().endswith(_NORM_SUFFIXES)
+    return "pass" if is_norm or _is_named_activation(module) else None
+
+
+def _is_named_activation(module: nn.Module) -> bool:
+    name, package = type(module).__name__.lower(), type(module).__module__
+    return name.endswith(_ACTIVATION_SUFFIXES) or package.startswith(_PASSING_PACKAGES)
 
 
 def find_mixed_dims(module: nn.Module) -> int | None:
     """How many of the last dimensions a module mixes, if that is known."""
-    element_wise = type(module).__module__.startswith(_PASSING_PACKAGES)
-    return 0 if element_wise and not any(True for _ in module.parameters()) else None
+    has_parameters = any(True for _ in module.parameters())
+    return 0 if _is_named_activation(module) and not has_parameters else None
 
 
 def name_of(function: Callable[..., Any] | str) -> str:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from whence.tracing.addresses import Address
 from whence.tracing.ops.base import BackwardRules
 
 
@@ -25,7 +26,8 @@ class Intervention:
     Attributes:
         inputs: Pixels or embeddings to be used in place of the model's own, one for each place
             where it reads an input.
-        edits: Changes of single operations, by their index.
+        edits: Changes of single operations, by their address.
+        finds_addresses: Whether to find the addresses of all operations.
         rules: How values pass operations when others call autograd on this run.
         forward_only: Whether nothing will be read backward, so that nothing need be kept.
         follow_constants: Whether projections of what does not depend on the input are recorded too,
@@ -34,7 +36,8 @@ class Intervention:
     """
 
     inputs: Sequence[Tensor] | None = None
-    edits: Mapping[int, Edit] = field(default_factory=dict)
+    edits: Mapping[Address, Edit] = field(default_factory=dict)
+    finds_addresses: bool = False
     rules: BackwardRules | None = None
     forward_only: bool = False
     follow_constants: bool = False

@@ -15,6 +15,7 @@ from whence._util.torch_internals import SET_GRAD_ENABLED, AttributeGetter
 from whence.errors import LostGradientError
 from whence.tracing import calls
 from whence.tracing.calls import TorchCall, name_of
+from whence.tracing.experts import record_grouped_matmul
 from whence.tracing.ids import IdTracker
 from whence.tracing.ops.attention import is_made_of_patches
 from whence.tracing.ops.base import Add, Function, Shift, is_traced
@@ -323,6 +324,7 @@ _RECORDERS: dict[str, Callable[[Recording, TorchCall], Any]] = {
     **dict.fromkeys(("linear",), _record_linear),
     **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _record_convolution),
     **dict.fromkeys(("matmul", "mm", "bmm"), _record_matmul),
+    **dict.fromkeys(("_grouped_mm", "grouped_mm", "grouped_mm_fallback"), record_grouped_matmul),
     **dict.fromkeys(("addmm", "baddbmm"), _record_added_matmul),
     **dict.fromkeys(("einsum",), _record_einsum),
     **dict.fromkeys(("add", "sub", "subtract", "rsub", "__rsub__"), _record_add),

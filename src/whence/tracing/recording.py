@@ -8,18 +8,18 @@ one forward pass serves any number of backward passes.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from typing_extensions import override
 
 from whence._util.torch_internals import has_lost_gradient, node_metadata, view_base
 from whence.errors import LostGradientError, NoRuleError, TooLargeError, WhenceError
+from whence.tracing.addresses import Address, AddressCounter, find_running_module
 from whence.tracing.backward import REFUSED
 from whence.tracing.intervention import Intervention
 from whence.tracing.ops.attention import (
@@ -127,6 +127,7 @@ class Recording:
         entries: The recorded operations in their order.
         overwrites: Nodes of the graph that overwrite the whole of a tensor.
         kept_bytes: How much the outputs of operations take.
+        addresses: Where operations were computed, if the intervention asks for it.
         attention_problem: A sentence on why attention cannot be read; empty if it can.
     """
 
@@ -148,6 +149,8 @@ class Recording:
         self.entries: list[TraceEntry] = []
         self.overwrites: set[Node] = set()
         self.kept_bytes = 0
+        self.addresses: list[Address] = []
+        self._address_counter = AddressCounter()
         self.attention_problem = ""
         self._module_names = module_names
         self._max_bytes = max_bytes
@@ -196,7 +199,10 @@ class Recording:
         operation.guard, operation.batch = self.guard, self.batch
         operation.index = self._operation_count
         self._operation_count += 1
-        edit = self.intervention.edits.get(operation.index)
+        edit = None
+        if self.intervention.edits or self.intervention.finds_addresses:
+            self.addresses.append(self._address_counter.next_address(self._module_names))
+            edit = self.intervention.edits.get(self.addresses[-1])
         if edit is not None and edit.inputs is not None:
             inputs = edit.inputs(*inputs)
         device, rules = inputs[0].device.type, self.intervention.rules
@@ -337,11 +343,8 @@ class Recording:
         """The module whose forward is running, for messages."""
         if kind in _COMMON_KINDS:
             return ""
-        frame = sys._getframe(1)
-        while frame is not None:
-            owner = frame.f_locals.get("self")
-            if isinstance(owner, nn.Module) and id(owner) in self._module_names:
-                path, of = self._module_names[id(owner)], type(owner).__name__
-                return f"module '{path}' ({of})" if path else f"{of}.forward"
-            frame = frame.f_back  # type: ignore[assignment]
-        return "the model's forward"
+        found = find_running_module(self._module_names)
+        if found is None:
+            return "the model's forward"
+        path, of = found
+        return f"module '{path}' ({of})" if path else f"{of}.forward"

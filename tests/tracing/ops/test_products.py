@@ -13,6 +13,7 @@ from whence.errors import WhenceError
 from whence.tracing.ops.products import (
     ConstantMatMul,
     Convolution,
+    GroupedLinear,
     Linear,
     MatMul,
     is_reduced_precision,
@@ -24,6 +25,13 @@ WEIGHT, BIAS = double(4, 5), double(4)
 KERNEL = double(4, 3, 2, 2)
 CONVOLUTION = {"stride": [2, 2], "padding": [1, 1], "dilation": [1, 1], "groups": 1}
 SQUARES = double(3, 4, 4)
+
+
+def multiply_groups(rows, weights):
+    """Two rows times the first weight, none times the second, and four times the third."""
+    return torch.cat([rows[:2] @ weights[0], rows[2:] @ weights[2]])
+
+
 OPERATIONS = {
     "linear": (
         lambda: Linear(WEIGHT, BIAS),
@@ -45,6 +53,11 @@ OPERATIONS = {
         lambda x: SQUARES @ x,
         [(2, 1, 4, 5)],
     ),
+    "groups of rows": (
+        lambda: GroupedLinear(multiply_groups, SQUARES),
+        lambda x: multiply_groups(x, SQUARES),
+        [(6, 4)],
+    ),
     "matmul": (MatMul, torch.matmul, [(2, 3, 4), (2, 4, 5)]),
     "matmul with broadcasting": (MatMul, torch.matmul, [(2, 3, 4, 5), (2, 1, 5, 6)]),
 }
@@ -54,6 +67,13 @@ OPERATIONS = {
 def test_gradients_are_autograds(name):
     make, function, shapes = OPERATIONS[name]
     check_gradients(make(), function, *shapes)
+
+
+def test_groups_of_rows_take_classes_at_once():
+    operation, classes = GroupedLinear(multiply_groups, SQUARES), double(2, 6, 4)
+    operation.forward(double(6, 4))
+    (found,) = operation.gradient(classes)
+    assert torch.equal(found, torch.stack([operation.gradient(one)[0] for one in classes]))
 
 
 def test_inputs_that_are_not_wanted_are_left_out():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal, get_args
 
@@ -202,6 +202,40 @@ class ConstantMatMul(Linear):
     @override
     def _maps_rows(self) -> bool:
         return not self.weight_first and self.weight.dim() == 2
+
+
+class GroupedLinear(Linear):
+    """A linear map of rows that come in groups, each with a weight of its own: those of experts.
+
+    The weight is (groups, inputs, outputs).
+
+    Args:
+        multiply: Multiplies rows with the weights of their groups, in one product.
+        weight: The weights.
+    """
+
+    supports_classes = True
+
+    def __init__(self, multiply: Callable[[Tensor, Tensor], Tensor], weight: Tensor) -> None:
+        super().__init__(weight)
+        self._multiply = multiply
+
+    @override
+    def map(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        dtype = x.dtype if _product_type.dtype is None else _product_type.dtype
+        product = self._multiply(x.to(dtype), weight.to(dtype)).to(x.dtype)
+        return product if bias is None else product + bias
+
+    @override
+    def adjoint(self, s: Tensor, weight: Tensor) -> Tensor:
+        if s.dim() > self.output.dim():
+            return torch.stack([self.map(one, weight.mT) for one in s])
+        return self.map(s.contiguous(), weight.mT)
+
+    @property
+    @override
+    def _maps_rows(self) -> bool:
+        return False
 
 
 class MatMul(Operation):
