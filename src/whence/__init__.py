@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from whence import benchmark, faithfulness, methods, models, rules, targets
     from whence.api import explain
     from whence.explainer import Explainer
-    from whence.explanation import Explanation, Explanations
+    from whence.explanation import Explanation, Explanations, Generation
     from whence.layout import Layout
     from whence.maximization import MaximalPicture, activation_maximization
     from whence.tracing import register_operation
@@ -20,6 +20,7 @@ _HOMES = {
     "Explainer": "whence.explainer",
     "Explanation": "whence.explanation",
     "Explanations": "whence.explanation",
+    "Generation": "whence.explanation",
     "Layout": "whence.layout",
     "MaximalPicture": "whence.maximization",
     "activation_maximization": "whence.maximization",
@@ -32,6 +33,7 @@ __all__ = [
     "Explainer",
     "Explanation",
     "Explanations",
+    "Generation",
     "Layout",
     "MaximalPicture",
     "NoRuleError",

@@ -6,25 +6,30 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
 from whence._util.saved import explain_damage, read_parts, write_parts
 from whence._util.text import to_printable
 from whence.errors import WhenceError
+from whence.explanation.matrix import ScoreMatrix, tabulate_classes, to_pandas
 from whence.explanation.parts import Check, ExplainedClass, KeptEvidence
+from whence.explanation.selection import select_samples
 from whence.layout import Tokens, sum_over_words
+from whence.layout.grouping import Grouping
 from whence.targets import to_probabilities
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
     from PIL.Image import Image
 
-_FORMAT = "whence explanation 1"
 _SAME_FOR_EVERY_CLASS = "the same for every class"
 TENSORS = ("scores", "target", "logits")
+_MAYBE = ("values", "probabilities")
 _FACTS = (
     *("grid", "image_size", "tokens", "target_names", "multi_label"),
     *("method", "class_specific", "settings", "details", "version", "checks"),
@@ -38,8 +43,9 @@ class Explanation:
     Attributes:
         scores: (batch, units), or (batch, classes, units) if several classes were asked for. Units
             are patches in reading order, segments of a signal, or tokens.
-        target: (batch,) or (batch, classes), the explained class indices.
-        logits: (batch, all classes), as a plain forward gives them.
+        target: (batch,) or (batch, classes), the explained classes or tokens, by index.
+        logits: (batch, all classes), as a plain forward gives them; of several tokens, (batch,
+            tokens, vocabulary); empty where targets are none of logits.
         grid: Number of units along each axis: rows and columns of an image; frames, rows and
             columns of a video; segments of a signal. None for text, and for plain tokens.
         image_size: Height and width of the image that the model saw; None if it is none.
@@ -54,6 +60,8 @@ class Explanation:
             class, as scores are.
         version: The version of whence.
         checks: What was verified about it.
+        values: The explained scalars, in the shape of target, where they are no classes.
+        probabilities: Their probabilities, NaN where there is none; None for classes.
         evidence: The readings behind the scores, if they were kept. Not saved.
     """
 
@@ -71,7 +79,19 @@ class Explanation:
     details: list[Any] | None = None
     version: str = ""
     checks: list[Check] = field(default_factory=list)
+    values: Tensor | None = None
+    probabilities: Tensor | None = None
     evidence: KeptEvidence | None = field(default=None, repr=False, compare=False)
+
+    _form: ClassVar[str] = "whence explanation 1"
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        return len(self.scores)
+
+    def __getitem__(self, samples: int | slice) -> Self:
+        """The explanation of one sample, or of some: a batch again."""
+        return select_samples(self, samples)
 
     def heatmap(self, size: tuple[int, int] | None = None) -> Tensor:
         """Scores as images, bilinearly upsampled from the grid of patches.
@@ -138,15 +158,46 @@ class Explanation:
         texts = self.tokens.texts[sample]
         return [(texts[n], score) for n, (_, score) in zip(numbers, joined, strict=True)]
 
+    def matrix(self, sample: int = 0, by: Grouping = "token") -> ScoreMatrix:
+        """The scores of one text as a table: explained classes by tokens, words, ….
+
+        Args:
+            sample: Which text of the batch.
+            by: ``"token"``, ``"word"`` or ``"sentence"``; special tokens belong to no word. Or
+                passages: their texts by name, or their first character in the text and the one
+                after their last; a column "rest" has all other tokens.
+
+        Raises:
+            WhenceError: The explanation is of images, or there is no such sample or grouping.
+        """
+        if self.grid is not None:
+            raise WhenceError("This explanation is not of tokens; see .scores and .heatmap().")
+        return tabulate_classes(self.classes(sample), self.tokens, sample, by)
+
+    def to_pandas(self, sample: int = 0, by: Grouping = "token") -> DataFrame:
+        """The scores of one text as a table of pandas, one line for each score.
+
+        Args:
+            sample: Which text of the batch.
+            by: As for `matrix`.
+
+        Raises:
+            WhenceError: As for `matrix`; or pandas is not installed.
+        """
+        return to_pandas(self.matrix(sample, by))
+
+    def numpy(self) -> NDArray[np.float64]:
+        """The scores as an array."""
+        return self.scores.detach().double().cpu().numpy()
+
     def classes(self, sample: int = 0) -> list[ExplainedClass]:
         """The explained classes of a sample, in the order they were asked for.
 
         Raises:
             WhenceError: There is no such sample, or its scores are not finite.
         """
-        batch, units = self.scores.shape[0], self.scores.shape[-1]
-        if not 0 <= sample < batch:
-            raise WhenceError(f"There is no sample {sample}; the samples are 0 to {batch - 1}.")
+        self._check_sample(sample)
+        units = self.scores.shape[-1]
         scores = self.scores[sample].detach().double().cpu().reshape(-1, units).numpy()
         if not np.isfinite(scores).all():
             raise WhenceError("The scores hold NaN or infinite values, which cannot be shown.")
@@ -156,14 +207,27 @@ class Explanation:
             names = [f"class {index}" for index in indices]
         elif not isinstance(names, list):
             names = [names]
-        logits = self.logits[sample].detach().double().reshape(-1)
-        probabilities: list[float | None] = [None] * len(logits)  # a lone logit is a quantity
-        if self.multi_label or len(logits) > 1:
-            probabilities = to_probabilities(logits, self.multi_label).tolist()
+        chances = self._list_probabilities(sample)
         return [
-            ExplainedClass(index, to_printable(str(name)), probabilities[index], row)
-            for index, name, row in zip(indices, names, scores, strict=True)
+            ExplainedClass(index, to_printable(str(name)), chance, row)
+            for index, name, chance, row in zip(indices, names, chances, scores, strict=True)
         ]
+
+    def _list_probabilities(self, sample: int) -> list[float | None]:
+        """The probability of each explained target of a sample; None where it has none."""
+        if self.probabilities is not None:
+            known = self.probabilities[sample].reshape(-1).tolist()
+            return [None if math.isnan(one) else one for one in known]
+        indices = self.target[sample].reshape(-1).tolist()
+        logits = self.logits[sample].detach().double().reshape(-1)
+        if len(logits) < 2 and not self.multi_label:
+            return [None] * len(indices)  # a lone logit is a quantity
+        chances = to_probabilities(logits, self.multi_label).tolist()
+        return [chances[index] for index in indices]
+
+    def _check_sample(self, sample: int) -> None:
+        if not 0 <= sample < len(self):
+            raise WhenceError(f"There is no sample {sample}; the samples are 0 to {len(self) - 1}.")
 
     def get_class(self, sample: int = 0, target: int = 0) -> ExplainedClass:
         """One of the explained classes of a sample, counted from 0.
@@ -219,16 +283,16 @@ class Explanation:
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file, whole or not at all; its header holds the rest as JSON."""
-        write_parts(path, _FORMAT, *self._to_parts())
+        write_parts(path, self._form, *self._to_parts())
 
     @classmethod
-    def load(cls, path: str | Path) -> Explanation:
+    def load(cls, path: str | Path) -> Self:
         """Read what `save` wrote.
 
         Raises:
             WhenceError: There is no such file, or it is damaged or not an explanation.
         """
-        facts, tensors = read_parts(path, _FORMAT)
+        facts, tensors = read_parts(path, cls._form)
         with explain_damage(path):
             return cls._from_parts(facts, tensors)
 
@@ -237,14 +301,16 @@ class Explanation:
         facts = {name: getattr(self, name) for name in _FACTS}
         facts["tokens"] = None if self.tokens is None else asdict(self.tokens)
         facts["checks"] = [asdict(check) for check in self.checks]
-        return facts, {name: getattr(self, name) for name in TENSORS}
+        tensors = {name: getattr(self, name) for name in (*TENSORS, *_MAYBE)}
+        return facts, {name: value for name, value in tensors.items() if value is not None}
 
     @classmethod
-    def _from_parts(cls, saved: dict[str, Any], tensors: Mapping[str, Tensor]) -> Explanation:
+    def _from_parts(cls, saved: dict[str, Any], tensors: Mapping[str, Tensor]) -> Self:
         facts = {"class_specific": True, "details": None, "checks": [], **saved}
         facts["checks"] = [Check(**check) for check in facts["checks"]]
         for pair in ("grid", "image_size"):
             facts[pair] = None if facts[pair] is None else tuple(facts[pair])
         facts["tokens"] = None if facts["tokens"] is None else Tokens(**facts["tokens"])
         held: dict[str, Any] = {name: tensors[name] for name in TENSORS}
+        held |= {name: tensors.get(name) for name in _MAYBE}
         return cls(**held, **{name: facts[name] for name in _FACTS})

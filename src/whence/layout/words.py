@@ -149,13 +149,14 @@ def sum_over_words(
         if word is None:
             continue
         if sums and sums[-1][0] == word:
-            sums[-1] = (word, sums[-1][1] + _strip_marks(token), sums[-1][2] + score)
+            sums[-1] = (word, sums[-1][1] + strip_marks(token), sums[-1][2] + score)
         else:
-            sums.append((word, _strip_marks(token), score))
+            sums.append((word, strip_marks(token), score))
     return [(text, score) for _, text, score in sums]
 
 
-def _strip_marks(token: str) -> str:
+def strip_marks(token: str) -> str:
+    """The token without the marks that its tokenizer puts before or after it."""
     for mark in _PREFIX_MARKS:
         if token.startswith(mark) and token != mark:
             token = token.removeprefix(mark)
