@@ -169,3 +169,34 @@ def test_explanations_of_several_inputs_are_saved_in_one_file(of_images, of_text
     of_text.save(tmp_path / "one.safetensors")
     with pytest.raises(WhenceError, match="holds 'whence explanation 1', not 'whence expl"):
         Explanations.load(tmp_path / "one.safetensors")
+
+
+def test_texts_as_tables(of_text):
+    matrix = of_text.matrix(by="word")
+    words = of_text.words()
+    assert matrix.columns == [word for word, _ in words]
+    assert matrix.values[0].tolist() == pytest.approx([score for _, score in words])
+    assert matrix.rows == [one.name for one in of_text.classes()]
+    assert of_text.matrix().values.shape[1] == of_text.scores.shape[-1]
+
+
+def test_samples_of_images_are_selected(of_images):
+    one = of_images[1]
+    assert len(one) == 1
+    assert torch.equal(one.scores[0], of_images.scores[1])
+    assert torch.equal(one.logits[0], of_images.logits[1])
+    assert one.grid == of_images.grid
+    with pytest.raises(WhenceError, match="not of tokens"):
+        of_images.matrix()
+
+
+@pytest.mark.parametrize("suffix", ["html", "png", "svg", "json", "csv"])
+def test_texts_are_written_to_be_read(of_text, of_images, suffix, tmp_path):
+    path = tmp_path / f"a.{suffix}"
+    of_text.save(path)
+    content = path.read_bytes()
+    if suffix != "png":
+        assert b"film" in content
+    with pytest.raises(WhenceError, match="explanation of texts only"):
+        of_images.save(path)
+    assert path.read_bytes() == content

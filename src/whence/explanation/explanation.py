@@ -281,8 +281,23 @@ class Explanation:
 
         return display.format_notebook_html(self)
 
-    def save(self, path: str | Path) -> None:
-        """Write one safetensors file, whole or not at all; its header holds the rest as JSON."""
+    def save(self, path: str | Path, by: Grouping = "word") -> None:
+        """Write a file, whole or not at all: all of it, or of texts something to read.
+
+        Args:
+            path: Where to write. A name that ends in .html gets a page of a text, .png or .svg a
+                figure of the scores, .json or .csv the scores. Any other, such as .safetensors,
+                gets all that `load` reads again.
+            by: As for `matrix`, where scores are written to be read.
+
+        Raises:
+            WhenceError: The place cannot be written, or the explanation is not of texts.
+        """
+        from whence.render import files
+
+        if Path(path).suffix.lower() in files.SUFFIXES:
+            files.save(self, path, by)
+            return
         write_parts(path, self._form, *self._to_parts())
 
     @classmethod

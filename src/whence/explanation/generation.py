@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -16,6 +16,9 @@ from whence.explanation.explanation import Explanation
 from whence.explanation.matrix import ScoreMatrix, add_rest, name_positions, sum_columns
 from whence.explanation.parts import ExplainedClass
 from whence.layout.grouping import Grouping, TokenGroup, group_tokens
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 
 @dataclass(kw_only=True)
@@ -81,7 +84,7 @@ class Generation(Explanation):
             by: ``"token"``, ``"word"`` or ``"sentence"``, for rows and columns; special tokens
                 belong to no word. Or passages of the prompt as columns, with words as rows: their
                 texts by name, or their first character in the prompt and the one after their last;
-                a column "rest" has all other tokens.
+                the columns "rest" and "output" have the other tokens of prompt and output.
 
         Raises:
             WhenceError: There is no such sample, grouping or passage.
@@ -93,7 +96,7 @@ class Generation(Explanation):
         columns = group_tokens(tokens, sample, by, cuts)
         rows = columns
         if not isinstance(by, str):
-            columns = add_rest(columns, cuts[1])
+            columns = add_rest(columns, *cuts)
             rows = group_tokens(tokens, sample, "word" if self.tokens else "token", cuts)
         rows = [group for group in rows if group.tokens[0] >= start]
         scores = self.scores[sample].detach().double().cpu().numpy()
@@ -112,6 +115,34 @@ class Generation(Explanation):
             rows,
             columns,
         )
+
+    @override
+    def show(
+        self, image: Image | None = None, *, by: Grouping = "word", word: int | None = None
+    ) -> None:
+        """Display in a notebook, or print to a terminal what each generated word came from.
+
+        Args:
+            image: None; a generated text is laid over nothing.
+            by: As for `matrix`.
+            word: Which of the generated words, counted from 0: the whole text is printed, in
+                colours of this word's scores. All words with their three highest sources if left
+                out.
+        """
+        from whence.render import display
+
+        display.show_generation(self, by, word)
+
+    def to_html(self, by: Grouping = "word", title: str = "whence") -> str:
+        """A page that needs nothing outside itself, in which one points at a word.
+
+        Args:
+            by: As for `matrix`.
+            title: Its heading.
+        """
+        from whence.render import display
+
+        return display.format_generation_page(self, by=by, title=title)
 
     def _multiply_probabilities(self, sample: int, group: TokenGroup, start: int) -> float | None:
         if self.probabilities is None:

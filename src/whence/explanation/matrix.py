@@ -17,8 +17,8 @@ from whence.layout.grouping import Grouping, TokenGroup, group_tokens
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-REST = "rest"
-"""The name of the column of all tokens that are in no passage."""
+REST, OUTPUT = "rest", "output"
+"""Names of the columns of tokens that are in no passage: of the prompt, and of the output."""
 
 
 @dataclass(frozen=True)
@@ -98,10 +98,18 @@ def to_pandas(matrix: ScoreMatrix) -> DataFrame:
     return pandas.DataFrame(matrix.to_records())
 
 
-def add_rest(groups: Sequence[TokenGroup], length: int) -> list[TokenGroup]:
-    """Passages, and after them the rest: all tokens that are in none."""
+def add_rest(groups: Sequence[TokenGroup], length: int, stop: int = 0) -> list[TokenGroup]:
+    """Passages, and after them all tokens that are in none: the rest, and the output if it has any.
+
+    Args:
+        groups: The passages.
+        length: Number of tokens of the text or the prompt.
+        stop: The number of its tokens with those of the output, if there is one.
+    """
     held = {at for group in groups for at in group.tokens}
-    return [*groups, TokenGroup(REST, tuple(at for at in range(length) if at not in held))]
+    rest = TokenGroup(REST, tuple(at for at in range(length) if at not in held))
+    output = TokenGroup(OUTPUT, tuple(at for at in range(length, stop) if at not in held))
+    return [*groups, rest, *([output] if stop else [])]
 
 
 def sum_columns(scores: NDArray[np.float64], groups: Sequence[TokenGroup]) -> NDArray[np.float64]:

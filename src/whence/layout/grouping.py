@@ -49,7 +49,8 @@ def group_tokens(
         sample: Which text of the batch.
         by: ``"token"``, ``"word"`` or ``"sentence"``; or passages. Special tokens belong to no word
             and no sentence; tokens of no passage are left out.
-        cuts: Positions at which a word or sentence ends in any case. At the last, the text ends.
+        cuts: Positions at which a word or sentence ends in any case; passages stand before the
+            first. At the last, the text ends.
 
     Raises:
         WhenceError: There is no such grouping or passage, or the text is not known.
@@ -70,7 +71,9 @@ def group_tokens(
     else:
         text, places = tokens.contents[sample], _find_places(tokens, sample, length)
         if not isinstance(by, str):
-            return _collect_passages(find_passages(by, text), places)
+            # An answer may quote a passage, which stands before the first cut.
+            ends = [at for at in places[cuts[0] :] if at is not None]
+            return _collect_passages(find_passages(by, text[: min(ends, default=None)]), places)
         starts = [start for start, _ in find_sentences(text)]
         # What stands before the first sentence can only be spaces, and belongs to it.
         numbers = [None if at is None else max(1, bisect(starts, at)) for at in places]

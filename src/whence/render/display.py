@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING
 from PIL import Image
 
 from whence.errors import WhenceError
+from whence.explanation import Generation
+from whence.layout.grouping import Grouping
 from whence.render.drawing import encode_png
 from whence.render.figure import draw_figure
+from whence.render.generation import format_generation_html, format_generation_page
 from whence.render.overlay import fit_size, prepare_map, upsample
 from whence.render.templates import render_template
 from whence.render.words import has_negative_scores, list_class_words
@@ -20,6 +23,14 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from whence.explanation import ExplainedClass, Explanation
+
+__all__ = [
+    "format_generation_page",
+    "format_notebook_html",
+    "show",
+    "show_generation",
+    "show_image",
+]
 
 # A notebook shows this many samples; more would drown what is around it.
 _MOST_SAMPLES = 16
@@ -69,6 +80,44 @@ def show(
         console.print(Text(f"{note}."))
 
 
+def show_generation(
+    generation: Generation,
+    by: Grouping = "word",
+    word: int | None = None,
+    console: Console | None = None,
+) -> None:
+    """Display a generation in a running notebook, else print it to a terminal.
+
+    Args:
+        generation: What to show.
+        by: As for `Generation.matrix`.
+        word: Which of the generated words; all with their highest sources if left out.
+        console: Where to print; the standard output if left out.
+
+    Raises:
+        WhenceError: There is no such word or grouping.
+    """
+    display = _find_notebook_display() if console is None else None
+    if display is not None:
+        content = format_generation_html(generation, by, _MOST_SAMPLES)
+        display(import_module("IPython.display").HTML(content))
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    from whence.render.terminal_generation import format_sources, format_word
+
+    console = console or Console()
+    for sample in range(len(generation)):
+        if word is None:
+            console.print(format_sources(generation, sample, by))
+        else:
+            console.print(format_word(generation, sample, by, word))
+        console.print()
+    for note in generation.notes:
+        console.print(Text(f"{note}."))
+
+
 def show_image(image: Image.Image, heading: str, console: Console | None = None) -> None:
     """Display any picture in a running notebook, else print it to a terminal below a heading."""
     display = _find_notebook_display() if console is None else None
@@ -87,6 +136,8 @@ def show_image(image: Image.Image, heading: str, console: Console | None = None)
 
 def format_notebook_html(explanation: Explanation) -> str:
     """The explanation for a notebook: coloured words, or heatmaps."""
+    if isinstance(explanation, Generation):
+        return format_generation_html(explanation, "word", _MOST_SAMPLES)
     total = len(explanation.scores)
     samples = range(min(total, _MOST_SAMPLES))
     content: dict[str, object]

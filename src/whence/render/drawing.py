@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from html import escape
+from math import ceil
 from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
@@ -59,16 +60,21 @@ class TextLine:
     color: str
     right: bool = False  # whether the text ends at x rather than starts there
     room: float | None = None  # where given, the text is not wider in any font
+    upward: bool = False  # whether it is turned by a quarter, and read from below
 
     def paint(self, canvas: Image.Image, scale: float) -> None:
         """Draw it on a canvas of so many pixels for each unit."""
         place, font = (self.x * scale, self.y * scale), _load_font(self.size * scale)
+        if self.upward:
+            self._paint_upward(canvas, scale)
+            return
         anchor = "rs" if self.right else "ls"
         ImageDraw.Draw(canvas).text(place, self.text, self.color, font, anchor)
 
     def to_svg(self) -> str:
         """Its SVG element."""
         anchor = ' text-anchor="end"' if self.right else ""
+        anchor += f' transform="rotate(-90 {self.x:g} {self.y:g})"' if self.upward else ""
         width = measure_text(self.text, self.size)
         # A reader's font may be wider than the one that the text was measured in.
         if self.room is not None and _WIDER * width > self.room:
@@ -77,6 +83,16 @@ class TextLine:
             f'<text x="{self.x:g}" y="{self.y:g}" font-size="{self.size:g}" fill="{self.color}"'
             f"{anchor}>{escape(self.text)}</text>"
         )
+
+    def _paint_upward(self, canvas: Image.Image, scale: float) -> None:
+        size = self.size * scale
+        length = ceil(measure_text(self.text, size)) + 2
+        rise = ceil(size)
+        line = Image.new("L", (length, 2 * rise))
+        ImageDraw.Draw(line).text((0, rise), self.text, 255, _load_font(size), "ls")
+        turned = line.transpose(Image.Transpose.ROTATE_90)
+        corner = round(self.x * scale) - rise, round(self.y * scale) - (0 if self.right else length)
+        canvas.paste(self.color, (*corner, corner[0] + 2 * rise, corner[1] + length), turned)
 
 
 @dataclass(frozen=True)

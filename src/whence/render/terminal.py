@@ -32,15 +32,20 @@ def format_terminal_text(explanation: Explanation, sample: int = 0, target: int 
     Raises:
         WhenceError: The explanation is of images, or there is no such sample or class.
     """
-    ink = _to_color(TERMINAL_INK)
     text = Text()
     for word in list_words(explanation, sample, target):
-        # Bold shows strength where there is no colour.
-        ground = _to_color(shade_terminal_word(word.share))
-        style = Style(color=ink, bgcolor=ground, bold=abs(word.share) >= 0.5)
-        text.append(word.text, style if abs(word.share) >= _PLAIN else None)
+        text.append(word.text, style_share(word.share))
         text.append(" " if word.space else "")
     return text
+
+
+def style_share(share: float) -> Style | None:
+    """The style of a word of this share of the largest score; None for words that stay plain."""
+    if abs(share) < _PLAIN:
+        return None
+    ground = _to_color(shade_terminal_word(share))
+    # Bold shows strength where there is no colour.
+    return Style(color=_to_color(TERMINAL_INK), bgcolor=ground, bold=abs(share) >= 0.5)
 
 
 def format_heading(explained: ExplainedClass) -> Text:

@@ -1,0 +1,186 @@
+"""Generated text as HTML in which one points at a word to see what it came from."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypedDict
+
+import numpy as np
+
+from whence._util.text import format_probability, percent, to_printable
+from whence.layout.grouping import Grouping, TokenGroup
+from whence.render.colors import Floats, get_theme
+from whence.render.matrix import name_label
+from whence.render.overlay import is_signed, scale_to_largest
+from whence.render.shades import LEVELS
+from whence.render.templates import render_template
+
+if TYPE_CHECKING:
+    from whence.explanation import Generation, ScoreMatrix
+
+# How many sources of a word are named.
+_TOP = 3
+
+
+@dataclass(frozen=True)
+class Source:
+    """Something that a word came from."""
+
+    name: str
+    share: str  # of all positive scores, as a percentage
+    level: int  # its shade
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of the text: of the prompt, or generated."""
+
+    gap: str  # what stands before it
+    text: str
+    column: int | None  # whose scores colour it
+    row: int | None  # if it was generated
+    name: str = ""  # of a passage
+    special: bool = False  # whether it stands nowhere in the text
+
+
+class RowData(TypedDict):
+    """What a page's script needs to show one generated word."""
+
+    name: str
+    percent: str
+    levels: list[int]  # of each column
+    scores: list[str]
+    top: list[tuple[str, str, int]]
+
+
+@dataclass(frozen=True)
+class GenerationView:
+    """One sample, ready for a page."""
+
+    pieces: list[Piece]
+    rows: list[RowData]
+    signed: bool
+    totals: list[Source]  # of passages, over the whole output
+
+
+def format_generation_page(
+    generation: Generation, *, by: Grouping = "word", title: str = "whence", theme: str = "auto"
+) -> str:
+    """A page of all samples that needs nothing outside itself.
+
+    Pointing at a generated word, touching it or moving to it by the arrow keys colours the text
+    that it came from.
+
+    Args:
+        generation: What to show.
+        by: As for `Generation.matrix`.
+        title: Its heading.
+        theme: "light", "dark", or "auto" for what the reader's system prefers.
+
+    Raises:
+        WhenceError: There is no such grouping or theme.
+    """
+    if theme != "auto":
+        get_theme(theme)
+    page = render_template(
+        "render/templates/generation_page.html.j2",
+        title=title,
+        theme=theme,
+        views=[make_view(generation, sample, by) for sample in range(len(generation))],
+        provenance=generation.provenance,
+        note=". ".join(generation.notes),
+    )
+    return str(page)
+
+
+def format_generation_html(generation: Generation, by: Grouping = "word", most: int = 16) -> str:
+    """A fragment with its style and script, to stand in a notebook or another page."""
+    samples = range(min(len(generation), most))
+    fragment = render_template(
+        "render/templates/generation_fragment.html.j2",
+        views=[make_view(generation, sample, by) for sample in samples],
+        mark=uuid.uuid4().hex,  # several fragments may stand in one notebook
+        total=len(generation),
+        note=". ".join(generation.notes),
+    )
+    return str(fragment)
+
+
+def make_view(generation: Generation, sample: int, by: Grouping) -> GenerationView:
+    """Lay out one sample: the pieces of its text, and what each generated word came from."""
+    matrix = generation.matrix(sample, by)
+    is_plain = isinstance(by, str)
+    texts = generation.tokens.contents if generation.tokens is not None else []
+    pieces = _cut_pieces(matrix, texts[sample] if texts else None, is_plain)
+    total = matrix.values.sum(0)
+    return GenerationView(
+        pieces,
+        [_describe_row(matrix, row) for row in range(len(matrix.rows))],
+        is_signed(matrix.values),
+        [] if is_plain else rank_sources(matrix.columns, total, len(matrix.columns)),
+    )
+
+
+def rank_sources(names: list[str], scores: Floats, most: int = _TOP) -> list[Source]:
+    """The sources with the highest scores above 0, the highest first."""
+    positive = np.clip(scores, 0, None)
+    total, levels = positive.sum() or 1.0, to_levels(scores)
+    order = [int(n) for n in np.argsort(-scores, kind="stable")[:most] if scores[n] > 0]
+    return [
+        Source(_name_label(names[n]), percent(positive[n] / total, 0), levels[n]) for n in order
+    ]
+
+
+def to_levels(scores: Floats) -> list[int]:
+    """The shade of each score, relative to the largest."""
+    return [round(share * LEVELS) for share in scale_to_largest(scores).tolist()]
+
+
+def _describe_row(matrix: ScoreMatrix, row: int) -> RowData:
+    scores = matrix.values[row]
+    return {
+        "name": _name_label(matrix.rows[row]),
+        "percent": format_probability(matrix.probabilities[row]),
+        "levels": to_levels(scores),
+        "scores": [f"{score:.4g}" for score in scores.tolist()],
+        "top": [(one.name, one.share, one.level) for one in rank_sources(matrix.columns, scores)],
+    }
+
+
+def _cut_pieces(matrix: ScoreMatrix, text: str | None, is_plain: bool) -> list[Piece]:
+    """Cut the text at the groups of columns, and of rows where these are others."""
+    rows = {group.tokens: row for row, group in enumerate(matrix.row_groups)}
+    columns = {group.tokens: n for n, group in enumerate(matrix.column_groups)}
+    groups = {group.tokens: group for group in (*matrix.column_groups, *matrix.row_groups)}
+    listed = [group for group in groups.values() if is_plain or group.span is not None]
+    listed.sort(key=lambda group: group.tokens[:1])
+    pieces, end = list[Piece](), 0
+    for group in listed:
+        row, column = rows.get(group.tokens), columns.get(group.tokens)
+        start, stop = group.span or (end, end)
+        start = max(start, end)  # passages may overlap
+        gap = (" " if pieces else "") if text is None else text[end:start]
+        named = group.name if not is_plain and row is None else ""
+        shown = text[start:stop] if text is not None and named else _show(group)
+        is_special = text is not None and group.span is None
+        name = to_printable(named)
+        pieces.append(Piece(_clean(gap), _clean(shown), column, row, name, is_special))
+        end = max(stop, end)
+    return pieces
+
+
+def _show(group: TokenGroup) -> str:
+    """The text of a group; a line break gets a sign at which one can point."""
+    is_break = group.name.isspace() and bool(set(group.name) & set("\r\n"))
+    return "↵" + group.name if is_break else group.name
+
+
+def _name_label(name: str) -> str:
+    """A name to stand in one line; a line break is shown as a sign."""
+    return "↵" if name.isspace() and set(name) & set("\r\n") else name_label(name)
+
+
+def _clean(text: str) -> str:
+    """Text without control characters other than line breaks."""
+    return "\n".join(map(to_printable, text.split("\n")))
