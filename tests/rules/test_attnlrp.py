@@ -1,5 +1,6 @@
 """AttnLRP: balanced gradients that enter the softmax, against autograd with detached parts."""
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -8,6 +9,7 @@ from tests.tracing.helpers import record_inputs
 from tests.tracing.ops.helpers import double
 from whence import rules
 from whence.rules.attnlrp import ATTNLRP
+from whence.tracing import record
 from whence.tracing.ops.base import Function
 from whence.tracing.ops.products import MatMul
 
@@ -59,6 +61,55 @@ def test_products_in_attention_are_halved_too():
         value, found = propagate(ATTNLRP, product, double(2, 3, 4), double(2, 4, 5))
         for ours, gradient in zip(found, product.gradient(value), strict=True):
             assert torch.allclose(ours, gradient / 2)
+
+
+WEIGHTS = {
+    "softmax of the chosen": lambda logits: logits.topk(2).values.softmax(-1),
+    "divided by the sum": lambda logits: divide(logits.softmax(-1).topk(2).values),
+    "with a constant": lambda logits: divide(logits.softmax(-1).topk(2).values, 1e-20),
+    "in place": lambda logits: divide_in_place(logits.softmax(-1).topk(2).values),
+    "of exponentials": lambda logits: divide(logits.exp().topk(2).values),
+}
+
+
+def divide(values: Tensor, constant: float = 0.0) -> Tensor:
+    return values / (values.sum(-1, keepdim=True) + constant)
+
+
+def divide_in_place(values: Tensor) -> Tensor:
+    values /= values.sum(-1, keepdim=True)
+    return values
+
+
+class Router(nn.Module):
+    """Weights of the two experts of highest probability, as classes."""
+
+    def __init__(self, choose) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.choose, self.router = choose, nn.Linear(WIDTH, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.choose(self.router(x))[:, 0]
+
+
+@pytest.mark.parametrize("way", WEIGHTS)
+def test_weights_of_chosen_experts_are_a_softmax(way):
+    x = double(2, 3, WIDTH)
+    model = Router(WEIGHTS[way]).double()
+    trace = record(model, (x,), {}, 0, needs_attention=False)
+    (ours,) = trace.read(torch.ones(2, 1, dtype=torch.long), trace.leaves, ATTNLRP)
+    leaf = x.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(model(leaf)[:, 1].sum(), leaf)
+    assert expected.abs().max() > 0
+    assert (ours[0] - expected).abs().max() < 1e-10 * expected.abs().max()
+
+
+def test_other_denominators_are_held():
+    quotient = Function("quotient", torch.div)
+    value, (numerator, denominator) = propagate(ATTNLRP, quotient, double(2, 3), double(2, 1))
+    assert torch.allclose(numerator, value / quotient.inputs[1].detach())
+    assert not denominator.any()
 
 
 def test_the_set_has_a_name():

@@ -51,7 +51,8 @@ def _pass_to_values(op: MatMul, gradient: Tensor) -> Values:
     return op.gradient(gradient) if op.in_attention else halve_gradient(op, gradient)
 
 
-def _pass_to_numerator(op: Function, gradient: Tensor) -> tuple[Tensor, ...]:
+def pass_to_numerator(op: Function, gradient: Tensor) -> tuple[Tensor, ...]:
+    """The gradient of the numerator; the denominator is taken as constant, as that of a norm."""
     numerator, denominator = op.vjp(gradient)
     return numerator, torch.zeros_like(denominator)
 
@@ -175,7 +176,7 @@ BALANCED = register(
             "matmul": _pass_to_values,
             "add": pass_gradient,
             "product": halve_gradient,
-            "quotient": _pass_to_numerator,
+            "quotient": pass_to_numerator,
             "sum": pass_gradient,
             "shift": pass_gradient,
             "pass": pass_nonlinear(lambda op, _: (torch.zeros_like(op.inputs[0]),)),

@@ -20,7 +20,7 @@ from whence.tracing.ids import IdTracker
 from whence.tracing.ops.attention import is_made_of_patches
 from whence.tracing.ops.base import Add, Function, Shift, is_traced
 from whence.tracing.ops.products import ConstantMatMul, Convolution, Linear, MatMul
-from whence.tracing.reciprocals import as_quotient, name_function
+from whence.tracing.quotients import as_quotient, divides_by_own_sum, name_function
 from whence.tracing.recording import Recording, flatten_lists, start_tracing
 
 # Attributes that are no tensors, which models ask for all the time.
@@ -178,7 +178,10 @@ def _record_function(recording: Recording, call: TorchCall, kind: str) -> Any:
     if not calls.fits_kind(kind, inputs):
         return recording.refuse(call.run(), call.name)
     at = {"name": name_function(call), "where": recording.where(kind)}
-    return recording.apply(Function(kind, function, _count_mixed_dims(call), **at), *inputs)
+    operation = Function(kind, function, _count_mixed_dims(call), **at)
+    if kind == "quotient" and len(inputs) == 2:
+        operation.divides_by_own_sum = divides_by_own_sum(*inputs)
+    return recording.apply(operation, *inputs)
 
 
 def _count_mixed_dims(call: TorchCall) -> int | None:

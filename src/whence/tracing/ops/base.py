@@ -257,9 +257,11 @@ class Function(Operation):
         inputs: The inputs that depend on the model's input.
         mixed_dims: How many of the last dimensions it mixes: 0 for an element-wise function, 1 for
             a norm of rows; None if that is not known.
+        divides_by_own_sum: Whether it is x / sum(x), as a softmax is of exponentials.
     """
 
     inputs: tuple[Tensor, ...]
+    divides_by_own_sum = False
 
     def __init__(
         self,
