@@ -132,6 +132,10 @@ class AttnLrp(Balanced):
     def matmul(self, a: Tensor, b: Tensor, attention: bool = False) -> Tensor:
         return halve(a @ b)
 
+    def quotient(self, a: Tensor, b: Tensor) -> Tensor:
+        """Shares of experts, divided by their sum: a softmax, as the models here have no other."""
+        return a / b
+
     def softmax(self, scores: Tensor) -> Tensor:
         return scores.softmax(-1)
 
