@@ -156,9 +156,11 @@ def test_relevance_passes_a_gated_block(rule_set):
 
 
 @pytest.mark.parametrize("rule_set", [*AUTHORS, "authors_lrp"])
-@pytest.mark.parametrize("family", ["Llama", "Gemma2", "Qwen3", "Phi3"])
+@pytest.mark.parametrize("family", ["Llama", "Gemma2", "Qwen3", "Phi3", "Mixtral", "GptOss"])
 def test_language_models_with_gates_have_relevance(family, rule_set):
     sizes = {**TEXT, "head_dim": 8, "num_key_value_heads": 1, "pad_token_id": 0}
+    if family in ("Mixtral", "GptOss"):
+        sizes |= {"num_local_experts": 4, "num_experts_per_tok": 2}
     model = build_transformers(f"{family}ForCausalLM", f"{family}Config", **sizes)
     ids = make_ids()
     explainer = Explainer(model, output=lambda returned: returned.logits[:, -1])
