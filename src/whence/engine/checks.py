@@ -45,7 +45,7 @@ def measure_trace(request: Request, evidence: Evidence) -> Figures:
     """Measure what a recorded forward pass tells, before a method reads and frees it."""
     figures: Figures = {}
     if request.method.scores_tokens:
-        around = measure_around(evidence.trace, evidence.classes)
+        around = measure_around(evidence.trace, evidence.make_seeds(None))
         if around is not None:
             figures["coverage"] = around
     if request.verify and request.method.propagates and request.rules.conserves:
@@ -56,10 +56,11 @@ def measure_trace(request: Request, evidence: Evidence) -> Figures:
 def _measure_operations(rules: RuleSet, evidence: Evidence) -> Tensor:
     """Measure how much relevance operations add or lose in all, of what a target starts with."""
     worst = torch.zeros((), dtype=torch.float64, device=evidence.logits.device)
-    for column in torch.split(evidence.classes, 1, 1):  # what is noted must not be inside of a vmap
+    for seeds in evidence.make_seeds(rules):  # what is noted must not be inside of a vmap
         watched = _WatchedRules(rules)
-        evidence.trace.read(column, evidence.trace.leaves, watched)
-        worst = torch.maximum(worst, torch.stack(watched.gaps).sum() / evidence.batch)
+        evidence.trace.read(seeds[None], evidence.trace.leaves, watched)
+        gaps = torch.stack(watched.gaps).sum() / seeds.double().abs().sum()
+        worst = torch.maximum(worst, gaps)
     return worst.expand(evidence.batch)
 
 
@@ -91,15 +92,18 @@ def measure_scores(request: Request, evidence: Evidence, scores: Tensor) -> Figu
     if method.completes:
         baseline = evidence.forwards.make_baseline(getattr(method, "baseline", 0.0))
         samples = torch.arange(evidence.batch, device=evidence.logits.device)
-        before = evidence.target_logits(evidence.forwards(baseline, samples), samples)
-        after = evidence.target_logits(evidence.logits, samples)
+        before = evidence.targets.values(evidence.forwards(baseline, samples), samples)
+        after = evidence.targets.values(evidence.logits, samples)
         figures["completeness"] = _compare(scores.sum(-1), after - before, after).amax(0)
     if request.rules.conserves and "input_relevance" in method.needs:
         parts = [value.flatten(2).sum(2) for value in evidence.input_relevance]
         # Where embeddings do not begin with the samples, only their sum is known.
         by_sample = [p if p.shape[1] == evidence.batch else p.mean(1, True) for p in parts]
         total = torch.stack([p.expand(-1, evidence.batch) for p in by_sample]).sum(0)
-        figures["conservation"] = torch.maximum(total - 1, -total).clamp_min(0).amax(0)
+        seeds = evidence.make_seeds(request.rules).to(total.dtype)
+        most, least = seeds.clamp_min(0).sum(2), seeds.clamp_max(0).sum(2)
+        beyond = torch.maximum(total - most, least - total).clamp_min(0)
+        figures["conservation"] = (beyond / (most - least)).amax(0)
     return figures
 
 

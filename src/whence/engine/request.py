@@ -21,7 +21,13 @@ from whence.layout import FoundLayout, Layout, Tokens, find_tokens
 from whence.layout.spelling import TextTokenizer
 from whence.methods import Method
 from whence.rules import RuleSet
-from whence.targets import Classes, ClassTarget, select_samples
+from whence.targets import (
+    AskedClasses,
+    AskedScalars,
+    Readout,
+    TargetContext,
+    TokenSequence,
+)
 from whence.tracing import unwrap_model
 
 # Gibibytes that passes may take on a CPU if the user names no bound.
@@ -77,8 +83,7 @@ class Request:
         method: The method.
         method_name: What the user called it.
         rules: The rules for relevance.
-        target: The class to explain, or one for each sample.
-        classes: Instead, several classes.
+        asked: What is explained of the model's output.
         keep_evidence: Whether evidence is returned, too.
         max_bytes: How many bytes a forward pass may keep for the backward pass.
         memory: Gibibytes that the user named, if any.
@@ -91,8 +96,7 @@ class Request:
     method: Method
     method_name: str
     rules: RuleSet
-    target: ClassTarget | None
-    classes: Classes | None
+    asked: AskedClasses | AskedScalars
     keep_evidence: bool
     max_bytes: float
     memory: float | None
@@ -103,16 +107,6 @@ class Request:
     def batch(self) -> int:
         """Number of samples."""
         return len(self.arguments.main)
-
-    @property
-    def top_count(self) -> int | None:
-        """How many of the highest classes are asked for; None if classes are named."""
-        if self.target is None and self.classes is None:
-            return 1
-        if self.target is not None or not hasattr(self.classes, "__index__"):
-            return None
-        single = not isinstance(self.classes, bool) and getattr(self.classes, "ndim", 0) == 0
-        return operator.index(self.classes) if single else None  # type: ignore[arg-type]
 
     @cached_property
     def special(self) -> Tensor | None:
@@ -143,19 +137,18 @@ class Request:
         if self.arguments.per_sample is not None:
             return self
         subject, explained = self.subject, self.arguments.explained_names
-        found = subject.rows.find(subject.model, self.arguments, subject.output, explained)
+        output = subject.output if self.readout is None else self.readout.find_whole
+        found = subject.rows.find(subject.model, self.arguments, output, explained)
         return None if found is None else dataclasses.replace(self, arguments=found)
 
     def select_rows(self, rows: slice) -> Request:
         """The same request for some of the samples."""
         if rows == slice(0, self.batch):
             return self
-        target, classes = select_samples(self.target, self.classes, rows, self.batch)
         return dataclasses.replace(
             self,
             arguments=self.arguments.select_rows(rows),
-            target=target,
-            classes=classes,
+            asked=self.asked.select_samples(rows, self.batch),
             tokens=None if self.tokens is None else self.tokens.select_samples(rows),
         )
 

@@ -25,7 +25,7 @@ from whence.evidence.layers import (
 )
 from whence.layout import FoundLayout, compute_pooling
 from whence.rules import RuleSet
-from whence.targets import to_probabilities
+from whence.targets import Scalars
 from whence.tracing.graph import AttentionLayer, Block, find_blocks, find_layers
 from whence.tracing.trace import (
     HeadChunks,
@@ -42,25 +42,25 @@ _AT_MAPS = ("attention", "gradient", "relevance")
 
 @dataclass(eq=False)
 class Evidence:
-    """What a trace says of some classes. Lists are over layers or blocks, nearest the input first.
+    """What a trace says of some targets. Lists are over layers or blocks, nearest the input first.
 
-    Values that belong to a class (gradients, relevance, pooling) have the explained classes as
+    Values that belong to a target (gradients, relevance, pooling) have the explained targets as
     first dimension; values of the forward pass do not:
 
     ==================== =========================================================================
     attention            (batch, heads, queries, keys) for each layer
-    gradient, relevance  (classes, batch, heads, queries, keys) for each layer
+    gradient, relevance  (targets, batch, heads, queries, keys) for each layer
     inputs               (batch, channels, height, width) or (batch, tokens, width) for each place
                          where the model reads its input, nearly always one
-    input_gradient, ...  (classes, ...) and the shape of the inputs
+    input_gradient, ...  (targets, ...) and the shape of the inputs
     hidden, value_input  (batch, tokens, width) for each block; hidden has one more, which with
                          pooling by attention is what that one reads
-    hidden_gradient, ... (classes, batch, tokens, width) for each block
+    hidden_gradient, ... (targets, batch, tokens, width) for each block
     ==================== =========================================================================
 
     Attributes:
         trace: The recorded forward pass.
-        classes: (batch, n) class indices.
+        targets: The scalars that are explained, of what the model returned.
         layout: Where tokens stand on the input.
         needs: Which of `KINDS` the method declared. One backward pass gives all declared gradients,
             another all relevances.
@@ -68,24 +68,23 @@ class Evidence:
         gradient_rules: How gradients are read; None for plain ones.
         padding: (batch, units), true where a unit is padding; None if there is none.
         special: (batch, units), true where a token belongs to no word; None if that is not known.
-        multi_label: Whether several classes can hold.
-        class_specific: Whether rows are pooled as each class weighs them, or as the predicted does.
+        class_specific: Whether rows are pooled as each target weighs them, or as the predicted
+            class does.
         first_layer: Maps of earlier layers are not read; negative counts from the end.
         streamed: Whether maps are read one layer at a time, by `fuse_heads` alone.
         release: Whether to free what has been read then, so that the trace is of no more use.
         make_forwards: Makes what runs the model again.
-        details: What a method tells beside its scores, as JSON: for each sample and class.
+        details: What a method tells beside its scores, as JSON: for each sample and target.
     """
 
     trace: Trace
-    classes: Tensor
+    targets: Scalars
     layout: FoundLayout
     needs: Collection[str]
     rules: RuleSet
     gradient_rules: RuleSet | None = None
     padding: Tensor | None = None
     special: Tensor | None = None
-    multi_label: bool = False
     class_specific: bool = True
     first_layer: int = 0
     streamed: bool = False
@@ -95,7 +94,7 @@ class Evidence:
 
     @property
     def logits(self) -> Tensor:
-        """(batch, all classes), as a plain forward gives them."""
+        """(batch, all classes), or whatever targets read of the output, as a plain forward has it."""
         return self.trace.logits.detach()
 
     @property
@@ -113,8 +112,8 @@ class Evidence:
         """(batch, tokens), true where a token is no padding."""
         padding = self.layout.mark_padding(self.padding, self.batch)
         if padding is None:
-            return self.classes.new_ones(self.batch, self.tokens, dtype=torch.bool)
-        return ~padding.to(self.classes.device)
+            return torch.ones(self.batch, self.tokens, dtype=torch.bool, device=self.logits.device)
+        return ~padding.to(self.logits.device)
 
     @cached_property
     def input_tokens(self) -> Tensor:
@@ -126,7 +125,7 @@ class Evidence:
 
     @cached_property
     def pooling(self) -> Tensor:
-        """(classes, batch, tokens), weights of the rows that the classifier reads."""
+        """(targets, batch, tokens), weights of the rows that the classifier reads."""
         if self._pools_from_stream:
             first = next(self._stream)
             self.__dict__["_stream"] = chain((first,), self._stream)
@@ -134,21 +133,20 @@ class Evidence:
         elif self.class_specific and "gradient" in self.needs:
             parts = [sum_keys(self.gradient[-1])]
         else:
-            read = self.classes if self.class_specific else self.logits.argmax(1, keepdim=True)
+            make = self.targets.make_seeds if self.class_specific else None
+            seeds = (make or self.targets.make_common_seeds)(self.logits)
             last, plain = self.layers[-1].sites, {"gradient": None}
-            sites = iterate_sites(self.trace, last, plain, read, plain, release=False)
+            sites = iterate_sites(
+                self.trace, last, plain, {"gradient": seeds}, plain, release=False
+            )
             parts = [sum_keys(part.gradient) for chunks in sites for part in chunks()]
         of_tokens = self.layers[-1].queries == self.layers[0].keys
         pooling = compute_pooling(torch.stack(parts).sum(0), self.layout, of_tokens)
-        return pooling.expand(self.classes.shape[1], -1, -1)
+        return pooling.expand(self.targets.count, -1, -1)
 
-    def target_logits(self, logits: Tensor, samples: Tensor) -> Tensor:
-        """The logits of the explained classes, (classes, rows), of rows of these samples."""
-        return logits.gather(1, self.classes[samples]).T
-
-    def target_probabilities(self, logits: Tensor, samples: Tensor) -> Tensor:
-        """Probabilities of the explained classes, (classes, rows), of rows of these samples."""
-        return self.target_logits(to_probabilities(logits, self.multi_label), samples)
+    def make_seeds(self, rules: RuleSet | None) -> Tensor:
+        """Where a backward pass starts that goes by rules, or as plain gradients."""
+        return self.targets.make_seeds(self.logits, by_rules=rules is not None)
 
     @cached_property
     def attention(self) -> list[Tensor]:
@@ -158,12 +156,12 @@ class Evidence:
 
     @property
     def gradient(self) -> list[Tensor]:
-        """Gradient of the class logit at the maps; empty before the first layer that is read."""
+        """Gradient of the target at the maps; empty before the first layer that is read."""
         return self._read("gradient")
 
     @property
     def relevance(self) -> list[Tensor]:
-        """Relevance of the class at the maps."""
+        """Relevance of the target at the maps."""
         return self._read("relevance")
 
     @property
@@ -174,12 +172,12 @@ class Evidence:
 
     @property
     def input_gradient(self) -> list[Tensor]:
-        """Gradient of the class logit at the inputs."""
+        """Gradient of the target at the inputs."""
         return self._read("input_gradient")
 
     @property
     def input_relevance(self) -> list[Tensor]:
-        """Relevance of the class at the inputs."""
+        """Relevance of the target at the inputs."""
         return self._read("input_relevance")
 
     @cached_property
@@ -190,12 +188,12 @@ class Evidence:
 
     @property
     def hidden_gradient(self) -> list[Tensor]:
-        """Gradient of the class logit at the residual stream."""
+        """Gradient of the target at the residual stream."""
         return self._read("hidden_gradient")
 
     @property
     def hidden_relevance(self) -> list[Tensor]:
-        """Relevance of the class at the residual stream."""
+        """Relevance of the target at the residual stream."""
         return self._read("hidden_relevance")
 
     @cached_property
@@ -206,7 +204,7 @@ class Evidence:
 
     @property
     def value_input_gradient(self) -> list[Tensor]:
-        """Gradient of the class logit there."""
+        """Gradient of the target there."""
         return self._read("value_input_gradient")
 
     @property
@@ -319,7 +317,7 @@ class Evidence:
         layers = [] if self.streamed or what not in self.needs else self._read_layers
         sites = [site for layer in layers for site in layer.sites]
         maps, at_inputs, at_tokens = read_places(
-            self.trace, self.classes, rules, sites, inputs, tokens
+            self.trace, self.make_seeds(rules), rules, sites, inputs, tokens
         )
         missing = len(self.layers) - len(layers) if layers else 0
         joined = join_heads(maps, layers, missing)
@@ -342,7 +340,8 @@ class Evidence:
         rules = {"gradient": self.gradient_rules, "relevance": self.rules}
         layers = self._read_layers
         read = [site for layer in layers for site in layer.sites]
+        seeds = {kind: self.make_seeds(how) for kind, how in rules.items() if kind in self.needs}
         return join_sites(
-            iterate_sites(self.trace, read, self.needs, self.classes, rules, release=self.release),
+            iterate_sites(self.trace, read, self.needs, seeds, rules, release=self.release),
             [len(layer.sites) for layer in reversed(layers)],
         )

@@ -75,7 +75,8 @@ class FullGradPlus(Method):
         folded = [entry.output for entry, _ in biased if len(entry.operation.output) == rows]
         if folded and evidence.batch > 1:
             trace.find_sample_order(folded)
-        gradients = trace.read(evidence.classes, [e.output for e, _ in biased], self.gradient_rules)
+        seeds = evidence.make_seeds(self.gradient_rules)
+        gradients = trace.read(seeds, [e.output for e, _ in biased], self.gradient_rules)
         for (entry, bias), gradient in zip(biased, gradients, strict=True):
             shares = _sum_over_width(entry.operation, bias, gradient)
             scores = scores + _assign_to_tokens(shares, entry, trace, evidence)

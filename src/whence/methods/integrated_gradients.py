@@ -67,7 +67,11 @@ class IntegratedGradients(Method):
     @override
     def __call__(self, evidence: Evidence) -> Tensor:
         model = evidence.forwards.as_function(self.gradient_rules)
-        method = import_extra("captum.attr", "captum").IntegratedGradients(model)
+
+        def compute_targets(*given: Tensor) -> Tensor:
+            return evidence.targets.values(model(*given), given[-1]).T
+
+        method = import_extra("captum.attr", "captum").IntegratedGradients(compute_targets)
         samples = torch.arange(evidence.batch, device=evidence.logits.device)
         attributions = [
             self._explain_chunk(evidence, method, samples[chunk])
@@ -87,7 +91,7 @@ class IntegratedGradients(Method):
     def _explain_chunk(self, evidence: Evidence, method: Any, samples: Tensor) -> Tensor:
         """Explain some samples that fit into memory together."""
         scores, baseline = [], evidence.forwards.make_baseline(self.baseline)
-        for target in evidence.classes[samples].T:
+        for target in range(evidence.targets.count):
             attributions = method.attribute(
                 tuple(x[samples] for x in evidence.forwards.inputs),
                 baselines=tuple(x[samples] for x in baseline),

@@ -69,7 +69,7 @@ class SmoothGrad(Method):
             self._make_noise(x, real, n)
             for n, (x, real) in enumerate(zip(inputs, reals, strict=True))
         ]
-        totals = [x.new_zeros(evidence.classes.shape[1], *x.shape) for x in inputs]
+        totals = [x.new_zeros(evidence.targets.count, *x.shape) for x in inputs]
         for chunk in evidence.forwards.chunks(batch * self.samples, "adding noise"):
             rows = range(chunk.start, chunk.stop)
             # Samples of one copy are adjacent, so images share its noise.
@@ -79,7 +79,7 @@ class SmoothGrad(Method):
                 noise = torch.stack([draw(i // batch, i % batch) for i in rows])
                 copies.append((x[samples] + noise).requires_grad_())
             with torch.enable_grad():
-                logits = evidence.target_logits(model(*copies, samples), samples)
+                logits = evidence.targets.values(model(*copies, samples), samples)
             for number, logit in enumerate(logits):
                 ones = torch.ones_like(logit)
                 gradients = torch.autograd.grad(logit, copies, ones, retain_graph=True)

@@ -87,8 +87,8 @@ class VitCx(Method):
     def _score_masks(self, masks: Tensor, evidence: Evidence, sample: int) -> Tensor:
         """Compute the causal score of each mask: (classes, masks)."""
         forwards, image = evidence.forwards, evidence.forwards.inputs[0][sample]
-        at = evidence.classes.new_tensor([sample])
-        unchanged = evidence.target_probabilities(evidence.logits[at], at)
+        at = torch.tensor([sample], device=evidence.logits.device)
+        unchanged = evidence.targets.probabilities(evidence.logits[at], at)
         source = SeededRandom(self.seed)
         scores = [unchanged[:, :0]]
         for chunk in forwards.chunks(len(masks), "masking", max(1, forwards.rows_at_once // 2)):
@@ -98,7 +98,7 @@ class VitCx(Method):
             noise = self.noise * torch.stack(drawn).to(image) * (1 - mask)
             rows = torch.cat([image * mask + noise, image + noise])
             samples = at.expand(len(rows))
-            probabilities = evidence.target_probabilities(forwards([rows], samples), samples)
+            probabilities = evidence.targets.probabilities(forwards([rows], samples), samples)
             masked, whole = probabilities.chunk(2, 1)
             scores.append(masked - whole + unchanged)
         return torch.cat(scores, 1)

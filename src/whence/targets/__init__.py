@@ -1,5 +1,17 @@
-"""Targets of explanations: classes by index, by name or by the model's own ranking."""
+"""Targets: the scalars of a model's output that can be explained.
 
+A target is a class (by index or name), or what one of these functions makes, or any function
+``f(outputs, inputs) -> (batch,)``. With `against`, another target is subtracted: "why A and not B".
+"""
+
+from whence.targets.asked import (
+    AnyTarget,
+    AskedClasses,
+    AskedScalars,
+    SeveralTargets,
+    parse_targets,
+)
+from whence.targets.base import Target, TargetContext, TokenSequence
 from whence.targets.classes import (
     Classes,
     ClassTarget,
@@ -9,13 +21,35 @@ from whence.targets.classes import (
     select_samples,
     to_probabilities,
 )
+from whence.targets.dense import box, pixel
+from whence.targets.scalars import ClassScalars, Readout, ReadScalars, Scalars, join_names
+from whence.targets.similarity import similarity
+from whence.targets.tokens import span, token
 
 __all__ = [
+    "AnyTarget",
+    "AskedClasses",
+    "AskedScalars",
+    "ClassScalars",
     "ClassTarget",
     "Classes",
+    "ReadScalars",
+    "Readout",
+    "Scalars",
+    "SeveralTargets",
+    "Target",
+    "TargetContext",
+    "TokenSequence",
+    "box",
     "find_class_index",
     "find_class_names",
+    "join_names",
+    "parse_targets",
+    "pixel",
     "resolve_classes",
     "select_samples",
+    "similarity",
+    "span",
     "to_probabilities",
+    "token",
 ]

@@ -58,16 +58,16 @@ def resolve_classes(
     if classes is None:
         if target is None:
             return logits.argmax(1, keepdim=True)
-        if _is_one(target):
+        if is_one_class(target):
             indices = [[find_class_index(target, names, count)]] * batch
         else:
             indices = [[find_class_index(one, names, count)] for one in target]
-    elif _is_one(classes) and not isinstance(classes, str):
+    elif is_one_class(classes) and not isinstance(classes, str):
         return logits.topk(_check_top_count(classes, count)).indices
     else:
         listed = [classes] if isinstance(classes, str) else list(classes)
-        single = [one for one in listed if _is_one(one)]
-        lists = [row for row in listed if not _is_one(row)]
+        single = [one for one in listed if is_one_class(one)]
+        lists = [row for row in listed if not is_one_class(row)]
         if single and not lists:
             lists = [single] * batch
         elif single:
@@ -85,9 +85,9 @@ def select_samples(
     """Select some samples' target or classes, where each sample of the batch has its own."""
     if rows == slice(0, batch):
         return target, classes
-    if target is not None and not _is_one(target):
+    if target is not None and not is_one_class(target):
         target = _list_for_each_sample(target, batch)[rows]
-    if classes is not None and not _is_one(classes) and not all(map(_is_one, classes)):
+    if classes is not None and not is_one_class(classes) and not all(map(is_one_class, classes)):
         classes = _list_for_each_sample(classes, batch)[rows]
     return target, classes
 
@@ -99,7 +99,7 @@ def _list_for_each_sample(items: Iterable[_Item], batch: int) -> list[_Item]:
     return listed
 
 
-def _is_one(value: object) -> TypeIs[OneClass]:
+def is_one_class(value: object) -> TypeIs[OneClass]:
     """Whether a value names one class, rather than several."""
     if isinstance(value, str):
         return True

@@ -58,7 +58,7 @@ Value = Tensor | SparseRows
 
 def propagate_backward(
     start: Tensor | GradientEdge,
-    seed: Tensor,
+    seeds: Sequence[Tensor],
     rules: Sequence[BackwardRules | None],
     at: Sequence[GradientEdge],
     *,
@@ -70,11 +70,11 @@ def propagate_backward(
 
     Args:
         start: Where to begin: the logits, or a place.
-        seed: The value there, in the same shape.
+        seeds: The values there, in the same shape, one for each of the rules.
         rules: How values pass operations, one for each value; None for plain gradients.
         at: Where values are wanted.
         batch: Number of samples.
-        several: Whether the seed has a first dimension of classes, which all values then have.
+        several: Whether seeds have a first dimension of classes, which all values then have.
         release: Whether operations free their tensors once they have been passed.
     """
     if (top := start.node if isinstance(start, GradientEdge) else start.grad_fn) is None:
@@ -85,7 +85,7 @@ def propagate_backward(
     order, leading = sort_nodes(top, asked)
     step = _BackwardStep(batch, several)
     arrived: list[dict[Node, dict[int, Value]]] = [{} for _ in rules]
-    for waiting in arrived:
+    for waiting, seed in zip(arrived, seeds, strict=True):
         waiting[top] = {start.output_nr: seed}
     left = set(range(len(at)))
     for node in order:
@@ -94,7 +94,10 @@ def propagate_backward(
             nr = at[number].output_nr
             read = [_to_dense(values[nr]) if nr in values else None for values in incoming]
             left.discard(number)
-            yield number, [step.zeros(at[number], seed) if r is None else r for r in read]
+            yield number, [
+                step.zeros(at[number], seed) if r is None else r
+                for r, seed in zip(read, seeds, strict=True)
+            ]
             del read
         edges = node.next_functions
         wanted = tuple(upstream in leading for upstream, _ in edges)
@@ -112,7 +115,7 @@ def propagate_backward(
         if release and operation is not None:
             operation.release()
     for number in left:
-        yield number, [step.zeros(at[number], seed) for _ in rules]
+        yield number, [step.zeros(at[number], seed) for seed in seeds]
 
 
 def sort_nodes(top: Node, asked: Mapping[Node, object]) -> tuple[list[Node], set[Node | None]]:

@@ -19,12 +19,12 @@ from whence.tracing.recording import edge_of
 from whence.tracing.trace import Trace
 
 
-def measure_around(trace: Trace, classes: Tensor) -> Tensor | None:
+def measure_around(trace: Trace, targets: Tensor) -> Tensor | None:
     """The share of the targets' dependence on the input that leads around the scored tokens.
 
     Args:
         trace: The recorded forward pass.
-        classes: (batch, n) class indices.
+        targets: As for `Trace.make_seeds`.
 
     Returns:
         (batch,), the largest share of all classes; None if what enters the first block is unknown.
@@ -33,10 +33,10 @@ def measure_around(trace: Trace, classes: Tensor) -> Tensor | None:
     entering = _find_entering(trace)
     if entering is None:
         return None
-    nothing = torch.zeros(trace.batch, device=classes.device)
+    nothing = torch.zeros(trace.batch, device=targets.device)
     if not leads_around(trace.tops, trace.leaves, entering.node):
         return nothing
-    *whole, at_entering = trace.read(classes, [*trace.leaves, entering])
+    *whole, at_entering = trace.read(targets, [*trace.leaves, entering])
     through = read_through(trace, entering, at_entering)
     totals = [nothing, nothing]
     for leaf, gradient, part in zip(trace.leaves, whole, through, strict=True):
@@ -59,7 +59,7 @@ def read_through(trace: Trace, place: GradientEdge, gradient: Tensor) -> list[Te
     edges = [edge_of(leaf) for leaf in trace.leaves]
     with torch.inference_mode(False), torch.no_grad():
         values = dict(
-            propagate_backward(place, gradient, [None], edges, batch=trace.batch, several=True)
+            propagate_backward(place, [gradient], [None], edges, batch=trace.batch, several=True)
         )
     return [values[number][0] for number in range(len(edges))]
 

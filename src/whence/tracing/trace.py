@@ -67,26 +67,26 @@ class Trace(Recording):
 
     def read(
         self,
-        classes: Tensor,
+        targets: Tensor,
         at: Sequence[Tensor | GradientEdge],
         rules: BackwardRules | None = None,
     ) -> list[Tensor]:
-        """Gradients of class logits, or what rules make of them, somewhere in the graph.
+        """Gradients of targets, or what rules make of them, somewhere in the graph.
 
         Args:
-            classes: (batch, n) class indices.
+            targets: As for `make_seeds`.
             at: Where to read.
             rules: How values pass operations; None for plain gradients.
 
         Returns:
-            For each place, a tensor of its shape with the classes as a new first dimension.
+            For each place, a tensor of its shape with the targets as a new first dimension.
         """
-        values = dict(self.iterate_backward(classes, at, [rules]))
+        values = dict(self.iterate_backward([targets], at, [rules]))
         return [values[number][0] for number in range(len(at))]
 
     def iterate_backward(
         self,
-        classes: Tensor,
+        targets: Sequence[Tensor],
         at: Sequence[Tensor | GradientEdge],
         rules: Sequence[BackwardRules | None],
         *,
@@ -94,11 +94,10 @@ class Trace(Recording):
     ) -> Iterator[tuple[int, list[Tensor]]]:
         """One backward pass for several rule sets, handed over place by place.
 
-        It starts from a one-hot vector of each class at the logits, and goes only as far as is
-        asked for. All classes go together.
+        It goes only as far as is asked for. All targets go together.
 
         Args:
-            classes: (batch, n) class indices.
+            targets: For each rule set, as for `make_seeds`.
             at: Where to read.
             rules: How values pass operations; None for plain gradients.
             release: Whether to free all that has been passed. The trace can then be read only this
@@ -107,24 +106,28 @@ class Trace(Recording):
         Yields:
             The number of a place and its values, one for each rule set, as `read` gives them.
         """
-        seeds = self.logits.new_zeros(classes.shape[1], *self.logits.shape)
-        seeds.scatter_(2, classes.T[..., None], 1.0)
-        several = len(seeds) > 1
-        seed = seeds if several else seeds[0]
-        for number, values in self._propagate(at, seed, rules, several, release):
+        every = [self.make_seeds(one) for one in targets]
+        several = bool(every) and len(every[0]) > 1
+        seeds = every if several else [one[0] for one in every]
+        for number, values in self._propagate(at, seeds, rules, several, release):
             yield number, values if several else [value[None] for value in values]
+
+    def make_seeds(self, targets: Tensor) -> Tensor:
+        """Where a backward pass starts, (n, batch, columns): weights of a sum of logits.
+
+        Args:
+            targets: Class indices, (batch, n), for one-hot weights; or the weights themselves.
+        """
+        if targets.is_floating_point():
+            return targets
+        seeds = self.logits.new_zeros(targets.shape[1], *self.logits.shape)
+        return seeds.scatter_(2, targets.T[..., None], 1.0)
 
     def read_sample(self, at: Sequence[Tensor | GradientEdge], sample: int = 0) -> list[Tensor]:
         """Gradients of the sum of all logits of one sample, somewhere in the graph."""
         seed = torch.zeros_like(self.logits)
         seed[sample] = 1
-        return [value[0] for value in self.read_seeds(seed[None], at)]
-
-    def read_seeds(self, seeds: Tensor, at: Sequence[Tensor | GradientEdge]) -> list[Tensor]:
-        """Gradients of sums of logits with some weights, (n, batch, classes): (n, ...) each."""
-        several = len(seeds) > 1
-        values = dict(self._propagate(at, seeds if several else seeds[0], [None], several))
-        return [v if several else v[None] for v in (values[n][0] for n in range(len(at)))]
+        return [value[0] for value in self.read(seed[None], at)]
 
     def find_sample_order(self, at: Sequence[GradientEdge]) -> None:
         """Find, for places whose rows are all tokens of all samples, if samples come first.
@@ -172,14 +175,14 @@ class Trace(Recording):
     def _propagate(
         self,
         at: Sequence[Tensor | GradientEdge],
-        seed: Tensor,
+        seeds: Sequence[Tensor],
         rules: Sequence[BackwardRules | None],
         several: bool = False,
         release: bool = False,
     ) -> Iterator[tuple[int, list[Tensor]]]:
         edges = [one if isinstance(one, GradientEdge) else edge_of(one) for one in at]
         values = propagate_backward(
-            self.logits, seed, rules, edges, batch=self.batch, several=several, release=release
+            self.logits, seeds, rules, edges, batch=self.batch, several=several, release=release
         )
         while True:
             # Not around the whole loop: what is done with a value is the caller's own affair.
@@ -200,7 +203,7 @@ class MapReadings(NamedTuple):
 
     Attributes:
         attention: (batch, heads, queries, keys).
-        gradient: (classes, batch, heads, queries, keys).
+        gradient: (targets, batch, heads, queries, keys).
         relevance: As the gradient.
     """
 
@@ -243,7 +246,7 @@ def fuse_chunks(
 
 def read_places(
     trace: Trace,
-    classes: Tensor,
+    targets: Tensor,
     rules: BackwardRules | None,
     sites: Sequence[AttentionSite],
     inputs: Sequence[Tensor],
@@ -256,7 +259,7 @@ def read_places(
     """
     edges = [edge for values in tokens.values() for _, edge in values]
     places: list[Tensor | GradientEdge] = [*(site.weights for site in sites), *inputs, *edges]
-    read = iter(trace.read(classes, places, rules) if places else ())
+    read = iter(trace.read(targets, places, rules) if places else ())
     maps = [site.split_heads(next(read), trace.batch) for site in sites]
     at_inputs = [next(read) for _ in inputs]
     at_tokens = {
@@ -270,7 +273,7 @@ def iterate_sites(
     trace: Trace,
     sites: Sequence[AttentionSite],
     kinds: Collection[str],
-    classes: Tensor,
+    targets: Mapping[str, Tensor],
     rules: Mapping[str, BackwardRules | None],
     *,
     release: bool,
@@ -279,7 +282,7 @@ def iterate_sites(
     sites = sites[::-1]
     wanted = [kind for kind in rules if kind in kinds]
     values = trace.iterate_backward(
-        classes,
+        [targets[kind] for kind in wanted],
         [site.graph_tensor for site in sites] if wanted else (),
         [rules[kind] for kind in wanted],
         release=release,

@@ -89,7 +89,7 @@ class _TokenRunner:
             factors = units_to_inputs(self.evidence, kept, rows)
             pairs = zip(self.forwards.inputs, factors, strict=True)
             logits = self.forwards([x[rows] * factor for x, factor in pairs], rows)
-            chances.append(self.evidence.target_probabilities(logits, rows))
+            chances.append(self.evidence.targets.probabilities(logits, rows))
         return torch.cat(chances, 1).T
 
 

@@ -115,8 +115,8 @@ def compute_outputs(
     """
     logits = evidence.forwards(inputs, samples)
     if output == "probability":
-        return evidence.target_probabilities(logits, samples)
-    return evidence.target_logits(logits, samples)
+        return evidence.targets.probabilities(logits, samples)
+    return evidence.targets.values(logits, samples)
 
 
 def pixels_to_units(evidence: Evidence, scores: Tensor) -> Tensor:

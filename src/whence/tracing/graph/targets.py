@@ -15,29 +15,29 @@ from whence.tracing.backward import REFUSED
 from whence.tracing.trace import Trace
 
 
-def split_targets(trace: Trace, classes: Tensor) -> list[tuple[Trace, Tensor]] | None:
-    """Classes with the trace of what they depend on, neighbours together where it is the same.
+def split_targets(trace: Trace, targets: Tensor) -> list[tuple[Trace, list[int]]] | None:
+    """Targets with the trace of what they depend on, neighbours together where it is the same.
 
     Nearly always one operation computes all logits, and there is nothing to split. But a model may
     put the logits of several heads together that read different layers.
 
     Args:
         trace: The recorded forward pass.
-        classes: (batch, n) class indices.
+        targets: As for `Trace.make_seeds`.
 
     Returns:
-        Traces whose sites are those that the classes, (batch, some), depend on. None if that
-        differs from sample to sample.
+        Traces whose sites are those that some targets depend on, and the numbers of these. None if
+        that differs from sample to sample.
     """
     tops = _find_tops(trace)
+    count = len(targets) if targets.is_floating_point() else targets.shape[1]
     if len(tops) < 2:
-        return [(trace, classes)]
-    batch, count = classes.shape
-    seeds = trace.logits.new_zeros(count, batch, *trace.logits.shape)
-    for sample in range(batch):
-        seeds[range(count), sample, sample, classes[sample]] = 1
-    reached = trace.read_seeds(seeds.flatten(0, 1), tops)
-    # For each class of each sample, whether it depends on each top.
+        return [(trace, list(range(count)))]
+    batch = trace.batch
+    only = torch.eye(batch, dtype=trace.logits.dtype, device=trace.logits.device)[..., None]
+    seeds = trace.make_seeds(targets)[:, None] * only
+    reached = trace.read(seeds.flatten(0, 1), tops)
+    # For each target of each sample, whether it depends on each top.
     depends = torch.stack([value.flatten(1).any(1) for value in reached], 1)
     depends = depends.reshape(count, batch, len(tops))
     if trace.guard.look_at((depends != depends[:, :1]).any()):
@@ -46,7 +46,7 @@ def split_targets(trace: Trace, classes: Tensor) -> list[tuple[Trace, Tensor]] |
     parts = []
     for key, columns in groupby(range(count), lambda n: keys[n]):
         chosen = [edge.node for edge in compress(tops, key)]
-        parts.append((_select_sites(trace, chosen), classes[:, list(columns)]))
+        parts.append((_select_sites(trace, chosen), list(columns)))
     return parts
 
 
