@@ -43,8 +43,10 @@ from whence.metrics.segmentation import compare_with_masks, pool_figures
 from whence.models import LoadedModel
 from whence.models.forward import choose_chunk_size, compute_logits, stack_on_device
 from whence.rules.balanced import BALANCED
+from whence.targets import ClassScalars
 from whence.tracing import Trace, record
 from whence.tracing.backward import propagate_backward
+from whence.tracing.dependence import find_fields
 
 BATCH = 25
 KINDS = ("attention", "gradient", "hidden", "hidden_gradient", "blocks")
@@ -75,15 +77,16 @@ class Readings:
     def read(cls, loaded: LoadedModel, pixels: Tensor, classes: Tensor) -> "Readings":
         """Record one forward pass and read its evidence."""
         trace = record(loaded.model, (pixels,), {}, 0)
-        layout = find_layout(Layout(), trace.sites[0].key_count, pixels, trace.grids)
-        targets, stable = classes[:, None], rules.get("stable")
+        fields = find_fields(trace, trace.sites[0], 0, pixels.shape)
+        layout = find_layout(Layout(), pixels, fields)
+        targets, stable = ClassScalars(classes[:, None]), rules.get("stable")
         plain = Evidence(trace, targets, layout, KINDS, stable)
         balanced = Evidence(
             trace, targets, layout, (*KINDS, "relevance"), stable, gradient_rules=BALANCED
         )
         skips = [trace.entries[block.skip_addition.index].output for block in plain.blocks]
         contrast = read_contrastive(trace, classes, [block.input_edge for block in plain.blocks])
-        return cls(balanced, plain, contrast, trace.read(targets, skips, BALANCED))
+        return cls(balanced, plain, contrast, trace.read(targets.classes, skips, BALANCED))
 
     def drop_prefix(self, scores: Tensor) -> Tensor:
         """Select the patches of (..., tokens)."""
@@ -136,7 +139,9 @@ def read_contrastive(trace: Trace, classes: Tensor, edges: Sequence[GradientEdge
     others = trace.logits.detach().softmax(1) * (1 - own)
     with torch.no_grad():
         seed = own - normalize(others)
-        values = dict(propagate_backward(trace.logits, seed, [BALANCED], edges, batch=trace.batch))
+        values = dict(
+            propagate_backward(trace.logits, [seed], [BALANCED], edges, batch=trace.batch)
+        )
     return [values[number][0] for number in range(len(edges))]
 
 

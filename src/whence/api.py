@@ -13,14 +13,15 @@ from whence.inputs import read_input
 from whence.inputs.sources import Kind
 from whence.models import LoadedModel, load
 from whence.rules import RuleSet
-from whence.targets import Classes, ClassTarget
+from whence.targets import AnyTarget, SeveralTargets
 
 
 def explain(
     what: object,
     model: str | Path | LoadedModel | None = None,
-    target: ClassTarget | None = None,
-    classes: Classes | None = None,
+    target: AnyTarget | None = None,
+    against: AnyTarget | None = None,
+    classes: SeveralTargets | None = None,
     method: str = METHOD,
     rules: str | RuleSet = "stable",
     *,
@@ -37,8 +38,10 @@ def explain(
             or looks like a path, is a path.
         model: A folder, a name on the hub, ``timm:NAME``, ``torchvision:NAME``, what
             `whence.models.load` returned, or None for the embedded model that suits the input.
-        target: The class to explain, by index or name; the predicted one if left out.
-        classes: Instead of target, several classes, or a number k for the top k.
+        target: What to explain: a class by index or name, or any of `whence.targets`; the model's
+            own decision if left out.
+        against: The same forms: why the target and not this one.
+        classes: Instead of target, several targets, or a number k for the top k.
         method: Any of ``methods.available()``.
         rules: The relevance rules: any of ``rules.available()``, or a set of your own.
         of: Which of the model's inputs gets scores, by name; its main one if left out.
@@ -74,5 +77,5 @@ def explain(
     prepared = model.prepare(inputs)
     for note in dict.fromkeys(note for notes in prepared.notes for note in notes):
         warnings.warn(f"Note: {note}.", stacklevel=2)
-    request = {"target": target, "classes": classes, "method": method, "rules": rules, "of": of}
-    return model.explain(prepared, **request, **options)
+    request = {"target": target, "against": against, "classes": classes, "of": of}
+    return model.explain(prepared, **request, method=method, rules=rules, **options)

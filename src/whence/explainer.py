@@ -18,18 +18,25 @@ from whence.engine.attention import AttentionMaps, read_attention
 from whence.engine.batching import Batching
 from whence.engine.checks import judge
 from whence.engine.compiled.run import CompiledRunner
+from whence.engine.explanations import make_explanation
 from whence.engine.request import Request, Result, Subject, bound_kept_bytes, check_memory
+from whence.engine.targets import is_generative
 from whence.errors import WhenceError, WhenceWarning
 from whence.evidence.sample_rows import SampleRows
-from whence.explanation import Check, Explanation, Explanations
+from whence.explanation import Explanation, Explanations
 from whence.inputs.arguments import ModelArguments
 from whence.layout import Layout
 from whence.layout.spelling import TextTokenizer
 from whence.rules import RuleSet
-from whence.targets import Classes, ClassTarget, find_class_names
+from whence.targets import (
+    AnyTarget,
+    AskedClasses,
+    SeveralTargets,
+    find_class_names,
+    parse_targets,
+)
 from whence.tracing import unwrap_model
 from whence.tracing.ops.products import Precision, check_precision, use_precision
-from whence.version import __version__
 
 _COARSE = (torch.float16, torch.bfloat16)
 
@@ -103,8 +110,9 @@ class Explainer:
     def explain(
         self,
         inputs: Inputs,
-        target: ClassTarget | None = None,
-        classes: Classes | None = None,
+        target: AnyTarget | None = None,
+        against: AnyTarget | None = None,
+        classes: SeveralTargets | None = None,
         method: str = METHOD,
         rules: str | RuleSet = "stable",
         *,
@@ -118,8 +126,9 @@ class Explainer:
     def explain(
         self,
         inputs: Inputs,
-        target: ClassTarget | None = None,
-        classes: Classes | None = None,
+        target: AnyTarget | None = None,
+        against: AnyTarget | None = None,
+        classes: SeveralTargets | None = None,
         method: str = METHOD,
         rules: str | RuleSet = "stable",
         *,
@@ -132,8 +141,9 @@ class Explainer:
     def explain(
         self,
         inputs: Inputs,
-        target: ClassTarget | None = None,
-        classes: Classes | None = None,
+        target: AnyTarget | None = None,
+        against: AnyTarget | None = None,
+        classes: SeveralTargets | None = None,
         method: str = METHOD,
         rules: str | RuleSet = "stable",
         *,
@@ -148,11 +158,15 @@ class Explainer:
         Args:
             inputs: A batch as the model takes it: a tensor, or a mapping of tensors such as a
                 tokenizer or an image processor returns.
-            target: The class to explain: None for the predicted one, an index, a name, or one for
-                each sample. For a model that compares images with texts, index t is text t where
-                the images are explained, and image t where the texts are.
-            classes: Instead of target, several classes at once: indices or names, or a number k for
-                the top k. They share one forward pass.
+            target: What to explain. None: the model's own decision. A class, by index or name; of
+                a model that compares images with texts, index t is text t where the images are
+                explained, and image t where the texts are; of a language model, the next token by
+                id or text. Also one of these for each sample. Anything else by `whence.targets`:
+                ``token``, ``span``, ``box``, ``pixel``, ``similarity``; or any function
+                ``f(outputs, inputs) -> (batch,)``.
+            against: The same forms, to explain target minus against: why the one and not the other.
+            classes: Instead of target, several at once: a list of targets, or a number k for the
+                top k. They share one forward pass.
             method: Any of ``methods.available()``.
             rules: How relevance passes operations: any of ``rules.available()``, or a rule set of
                 your own.
@@ -176,7 +190,7 @@ class Explainer:
             WhenceError: Something is wrong with the model, the inputs or the request.
         """
         request = self._make_request(
-            inputs, target, classes, method, rules, of, keep_evidence, memory, options
+            inputs, (target, against, classes), method, rules, of, keep_evidence, memory, options
         )
         request = dataclasses.replace(request, verify=verify)
         result = self._run(request, may_compile=self.compiles)
@@ -191,7 +205,8 @@ class Explainer:
                 f"float32 copy of the model.",
                 stacklevel=2,
             )
-        explanations = list(map(self._make_explanation, asked, results, checks))
+        make = partial(make_explanation, precision=self.precision)
+        explanations = list(map(make, asked, results, checks))
         if of is None:
             return explanations[0]
         names = (of,) if isinstance(of, str | int) else of
@@ -203,8 +218,9 @@ class Explainer:
     def compile(
         self,
         inputs: Inputs,
-        target: ClassTarget | None = None,
-        classes: Classes | None = None,
+        target: AnyTarget | None = None,
+        against: AnyTarget | None = None,
+        classes: SeveralTargets | None = None,
         method: str = METHOD,
         rules: str | RuleSet = "stable",
         *,
@@ -220,6 +236,7 @@ class Explainer:
         Args:
             inputs: As for `explain`; their values do not matter.
             target: As for `explain`: a program is for classes by name or index, or for the highest.
+            against: As for `explain`.
             classes: As for `explain`.
             method: As for `explain`.
             rules: As for `explain`.
@@ -231,8 +248,10 @@ class Explainer:
             WhenceError: Something is wrong with the model, the inputs or the request.
         """
         request = self._make_request(
-            inputs, target, classes, method, rules, of, False, memory, options
+            inputs, (target, against, classes), method, rules, of, False, memory, options
         )
+        if not isinstance(request.asked, AskedClasses):
+            raise WhenceError("Classes of a classifier can be compiled, not other targets.")
         if request.arguments.others_at:
             raise WhenceError("One input at a time can be compiled: give `of` a single name.")
         if "forwards" in request.method.needs:
@@ -256,8 +275,7 @@ class Explainer:
     def _make_request(
         self,
         inputs: Inputs,
-        target: ClassTarget | None,
-        classes: Classes | None,
+        targets: tuple[AnyTarget | None, AnyTarget | None, SeveralTargets | None],
         name: str,
         rules: str | RuleSet,
         of: str | int | Sequence[str] | None,
@@ -288,8 +306,7 @@ class Explainer:
             method=method,
             method_name=name,
             rules=rule_set,
-            target=target,
-            classes=classes,
+            asked=parse_targets(*targets, is_generative(self._subject)),
             keep_evidence=keep_evidence,
             max_bytes=bound_kept_bytes(device, memory),
             memory=memory,
@@ -303,40 +320,3 @@ class Explainer:
         off = torch.autocast(request.arguments.main.device.type, enabled=False)
         with off, torch.inference_mode(False), use_precision(self.precision):
             return self._batching.run(request, run_compiled)
-
-    def _make_explanation(
-        self, request: Request, result: Result, checks: list[Check]
-    ) -> Explanation:
-        method, layout = request.method, result.layout
-        settings: dict[str, Any] = {"rules": request.rules.name} if method.propagates else {}
-        settings |= {} if self.precision is None else {"precision": self.precision}
-        # One target is a class dimension of length 1, which the user did not ask for.
-        many = request.classes is not None
-        chosen = (slice(None), slice(None) if many else 0)
-        lengths = [request.arguments.main.shape[1 + axis] for axis in layout.axes[-2:]]
-        names = self._subject.name_columns(result.columns, result.logits.shape[1])
-        return Explanation(
-            scores=result.scores[chosen],
-            target=result.classes[chosen],
-            logits=result.logits,
-            grid=layout.grid,
-            image_size=(lengths[0], lengths[1]) if len(lengths) == 2 else None,
-            tokens=result.tokens,
-            target_names=_name_classes(result.classes[chosen].tolist(), names),
-            multi_label=self._subject.multi_label,
-            method=methods.describe(request.method_name).name,
-            class_specific=method.class_specific,
-            settings=settings | dataclasses.asdict(method),  # type: ignore[call-overload]
-            details=(result.details if many else [one for (one,) in result.details]) or None,
-            version=__version__,
-            checks=checks,
-            evidence=result.evidence,
-        )
-
-
-def _name_classes(index: Any, names: Mapping[int, str]) -> Any:
-    """Names of class indices, in the same nesting; None if the classes have none."""
-    if isinstance(index, list):
-        named = [_name_classes(one, names) for one in index]
-        return None if None in named else named
-    return names.get(index, str(index)) if names else None

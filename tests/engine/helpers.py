@@ -7,6 +7,7 @@ from whence import methods, rules
 from whence.engine.request import Request, Subject
 from whence.inputs.arguments import ModelArguments
 from whence.layout import Layout
+from whence.targets import parse_targets
 
 
 def make_request(
@@ -15,8 +16,9 @@ def make_request(
     """A request of a small model; options are those of a request, others of the method."""
     inputs = make_inputs() if inputs is None else inputs
     model = AttentionLayer() if model is None else model
-    asked = {"target": None, "classes": None, "keep_evidence": False, "max_bytes": 2.0**30}
+    asked = {"keep_evidence": False, "max_bytes": 2.0**30}
     asked |= {name: options.pop(name) for name in asked.keys() & options.keys()}
+    targets = {name: options.pop(name, None) for name in ("target", "against", "classes")}
     return Request(
         subject=Subject(model, {}, None, Layout(), None),
         arguments=ModelArguments.from_inputs(inputs, model),
@@ -24,5 +26,6 @@ def make_request(
         method=methods.build(method, options),
         method_name=method,
         memory=1.0,
+        asked=parse_targets(**targets, generates=False),
         **asked,
     )

@@ -12,6 +12,7 @@ from tests.zoo import CASES, build_model
 from whence import WhenceError
 from whence.engine.request import Result, Subject, check_memory
 from whence.layout import Layout, Tokens
+from whence.targets import AskedClasses
 
 
 @pytest.mark.parametrize(
@@ -30,7 +31,7 @@ from whence.layout import Layout, Tokens
     ],
 )
 def test_how_many_of_the_highest_classes_are_asked_for(target, classes, count):
-    assert make_request(target=target, classes=classes).top_count == count
+    assert make_request(target=target, classes=classes).asked.top_count == count
 
 
 def test_rows_of_a_request_have_their_own_targets():
@@ -40,13 +41,14 @@ def test_rows_of_a_request_have_their_own_targets():
     assert request.make_cuttable() is request
     assert request.select_rows(slice(0, 2)) is request
     second = request.select_rows(slice(1, 2))
-    assert (second.batch, list(second.target)) == (1, [1])
+    assert (second.batch, list(second.asked.target)) == (1, [1])
     assert torch.equal(second.arguments.main, x[1:])
-    assert replace(request, target=3).select_rows(slice(1, 2)).target == 3
-    several = replace(request, target=None, classes=[[0, 1], [2, 3]])
-    assert several.select_rows(slice(1, 2)).classes == [[2, 3]]
+    same = replace(request, asked=AskedClasses(3, against=[4, 5]))
+    assert same.select_rows(slice(1, 2)).asked == AskedClasses(3, against=[5])
+    several = replace(request, asked=AskedClasses(classes=[[0, 1], [2, 3]]))
+    assert several.select_rows(slice(1, 2)).asked.classes == [[2, 3]]
     with pytest.raises(WhenceError, match="3 targets were given for 2"):
-        replace(request, target=[1, 2, 3]).select_rows(slice(1, 2))
+        replace(request, asked=AskedClasses([1, 2, 3])).select_rows(slice(1, 2))
 
 
 def test_tokens_of_a_text_go_with_their_rows(text_model):
@@ -119,7 +121,9 @@ def test_results_of_chunks_become_one():
     assert found.details == whole.details
     assert Result.concatenate([whole]) is whole
     without = [chunk._replace(tokens=None, details=[]) for chunk in chunks]
-    assert Result.concatenate(without)[4:7] == (None, None, [])
+    joined = Result.concatenate(without)
+    assert (joined.tokens, joined.columns, joined.details) == (None, None, [])
+    assert (joined.target_names, joined.values, joined.probabilities) == (None, None, None)
     several = [chunk._replace(others=(chunk, whole)) for chunk in chunks]
     first, second = Result.concatenate(several).others
     assert torch.equal(first.classes, whole.classes)

@@ -16,6 +16,7 @@ from whence.evidence import KINDS, Evidence, Forwards
 from whence.inputs.arguments import ModelArguments
 from whence.methods import registry
 from whence.rules.balanced import BALANCED
+from whence.targets import ClassScalars
 from whence.tracing import Trace
 
 STABLE = rules.get("stable")
@@ -24,7 +25,7 @@ GRID = make_layout((4, 4), 1, 17, (32, 32))
 
 def make_evidence(trace: Trace, *needs: str, classes=None, **options) -> Evidence:
     classes = predicted_classes(trace) if classes is None else classes
-    return Evidence(trace, classes, GRID, needs, STABLE, **options)
+    return Evidence(trace, ClassScalars(classes), GRID, needs, STABLE, **options)
 
 
 @pytest.fixture(scope="module")
@@ -182,14 +183,14 @@ def test_the_token_mask_is_false_at_padding(trace):
 
 
 @pytest.mark.parametrize("multi_label", [False, True])
-def test_probabilities_of_the_explained_classes(trace, multi_label):
+def test_probabilities_of_the_explained_classes(multi_label):
     classes = torch.tensor([[0, 3], [1, 2], [4, 0]])
-    evidence = make_evidence(trace, classes=classes, multi_label=multi_label)
+    targets = ClassScalars(classes, multi_label=multi_label)
     logits, samples = torch.randn(4, 5, dtype=torch.float64), torch.tensor([2, 0, 2, 1])
-    found = evidence.target_probabilities(logits, samples)
+    found = targets.probabilities(logits, samples)
     for row, sample in enumerate(samples.tolist()):
         for n, c in enumerate(classes[sample].tolist()):
-            assert evidence.target_logits(logits, samples)[n, row] == logits[row, c]
+            assert targets.values(logits, samples)[n, row] == logits[row, c]
             total = 1 + logits[row, c].exp() if multi_label else logits[row].exp().sum()
             assert found[n, row].item() == pytest.approx((logits[row, c].exp() / total).item())
 
@@ -199,7 +200,7 @@ def test_a_single_logit_is_no_probability():
     model.head = torch.nn.Linear(32, 1)
     evidence = make_evidence(record_inputs(model, make_images(32, 32)))
     logits = torch.tensor([[3.0], [-2.0]])
-    found = evidence.target_probabilities(logits, torch.tensor([0, 1]))
+    found = evidence.targets.probabilities(logits, torch.tensor([0, 1]))
     assert found.tolist() == [[3.0, -2.0]]
 
 
@@ -215,7 +216,7 @@ def test_derived_evidence_is_of_the_same_trace_classes_and_rules(gradient_rules)
     arguments = ModelArguments((pixels,))
     first = Evidence(
         trace,
-        classes,
+        ClassScalars(classes),
         GRID,
         ("forwards",),
         reference,
@@ -253,7 +254,7 @@ def seen(monkeypatch):
             if self.describes:
                 evidence.details = [
                     [{"sample": n, "class": c} for c in row]
-                    for n, row in enumerate(evidence.classes.tolist())
+                    for n, row in enumerate(evidence.targets.indices.tolist())
                 ]
             return evidence.pooling
 

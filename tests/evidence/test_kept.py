@@ -8,6 +8,7 @@ from tests.zoo import CASES, HandWrittenViT, build_model, make_images
 from whence import Explainer, rules
 from whence.evidence import Evidence
 from whence.evidence.kept import keep_evidence
+from whence.targets import ClassScalars
 from whence.tracing import record
 
 STABLE = rules.get("stable")
@@ -15,7 +16,7 @@ STABLE = rules.get("stable")
 
 def make_evidence(trace, classes: list[int], *needs: str) -> Evidence:
     rows = torch.tensor([classes] * trace.batch)
-    return Evidence(trace, rows, make_layout((4, 4), 1, 17, (32, 32)), needs, STABLE)
+    return Evidence(trace, ClassScalars(rows), make_layout((4, 4), 1, 17, (32, 32)), needs, STABLE)
 
 
 @pytest.fixture(scope="module")

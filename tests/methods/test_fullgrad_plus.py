@@ -9,6 +9,7 @@ from whence import Explainer, WhenceError, rules
 from whence.evidence import Evidence
 from whence.inputs.arguments import ModelArguments
 from whence.methods import build
+from whence.targets import ClassScalars
 from whence.tracing import record
 
 
@@ -27,7 +28,7 @@ def explain(model: nn.Module, inputs, classes: Tensor | None = None, **options):
     classes = recorded.logits.topk(2).indices if classes is None else classes
     found = Evidence(
         recorded,
-        classes,
+        ClassScalars(classes),
         layout,
         method.needs,
         rules.get("stable"),

@@ -155,7 +155,7 @@ def test_several_rule_sets_go_backward_together():
     trace = record_case("timm-vit-fused")
     classes, stable = predicted_classes(trace), rules.get("stable")
     places = [site.weights for site in trace.sites]
-    found = dict(trace.iterate_backward(classes, places, [None, stable]))
+    found = dict(trace.iterate_backward([classes] * 2, places, [None, stable]))
     assert sorted(found) == list(range(len(places)))
     for number, (gradient, relevance) in found.items():
         assert torch.equal(gradient, trace.read(classes, places, None)[number])
@@ -195,7 +195,7 @@ def test_upstream_of_a_class_token_only_its_row_is_worked_on(monkeypatch):
 def test_operations_are_released_once_they_have_been_passed():
     trace = record_case("timm-vit-fused")
     places = [site.weights for site in trace.sites[::-1]]
-    values = trace.iterate_backward(predicted_classes(trace), places, [None], release=True)
+    values = trace.iterate_backward([predicted_classes(trace)], places, [None], release=True)
     next(values)
     next(values)
     operations = [entry.operation for entry in trace.entries]

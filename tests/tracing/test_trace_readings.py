@@ -59,7 +59,8 @@ def test_sites_come_from_the_last_to_the_first(kinds):
     classes = torch.tensor([[0, 3]] * 3)
     expected = {"attention": trace.attention()}
     expected |= {kind: read_maps(trace, classes, how) for kind, how in RULES.items()}
-    sites = list(iterate_sites(trace, trace.sites, kinds, classes, RULES, release=False))
+    seeds = dict.fromkeys(RULES, classes)
+    sites = list(iterate_sites(trace, trace.sites, kinds, seeds, RULES, release=False))
     for number, chunks in enumerate(reversed(sites)):
         (readings,) = chunks()
         for kind, values in expected.items():
@@ -69,10 +70,9 @@ def test_sites_come_from_the_last_to_the_first(kinds):
 
 def test_a_site_is_released_before_the_next_is_read():
     trace = record_case("timm-vit-fused")
-    classes = predicted_classes(trace)
-    sites = iterate_sites(
-        trace, trace.sites, {"attention", "gradient"}, classes, RULES, release=True
-    )
+    seeds = dict.fromkeys(RULES, predicted_classes(trace))
+    kinds = {"attention", "gradient"}
+    sites = iterate_sites(trace, trace.sites, kinds, seeds, RULES, release=True)
     (readings,) = next(sites)()
     assert readings.attention.shape == (3, 3, 17, 17)
     del readings
@@ -85,10 +85,10 @@ def test_a_site_is_released_before_the_next_is_read():
 def test_maps_that_were_not_kept_are_computed_again_some_heads_at_a_time():
     whole = record_case("timm-vit-fused")
     small = whole.rerecord(None, max_map_bytes=1)
-    classes = torch.tensor([[0, 3]] * 3)
+    seeds = dict.fromkeys(RULES, torch.tensor([[0, 3]] * 3))
     kinds = {"attention", *RULES}
-    expected = list(iterate_sites(whole, whole.sites, kinds, classes, RULES, release=False))
-    found = list(iterate_sites(small, small.sites, kinds, classes, RULES, release=False))
+    expected = list(iterate_sites(whole, whole.sites, kinds, seeds, RULES, release=False))
+    found = list(iterate_sites(small, small.sites, kinds, seeds, RULES, release=False))
     for ours, theirs in zip(found, expected, strict=True):
         (readings,), chunks = theirs(), list(ours())
         assert len(chunks) == 3

@@ -117,7 +117,7 @@ def _compare(found: Tensor, expected: Tensor, scale: Tensor) -> Tensor:
 def measure_logits(request: Request, logits: Tensor) -> Figures:
     """Measure how far logits are from those of a forward pass that nobody watches."""
     subject, arguments = request.subject, request.arguments
-    plain = run_plainly(replicate(subject.model), arguments, subject.output)
+    plain = run_plainly(replicate(subject.model), arguments, request.output)
     size = plain.abs().amax(1).clamp_min(torch.finfo(plain.dtype).tiny)
     return {"logits": (logits - plain).abs().amax(1) / size}
 

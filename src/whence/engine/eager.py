@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
@@ -15,13 +15,13 @@ from whence.evidence import Evidence, Forwards
 from whence.evidence.kept import keep_evidence
 from whence.layout import FoundLayout, Tokens
 from whence.methods import Method
-from whence.targets import resolve_classes
+from whence.targets import AskedClasses, ClassScalars, ReadScalars, Scalars
 from whence.tracing import Trace, record
 from whence.tracing.graph.targets import split_targets
 from whence.tracing.ops.base import Guard
 from whence.tracing.views import select_view
 
-# Classes are explained together, in groups that keep samples x classes to about this number.
+# Targets are explained together, in groups that keep samples x targets to about this number.
 _MAPS_AT_ONCE = 64
 _DIFFERENT_LAYERS = (
     "These targets depend on different layers of the model, so that their evidence has different "
@@ -49,7 +49,7 @@ def run_eagerly(request: Request, max_bytes: float, max_map_bytes: float) -> Res
         results: list[Result] = []
         for name in explained:
             asked, view = request.focus(name), select_view(trace, name)
-            parts = split_classes(asked, view, _resolve_classes(asked, view))
+            parts = split_by_layers(asked, view, resolve_targets(asked, view))
             if parts is None:
                 return _run_one_by_one(request, max_bytes, max_map_bytes)
             result = score(asked, parts, release=name == explained[-1])
@@ -72,11 +72,15 @@ def run_eagerly(request: Request, max_bytes: float, max_map_bytes: float) -> Res
     return results[0]._replace(sample_bytes=sample_bytes, others=tuple(results[1:]))
 
 
-def _resolve_classes(request: Request, trace: Trace) -> Tensor:
-    """The classes, (batch, n), that are explained of the main input."""
-    logits = trace.logits.detach()
-    names = request.subject.name_columns(trace.columns, logits.shape[1])
-    return resolve_classes(logits, names, request.target, request.classes)
+def resolve_targets(request: Request, trace: Trace) -> Scalars:
+    """What is explained of the main input, given the output of the model."""
+    outputs, subject, asked = trace.logits.detach(), request.subject, request.asked
+    if isinstance(asked, AskedClasses):
+        names = subject.name_columns(trace.columns, outputs.shape[1])
+        return asked.resolve(outputs, names, subject.multi_label)
+    if request.readout is None:
+        raise RuntimeError("These targets are read in what the model returns.")
+    return asked.resolve(request.readout, outputs)
 
 
 def _run_one_by_one(request: Request, max_bytes: float, max_map_bytes: float) -> Result:
@@ -93,20 +97,21 @@ def _run_one_by_one(request: Request, max_bytes: float, max_map_bytes: float) ->
     return Result.concatenate([run_eagerly(one, max_bytes, max_map_bytes) for one in every])
 
 
-def split_classes(
-    request: Request, trace: Trace, classes: Tensor
-) -> list[tuple[Trace, Tensor]] | None:
-    """Classes with the trace of what they depend on; None if that differs between samples.
+def split_by_layers(
+    request: Request, trace: Trace, targets: Scalars
+) -> list[tuple[Trace, Scalars]] | None:
+    """Targets with the trace of what they depend on; None if that differs between samples.
 
     A method that is not class-specific goes by what the predicted class depends on.
     """
-    if request.method.class_specific:
-        parts = split_targets(trace, classes)
+    outputs = trace.logits.detach()
+    if request.method.class_specific or not isinstance(targets, ClassScalars):
+        parts = split_targets(trace, targets.make_seeds(outputs))
         if parts is not None and len(parts) > 1 and request.keep_evidence:
             raise WhenceError(_DIFFERENT_LAYERS)
-        return parts
-    parts = split_targets(trace, trace.logits.detach().argmax(1, keepdim=True))
-    return None if parts is None else [(parts[0][0], classes)]
+        return None if parts is None else [(one, targets.select(some)) for one, some in parts]
+    parts = split_targets(trace, targets.make_common_seeds(outputs))
+    return None if parts is None else [(parts[0][0], targets)]
 
 
 def record_request(request: Request, guard: Guard, max_bytes: float, max_map_bytes: float) -> Trace:
@@ -118,7 +123,7 @@ def record_request(request: Request, guard: Guard, max_bytes: float, max_map_byt
             arguments.args,
             arguments.kwargs,
             arguments.explained_names,
-            subject.output,
+            request.output,
             guard=guard,
             max_bytes=max_bytes,
             max_map_bytes=max_map_bytes,
@@ -138,16 +143,16 @@ def record_request(request: Request, guard: Guard, max_bytes: float, max_map_byt
 
 def score(
     request: Request,
-    parts: list[tuple[Trace, Tensor]],
+    parts: list[tuple[Trace, Scalars]],
     special: Tensor | None = None,
     release: bool = True,
     known: FoundLayout | None = None,
 ) -> Result:
-    """Call the method with the evidence that it needs, some classes at a time.
+    """Call the method with the evidence that it needs, some targets at a time.
 
     Args:
         request: What to explain.
-        parts: Class indices, (batch, some), and the trace of what these classes depend on.
+        parts: Targets, and the trace of what they depend on.
         special: (batch, units), tokens of no word; those of the request if left out.
         release: Whether the trace is of no more use afterwards.
         known: Which part of the input each token stands for; found if left out.
@@ -156,11 +161,11 @@ def score(
     needs = {*method.needs, *(_KEPT if request.keep_evidence else ())}
     special = request.special if special is None else special
     scores, details, kept, layouts, figures = [], [], [], [], []
-    for trace, classes in parts:
+    for trace, targets in parts:
         layout = find_request_layout(request, trace) if known is None else known
         _check_modality(request.method_name, method, layout)
         layouts.append(layout)
-        groups = torch.split(classes, _count_classes_at_once(method, needs, classes), 1)
+        groups = targets.split(_count_targets_at_once(method, needs, targets, request.batch))
         for group in groups:
             last = release and trace is parts[-1][0] and group is groups[-1]
             found = _make_evidence(request, trace, group, layout, needs, special, release=last)
@@ -175,18 +180,36 @@ def score(
                 kept.append(found)
     if len({one.shape[-1] for one in scores}) > 1:
         raise WhenceError(
-            "These classes depend on different sequences of tokens; explain them one by one."
+            "These targets depend on different sequences of tokens; explain them one by one."
         )
     by_sample = zip(*details, strict=True)
-    return Result(
+    result = Result(
         scores=torch.cat(scores, 1),
-        classes=torch.cat([classes for _, classes in parts], 1),
+        classes=torch.cat([targets.indices for _, targets in parts], 1),
         logits=parts[0][0].logits.detach(),
         layout=layouts[0],
         columns=parts[0][0].columns,
         details=[[one for part in parts for one in part] for parts in by_sample],
-        evidence=keep_evidence(kept, one_target=request.classes is None) if kept else None,
+        evidence=keep_evidence(kept, one_target=request.asked.is_one) if kept else None,
         figures=checks.merge(figures),
+    )
+    return _describe_targets(result, [targets for _, targets in parts], request.asked.is_one)
+
+
+def _describe_targets(result: Result, parts: Sequence[Scalars], is_one: bool) -> Result:
+    """The result with what its targets are, where they are no classes."""
+    outputs = result.logits
+    read = [targets for targets in parts if isinstance(targets, ReadScalars)]
+    if not read:
+        return result
+    targets = ReadScalars(read[0].readout, [one for part in read for one in part.contrasts])
+    logits = targets.read_logits(outputs)
+    samples = torch.arange(len(outputs), device=outputs.device)
+    return result._replace(
+        logits=logits[:, 0] if is_one and logits.dim() > 2 else logits,
+        target_names=targets.names,
+        probabilities=targets.read_probabilities(outputs),
+        values=targets.values(outputs, samples).T,
     )
 
 
@@ -201,7 +224,7 @@ def match_tokens(request: Request, layout: FoundLayout) -> Tokens | None:
 def _make_evidence(
     request: Request,
     trace: Trace,
-    classes: Tensor,
+    targets: Scalars,
     layout: FoundLayout,
     needs: Collection[str],
     special: Tensor | None,
@@ -210,7 +233,7 @@ def _make_evidence(
     method, subject, arguments = request.method, request.subject, request.arguments
     return Evidence(
         trace,
-        classes,
+        targets,
         layout,
         needs,
         request.rules,
@@ -218,7 +241,6 @@ def _make_evidence(
         # What is compared with texts has nothing of their padding.
         padding=None if trace.columns == "text" else arguments.padding,
         special=special,
-        multi_label=subject.multi_label,
         class_specific=method.class_specific,
         first_layer=0 if request.keep_evidence else method.first_layer,
         streamed=method.streamed and not request.keep_evidence,
@@ -226,7 +248,7 @@ def _make_evidence(
         make_forwards=lambda: Forwards(
             subject.model,
             arguments,
-            subject.output,
+            request.output,
             trace,
             bound_forwards_bytes(arguments.main.device, request.memory),
             subject.rows,
@@ -243,14 +265,15 @@ def _check_modality(name: str, method: Method, layout: FoundLayout) -> None:
         )
 
 
-def _count_classes_at_once(method: Method, needs: Collection[str], classes: Tensor) -> int:
+def _count_targets_at_once(
+    method: Method, needs: Collection[str], targets: Scalars, batch: int
+) -> int:
     """All of them, unless readings of each would fill the memory."""
-    batch, count = classes.shape
     # Methods of many passes that have an option for gradients read them by themselves.
     has_classes = hasattr(method, "gradients") or any(
         "gradient" in kind or "relevance" in kind for kind in needs
     )
-    return max(1, _MAPS_AT_ONCE // batch) if has_classes else count
+    return max(1, _MAPS_AT_ONCE // batch) if has_classes else targets.count
 
 
 def _to_units(scores: Tensor, evidence: Evidence, scores_tokens: bool) -> Tensor:

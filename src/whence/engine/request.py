@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import operator
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from whence.engine.targets import make_context
 from whence.errors import WhenceError
 from whence.evidence.sample_rows import SampleRows
 from whence.explanation import KeptEvidence
@@ -21,13 +21,7 @@ from whence.layout import FoundLayout, Layout, Tokens, find_tokens
 from whence.layout.spelling import TextTokenizer
 from whence.methods import Method
 from whence.rules import RuleSet
-from whence.targets import (
-    AskedClasses,
-    AskedScalars,
-    Readout,
-    TargetContext,
-    TokenSequence,
-)
+from whence.targets import AskedClasses, AskedScalars, Readout
 from whence.tracing import unwrap_model
 
 # Gibibytes that passes may take on a CPU if the user names no bound.
@@ -107,6 +101,18 @@ class Request:
     def batch(self) -> int:
         """Number of samples."""
         return len(self.arguments.main)
+
+    @cached_property
+    def readout(self) -> Readout | None:
+        """Reads targets in what the model returns; None for the classes of a classifier."""
+        if isinstance(self.asked, AskedClasses):
+            return None
+        return self.asked.make_readout(make_context(self))
+
+    @property
+    def output(self) -> Callable[[Any], Tensor] | None:
+        """Gets what is explained from what the model returns, one row for each sample."""
+        return self.readout or self.subject.output
 
     @cached_property
     def special(self) -> Tensor | None:
@@ -189,13 +195,17 @@ class Result(NamedTuple):
     """What is computed of some samples.
 
     Attributes:
-        scores: (samples, classes, units).
-        classes: (samples, classes), the explained class indices.
+        scores: (samples, targets, units).
+        classes: (samples, targets), the explained classes or tokens, by index.
         logits: (samples, all classes).
         layout: Which part of the input each token stands for.
         tokens: The tokens of a text.
         columns: What the columns of the logits stand for, if it is no classes.
-        details: What the method has to tell beside its scores, for each sample and class.
+        target_names: Names of what is explained, for each sample and target; None for classes.
+        probabilities: (samples, targets), of what is explained, NaN where there is none; None for
+            classes, whose logits tell.
+        values: (samples, targets), the explained scalars.
+        details: What the method has to tell beside its scores, for each sample and target.
         evidence: What the method worked with, if it is kept.
         sample_bytes: How much memory the backward pass of one sample takes; 0 if that is not known.
         figures: For each check, (samples,), how far it is from being passed.
@@ -208,6 +218,9 @@ class Result(NamedTuple):
     layout: FoundLayout
     tokens: Tokens | None = None
     columns: str | None = None
+    target_names: list[list[str]] | None = None
+    probabilities: Tensor | None = None
+    values: Tensor | None = None
     details: list[list[dict[str, Any]]] = []
     evidence: KeptEvidence | None = None
     sample_bytes: float = 0.0
@@ -223,6 +236,9 @@ class Result(NamedTuple):
             scores=self.scores[rows],
             classes=self.classes[rows],
             logits=self.logits[rows],
+            target_names=None if self.target_names is None else self.target_names[rows],
+            probabilities=None if self.probabilities is None else self.probabilities[rows],
+            values=None if self.values is None else self.values[rows],
             tokens=None if self.tokens is None else self.tokens.select_samples(rows),
             details=self.details[rows],
             figures={name: values[rows] for name, values in self.figures.items()},
@@ -239,6 +255,9 @@ class Result(NamedTuple):
             scores=torch.cat([result.scores for result in results]),
             classes=torch.cat([result.classes for result in results]),
             logits=torch.cat([result.logits for result in results]),
+            target_names=_concatenate_names(result.target_names for result in results),
+            probabilities=_concatenate(result.probabilities for result in results),
+            values=_concatenate(result.values for result in results),
             tokens=Tokens.concatenate(tokens) if tokens else None,
             details=[one for result in results for one in result.details],
             figures={
@@ -247,3 +266,13 @@ class Result(NamedTuple):
             },
             others=tuple(map(cls.concatenate, zip(*(r.others for r in results), strict=True))),
         )
+
+
+def _concatenate(tensors: Iterable[Tensor | None]) -> Tensor | None:
+    known = [one for one in tensors if one is not None]
+    return torch.cat(known) if known else None
+
+
+def _concatenate_names(lists: Iterable[list[list[str]] | None]) -> list[list[str]] | None:
+    known = [one for one in lists if one is not None]
+    return [row for rows in known for row in rows] if known else None

@@ -94,7 +94,7 @@ class Evidence:
 
     @property
     def logits(self) -> Tensor:
-        """(batch, all classes), or whatever targets read of the output, as a plain forward has it."""
+        """(batch, all classes), or whatever targets read, as a plain forward gives it."""
         return self.trace.logits.detach()
 
     @property

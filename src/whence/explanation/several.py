@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from torch import Tensor
+
 from whence._util.saved import explain_damage, read_parts, write_parts
-from whence.explanation.explanation import TENSORS, Explanation
+from whence.explanation.explanation import Explanation
 
 _FORMAT = "whence explanations 1"
 
@@ -29,5 +31,8 @@ class Explanations(dict[str, Explanation]):
         """
         facts, tensors = read_parts(path, _FORMAT)
         with explain_damage(path):
-            held = {n: {key: tensors[f"{n}/{key}"] for key in TENSORS} for n in facts}
+            held: dict[str, dict[str, Tensor]] = {name: {} for name in facts}
+            for place, tensor in tensors.items():
+                name, _, key = place.rpartition("/")
+                held[name][key] = tensor
             return cls((n, Explanation._from_parts(one, held[n])) for n, one in facts.items())

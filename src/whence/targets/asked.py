@@ -67,19 +67,27 @@ class AskedClasses:
         Raises:
             WhenceError: There are no such classes.
         """
-        classes = resolve_classes(logits, names, self.target, self.classes)
+        classes = self.resolve_classes(logits, names)
         if self.against is None:
             return ClassScalars(classes, None, multi_label)
-        against = resolve_classes(logits, names, self.against)
-        if bool((classes == against).any()):
-            name = names.get(int(against[(classes == against).any(1)][0]), "")
+        against = self.resolve_against(logits, names)
+        same = (classes == against).nonzero()
+        if len(same):
+            index = int(against[same[0, 0]])
             raise WhenceError(
-                f"A class is explained against another one, and target and against are both "
-                f"{name!r}. Without a target, it is the predicted class."
-                if name
-                else "A class is explained against another one, not against itself."
+                f"A class is explained against another one, and both are class {index} here"
+                f"{f', {names[index]!r}' if index in names else ''}. Name another target or "
+                f"against; without a target it is the predicted class."
             )
         return ClassScalars(classes, against.expand_as(classes), multi_label)
+
+    def resolve_classes(self, logits: Tensor, names: Mapping[int, str]) -> Tensor:
+        """Find the explained classes, (batch, n)."""
+        return resolve_classes(logits, names, self.target, self.classes)
+
+    def resolve_against(self, logits: Tensor, names: Mapping[int, str]) -> Tensor:
+        """Find the classes that are subtracted, (batch, 1)."""
+        return resolve_classes(logits, names, self.against)
 
 
 @dataclass(frozen=True)
@@ -167,15 +175,14 @@ def parse_targets(
         if not generates:
             raise WhenceError("The top classes cannot be explained against such a target.")
         return AskedScalars(((TokenTarget(top=count), other),), is_one=False)
-    if isinstance(classes, str) or _is_target(classes):
-        classes = [classes]  # type: ignore[list-item]
-    listed = list(classes)  # type: ignore[arg-type]
+    alone = isinstance(classes, str) or _is_target(classes)
+    listed: list[Any] = [classes] if alone else list(classes)  # type: ignore[arg-type]
     if not listed:
         raise WhenceError("Name at least one target.")
     if not any(_is_target(one) or is_one_class(one) for one in listed):
-        if len({len(row) for row in listed}) > 1:  # type: ignore[arg-type]
+        if len({len(row) for row in listed}) > 1:
             raise WhenceError("Name as many targets for each sample.")
-        listed = [list(column) for column in zip(*listed, strict=True)]  # type: ignore[arg-type]
+        listed = [list(column) for column in zip(*listed, strict=True)]
     return AskedScalars(tuple((_make_target(one, generates), other) for one in listed), False)
 
 

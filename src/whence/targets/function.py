@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+import dataclasses
+import itertools
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +13,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from whence._util.torch_internals import TreeSpec, tree_flatten, tree_unflatten
+from whence._util.torch_internals import without_torch_function
 from whence.errors import WhenceError
 from whence.targets.base import Place, Scalar, Target, TargetContext
 
@@ -39,8 +42,8 @@ class FunctionPlace(Place):
 
     def __init__(self, function: Function, context: TargetContext) -> None:
         self._function, self._context = function, context
-        self._used: list[int] | None = None
-        self._first: tuple[list[Any], TreeSpec] | None = None
+        self._first: Any = None
+        self._used: dict[int, torch.Size] = {}
 
     @property
     def key(self) -> object:
@@ -49,69 +52,96 @@ class FunctionPlace(Place):
 
     @override
     def find(self, returned: Any) -> Tensor:
-        leaves, _ = tree_flatten(returned)
-        floats = [x for x in leaves if isinstance(x, Tensor) and x.is_floating_point() and x.dim()]
-        rows = len(floats[0]) if floats else 0
-        return torch.cat([x.flatten(1) for x in floats if len(x) == rows and x.dim() > 1], 1)
+        floats = [x for x in _list_tensors(returned) if x.is_floating_point() and x.dim() > 1]
+        return torch.cat([x.flatten(1) for x in floats if len(x) == len(floats[0])], 1)
 
     @override
     def read(self, returned: Any) -> Tensor:
-        leaves, spec = tree_flatten(returned)
-        if self._used is None:
-            self._used = self._find_used(leaves, spec)
-            kept = [x.detach() if isinstance(x, Tensor) else x for x in leaves]
-            self._first = kept, spec
-            self._shapes = [leaves[n].shape[1:] for n in self._used]
-        parts = [leaves[n].flatten(1) for n in self._used]
+        tensors = _list_tensors(returned)
+        if not self._used:
+            with without_torch_function():
+                self._first = _map_tensors(returned, lambda _, x: x.detach())
+                self._used = {n: tensors[n].shape[1:] for n in self._find_used()}
+        parts = [tensors[n].flatten(1) for n in self._used]
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
-    def _find_used(self, leaves: list[Any], spec: TreeSpec) -> list[int]:
+    def _find_used(self) -> list[int]:
         """Which tensors the function depends on, found by its gradient."""
-        batch = self._context.batch
-        copies: list[Any] = [x.detach() if isinstance(x, Tensor) else x for x in leaves]
-        numbers = [
-            n for n, x in enumerate(copies) if isinstance(x, Tensor) and x.is_floating_point()
-        ]
-        samples = torch.arange(batch)
+        batch, leaves = self._context.batch, {}
+
+        def make_leaf(number: int, x: Tensor) -> Tensor:
+            if x.is_floating_point():
+                x = leaves[number] = x.clone().requires_grad_()
+            return x
+
         with torch.enable_grad():
-            for n in numbers:
-                copies[n] = copies[n].clone().requires_grad_()
-            values = self._function(
-                tree_unflatten(copies, spec), self._context.select_inputs(samples)
-            )
+            returned = _map_tensors(self._first, make_leaf)
+            values = self._function(returned, self._context.select_inputs(torch.arange(batch)))
             check_values(values, batch)
-            found: Any = [None] * len(numbers)
+            found: Any = [None] * len(leaves)
             if values.requires_grad:
-                wanted = [copies[n] for n in numbers]
-                found = torch.autograd.grad(values.sum(), wanted, allow_unused=True)
-        used = [n for n, gradient in zip(numbers, found, strict=True) if gradient is not None]
+                every = list(leaves.values())
+                found = torch.autograd.grad(values.sum(), every, allow_unused=True)
+        used = [n for n, gradient in zip(leaves, found, strict=True) if gradient is not None]
         if not used:
             raise WhenceError(
                 "The target function does not depend on the model's output in a way that has a "
                 "gradient."
             )
         for n in used:
-            if copies[n].dim() < 1 or len(copies[n]) != batch:
+            if leaves[n].dim() < 1 or len(leaves[n]) != batch:
                 raise WhenceError(
-                    f"The target function reads an output of shape {tuple(copies[n].shape)}, which "
+                    f"The target function reads an output of shape {tuple(leaves[n].shape)}, which "
                     f"has not one row for each of {batch} sample(s)."
                 )
         return used
 
     def rebuild(self, read: Tensor, samples: Tensor) -> Any:
         """What the model returned for some samples, with these values in it."""
-        if self._first is None or self._used is None:
-            raise RuntimeError("Nothing has been read.")
-        leaves, spec = self._first
+        sizes = [shape.numel() for shape in self._used.values()]
+        parts = dict(zip(self._used, torch.split(read, sizes, 1), strict=True))
         batch = self._context.batch
-        rows: list[Any] = [
-            x[samples.to(x.device)] if isinstance(x, Tensor) and x.dim() and len(x) == batch else x
-            for x in leaves
-        ]
-        parts = read.split([shape.numel() for shape in self._shapes], 1)
-        for n, shape, part in zip(self._used, self._shapes, parts, strict=True):
-            rows[n] = part.reshape(-1, *shape)
-        return tree_unflatten(rows, spec)
+
+        def replace(number: int, x: Tensor) -> Tensor:
+            if number in parts:
+                return parts[number].reshape(-1, *self._used[number])
+            return x[samples.to(x.device)] if x.dim() and len(x) == batch else x
+
+        return _map_tensors(self._first, replace)
+
+
+def _map_tensors(value: Any, change: Callable[[int, Tensor], Tensor]) -> Any:
+    """A nested value with other tensors; each is given with its number."""
+    numbers = itertools.count()
+
+    def change_inside(inner: Any) -> Any:
+        if isinstance(inner, Tensor):
+            return change(next(numbers), inner)
+        if isinstance(inner, MutableMapping):
+            copied = copy.copy(inner)
+            for name, one in inner.items():
+                copied[name] = change_inside(one)
+            return copied
+        if isinstance(inner, tuple | list):
+            every = [change_inside(one) for one in inner]
+            return type(inner)(*every) if hasattr(inner, "_fields") else type(inner)(every)
+        if dataclasses.is_dataclass(inner) and not isinstance(inner, type):
+            fields = {f.name: getattr(inner, f.name) for f in dataclasses.fields(inner) if f.init}
+            return dataclasses.replace(inner, **{n: change_inside(x) for n, x in fields.items()})
+        return inner
+
+    return change_inside(value)
+
+
+def _list_tensors(value: Any) -> list[Tensor]:
+    found: list[Tensor] = []
+
+    def note(_: int, x: Tensor) -> Tensor:
+        found.append(x)
+        return x
+
+    _map_tensors(value, note)
+    return found
 
 
 class FunctionScalar(Scalar):

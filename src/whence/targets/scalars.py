@@ -158,7 +158,7 @@ class Readout:
 
     def select(self, outputs: Tensor, place: Place) -> Tensor:
         """The part of joined outputs that belongs to a place, in its own shape."""
-        parts = outputs.split([shape.numel() for shape in self._shapes], 1)
+        parts = torch.split(outputs, [shape.numel() for shape in self._shapes], 1)
         number = list(self._places).index(place.key)
         return parts[number].reshape(-1, *self._shapes[number])
 

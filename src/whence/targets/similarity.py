@@ -152,5 +152,6 @@ class SimilarityScalar(Scalar):
     @override
     def propagated_values(self, read: Tensor, samples: Tensor) -> Tensor:
         own = self.embed(read, samples)
-        norm = own.detach().norm(dim=1, keepdim=True).clamp_min(torch.finfo(own.dtype).tiny)
+        constant: Tensor = torch.linalg.vector_norm(own.detach(), dim=1, keepdim=True)
+        norm = constant.clamp_min(torch.finfo(own.dtype).tiny)
         return (own / norm * self.other[samples]).sum(1)

@@ -94,10 +94,13 @@ def propagate_backward(
             nr = at[number].output_nr
             read = [_to_dense(values[nr]) if nr in values else None for values in incoming]
             left.discard(number)
-            yield number, [
-                step.zeros(at[number], seed) if r is None else r
-                for r, seed in zip(read, seeds, strict=True)
-            ]
+            yield (
+                number,
+                [
+                    step.zeros(at[number], seed) if r is None else r
+                    for r, seed in zip(read, seeds, strict=True)
+                ],
+            )
             del read
         edges = node.next_functions
         wanted = tuple(upstream in leading for upstream, _ in edges)

@@ -94,8 +94,17 @@ def check_logits(logits: Any, batch: int, guard: Guard) -> None:
     if logits.dim() != 2 or logits.shape[0] != batch:
         raise WhenceError(
             f"Logits of shape (batch, classes) are needed, but the model gave "
-            f"{tuple(logits.shape)} for {batch} input(s). Pick what to explain: "
-            f"Explainer(model, output=lambda returned: ...)."
+            f"{tuple(logits.shape)} for {batch} input(s). Say which of them to explain: "
+            f"{_suggest_target(logits)}, or any function f(outputs, inputs) -> (batch,)."
         )
     if guard.sees_values and not torch.isfinite(logits).all():
         raise WhenceError("The model gives NaN or infinite logits for these inputs.")
+
+
+def _suggest_target(logits: Tensor) -> str:
+    """The target that logits of some shape may be meant for."""
+    if logits.dim() == 4:
+        return "target=targets.pixel(row, column)"
+    if logits.dim() == 3:
+        return "target=targets.token(position), or targets.box(query) of a detection model"
+    return "target=targets.similarity(other)"

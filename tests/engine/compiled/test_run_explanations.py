@@ -247,7 +247,9 @@ def test_methods_with_details_are_not_compiled(monkeypatch, model, inputs):
         needs: ClassVar = ("attention",)
 
         def __call__(self, evidence):
-            evidence.details = [[{"class": c} for c in row] for row in evidence.classes.tolist()]
+            evidence.details = [
+                [{"class": c} for c in row] for row in evidence.targets.indices.tolist()
+            ]
             return evidence.pooling
 
     with pytest.warns(UserWarning, match=NOT_COMPILED):

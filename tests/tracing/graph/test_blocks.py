@@ -11,6 +11,7 @@ from tests.tracing.helpers import predicted_classes, record_inputs, to_double
 from tests.zoo import BATCH, CASES, DEPTH, HandWrittenViT, build_model, make_images, run_model
 from whence import WhenceError, rules
 from whence.evidence import Evidence
+from whence.targets import ClassScalars
 from whence.tracing import Trace
 from whence.tracing.graph import find_blocks, find_projection
 
@@ -20,7 +21,9 @@ TRANSFORMERS = [name for name in CASES if name.endswith(("-sdpa", "-eager"))]
 def make_evidence(trace: Trace, *kinds: str) -> Evidence:
     tokens = trace.sites[0].key_count
     layout = make_layout(None, 0, tokens)
-    return Evidence(trace, predicted_classes(trace), layout, kinds, rules.get("stable"))
+    return Evidence(
+        trace, ClassScalars(predicted_classes(trace)), layout, kinds, rules.get("stable")
+    )
 
 
 @pytest.mark.parametrize("name", TRANSFORMERS)
@@ -38,7 +41,7 @@ def test_gradients_at_hidden_states(name):
     model, inputs = build_model(CASES[name]).double(), to_double(CASES[name].inputs())
     found = make_evidence(record_inputs(model, inputs), "hidden_gradient")
     output = run_model(model, inputs, output_hidden_states=True)
-    logit = output.logits.gather(1, found.classes).sum()
+    logit = output.logits.gather(1, found.targets.indices).sum()
     # The last hidden state that is reported may be a copy which nothing reads.
     expected = torch.autograd.grad(logit, output.hidden_states[:-1])
     for ours, theirs in zip(found.hidden_gradient, expected, strict=False):

@@ -27,13 +27,13 @@ from whence.engine.eager import (
     record_request,
     run_eagerly,
     score,
-    split_classes,
+    split_by_layers,
 )
 from whence.engine.request import Request, Result
 from whence.errors import WhenceError
 from whence.inputs.arguments import list_tensors
 from whence.layout import FoundLayout
-from whence.targets import resolve_classes
+from whence.targets import AskedClasses, ClassScalars
 from whence.tracing.ops.base import Guard
 
 # So many are kept: several methods that take turns must not push each other out, but each CUDA
@@ -158,19 +158,21 @@ def _collect_inputs(request: Request, class_count: int) -> dict[str, Tensor] | N
     """The tensors that a program takes; None where a program cannot stand for the request."""
     others = [v for v in request.arguments.kwargs.values() if not isinstance(v, Tensor)]
     apart = request.keep_evidence or request.verify or bool(request.arguments.others_at)
-    if apart or "forwards" in request.method.needs:
+    asked = request.asked
+    if apart or "forwards" in request.method.needs or not isinstance(asked, AskedClasses):
         return None
     if not _is_plain(others):
         return None  # tensors inside of them would stay as they were when it was recorded
     inputs = {f"argument {n}": x for n, x in enumerate(request.arguments.tensors)}
-    if request.top_count is None:
-        like = torch.empty(request.batch, class_count)
-        names = request.subject.class_names
+    like, names = torch.empty(request.batch, class_count), request.subject.class_names
+    named = {} if asked.top_count else {"classes": partial(asked.resolve_classes, like, names)}
+    if asked.against is not None:
+        named["against"] = partial(asked.resolve_against, like, names)
+    for name, resolve in named.items():
         try:
-            classes = resolve_classes(like, names, request.target, request.classes)
+            inputs[name] = resolve().to(request.arguments.main.device)
         except WhenceError:
             return None  # the model may have other classes by now: the eager run tells
-        inputs["classes"] = classes.to(request.arguments.main.device)
     if request.special is not None:
         inputs["special"] = request.special
     return inputs
@@ -181,7 +183,7 @@ def _describe(request: Request) -> tuple[Hashable, ...]:
     kwargs = request.arguments.kwargs
     others = {k: v for k, v in kwargs.items() if not isinstance(v, Tensor)}
     named = request.arguments.main_at, *kwargs
-    return request.method, request.rules, request.top_count, named, repr(others)
+    return request.method, request.rules, request.asked.top_count, named, repr(others)
 
 
 def _is_plain(value: object) -> bool:
@@ -205,13 +207,16 @@ def _compute(
     request = dataclasses.replace(request, arguments=request.arguments.replace_tensors(tensors))
     trace = record_request(request, guard, float("inf"), max_map_bytes)
     logits = trace.logits.detach()
-    classes = inputs.get("classes")
+    asked, names = request.asked, request.subject.name_columns(trace.columns, logits.shape[1])
+    if not isinstance(asked, AskedClasses):
+        raise RuntimeError("only classes are compiled")
     if guard.sees_values:  # refuses classes that the model does not have any more
-        names = request.subject.name_columns(trace.columns, logits.shape[1])
-        resolve_classes(logits, names, request.target, request.classes)
-    if classes is None:
-        classes = resolve_classes(logits, {}, None, request.classes)
-    parts = split_classes(request, trace, classes)
+        asked.resolve(logits, names)
+    classes, against = inputs.get("classes"), inputs.get("against")
+    classes = asked.resolve_classes(logits, {}) if classes is None else classes
+    against = None if against is None else against.expand_as(classes)
+    targets = ClassScalars(classes, against, request.subject.multi_label)
+    parts = split_by_layers(request, trace, targets)
     if parts is None:
         raise WhenceError("Targets that depend on different layers cannot be compiled together.")
     if layout is not None and len(parts) > 1:
@@ -222,6 +227,7 @@ def _compute(
     if result.details and not guard.sees_values:
         raise RuntimeError("the method has details to tell, which a program does not compute")
     valid = torch.isfinite(logits).all() & torch.isfinite(result.scores).all()
+    valid = valid if against is None else valid & (classes != against).all()
     failure = guard.any_failure()
     valid = valid if failure is None else valid & ~failure
     return ProgramOutput(result.scores, classes, logits, valid), result
