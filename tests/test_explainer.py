@@ -96,7 +96,9 @@ def test_logits_of_another_shape():
         def forward(self, image):
             return super().forward(image)[:, None]
 
-    assert_refused(r"gave \(3, 1, 5\) for 3 input\(s\).*targets.token", make_images(32, 32), Tokens())
+    assert_refused(
+        r"gave \(3, 1, 5\) for 3 input\(s\).*targets.token", make_images(32, 32), Tokens()
+    )
     picked = Explainer(Tokens(), output=lambda returned: returned[:, 0])
     assert picked.explain(make_images(32, 32)).scores.shape == (3, 16)
 
