@@ -16,6 +16,7 @@ import argparse
 import importlib
 import itertools
 import sys
+from functools import partial
 from types import ModuleType
 from typing import NamedTuple
 from unittest.mock import MagicMock
@@ -24,7 +25,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from whence import Explainer
+from whence import Explainer, targets
 
 # lxt imports all models that it supports; those of torchvision are not needed here.
 sys.modules.setdefault("torchvision.models", MagicMock())
@@ -135,9 +136,10 @@ def explain_with_lxt(model: nn.Module, ids: Tensor) -> list[Tensor]:
 
 
 def explain_with_whence(model: nn.Module, ids: Tensor) -> list[Tensor]:
-    explainer = Explainer(model, output=read_logits)
-    both = explainer.explain({"input_ids": ids}, classes=[TARGET, AGAINST], method="attnlrp").scores
-    return [both[:, 0], both[:, 0] - both[:, 1]]
+    classifies = "Classification" in type(model).__name__
+    target, against = (n if classifies else targets.token(token=n) for n in (TARGET, AGAINST))
+    explain = partial(Explainer(model).explain, {"input_ids": ids}, target, method="attnlrp")
+    return [explain().scores, explain(against=against).scores]
 
 
 def main() -> None:

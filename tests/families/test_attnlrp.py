@@ -90,11 +90,6 @@ def follow_rules(model: nn.Module) -> Iterator[None]:
             hook.remove()
 
 
-def read_next_token(returned: Any) -> Tensor:
-    logits: Tensor = returned.logits[:, -1]
-    return logits
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 def test_scores_are_input_times_the_changed_gradient(family, attention):
@@ -102,15 +97,12 @@ def test_scores_are_input_times_the_changed_gradient(family, attention):
     model, ids = build_transformers(name, config, attention, **sizes), make_ids()
     eager = copy_eager(model)
     with follow_rules(eager), replace_embeddings(eager) as leaves:
-        logits = read_next_token(eager(ids))
-    explainer = Explainer(model, output=read_next_token)
-    ours = [
-        explainer.explain({"input_ids": ids}, classes, method="attnlrp").scores
-        for classes in (TARGET, AGAINST)
-    ]
+        logits = eager(ids).logits[:, -1]
+    explain = partial(Explainer(model).explain, {"input_ids": ids}, TARGET, method="attnlrp")
+    one, contrast = explain().scores, explain(against=AGAINST).scores
     rows = torch.arange(len(ids))
     target, against = logits[rows, TARGET].sum(), logits[rows, AGAINST].sum()
-    for scores, scalar in ((ours[0], target), (ours[0] - ours[1], target - against)):
+    for scores, scalar in ((one, target), (contrast, target - against)):
         (gradient,) = torch.autograd.grad(scalar, leaves[0], retain_graph=True)
         expected = (leaves[0] * gradient).sum(-1).detach()
         assert expected.abs().max() > 0
