@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from tests.families.models import TEXT, build_transformers, make_ids
 from tests.rules.helpers import divide_guarded, propagate
+from tests.tracing.helpers import record_case
 from tests.tracing.ops.helpers import double
 from whence import Explainer, rules
 from whence.tracing import record
@@ -153,6 +154,21 @@ def test_relevance_passes_a_gated_block(rule_set):
         assert torch.allclose(ours[0, n, -1], expected, rtol=1e-5)
         assert float(expected.sum()) == pytest.approx(1, rel=1e-5)
         assert not ours[0, n, :-1].any()
+
+
+@pytest.mark.parametrize("rule_set", rules.available())
+def test_relevance_of_a_contrast_is_the_difference_of_two(rule_set):
+    """Where it starts its sum is 0, which must not be what the rescaling of sums leaves of it."""
+    trace = record_case("timm-vit-fused")
+    one, other = torch.tensor([[0], [1]]), torch.tensor([[2], [0]])
+    places = [trace.sites[0].weights, *trace.leaves]
+    weights = trace.make_seeds(one) - 0.5 * trace.make_seeds(other)
+    both = trace.read(torch.cat([weights, trace.make_seeds(one)]), places, rules.get(rule_set))
+    alone = (trace.read(classes, places, rules.get(rule_set)) for classes in (one, other))
+    for found, of_one, of_other in zip(both, *alone, strict=True):
+        expected = torch.cat([of_one - 0.5 * of_other, of_one])
+        assert expected.abs().max() > 0
+        assert (found - expected).abs().max() < 1e-7 * expected.abs().max()
 
 
 @pytest.mark.parametrize("rule_set", [*AUTHORS, "authors_lrp"])

@@ -71,6 +71,7 @@ class _WatchedRules:
         self._rules = rules
         self.name = rules.name
         self.supports_partial = rules.supports_partial
+        self.scales_by_sums = rules.scales_by_sums
         self.gaps: list[Tensor] = []
 
     def supports_classes(self, operation: Operation) -> bool:

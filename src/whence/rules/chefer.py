@@ -176,6 +176,7 @@ REFERENCE = register(
             "shared": _divide_and_multiply,
         },
         supports_partial=True,
+        scales_by_sums=True,
     )
 )
 PAPER = register(REFERENCE.extend("paper", matmul=_rescale_matmul))

@@ -51,6 +51,8 @@ class RuleSet:
             a contribution to the logit; otherwise they are relevances.
         conserves: Whether the shares of an operation's inputs sum to the relevance of its output,
             and none is negative.
+        scales_by_sums: Whether a rule scales relevance so that it keeps its sum, which is 0 for a
+            contrast of two classes. Positive and negative relevance then start apart.
     """
 
     name: str
@@ -58,10 +60,16 @@ class RuleSet:
     supports_partial: bool = False
     is_gradient: bool = False
     conserves: bool = False
+    scales_by_sums: bool = False
 
     def extend(self, name: str, **rules: Rule) -> RuleSet:
         """This set under a new name, with rules added or replaced."""
-        return RuleSet(name, {**self.rules, **rules}, is_gradient=self.is_gradient)
+        return RuleSet(
+            name,
+            {**self.rules, **rules},
+            is_gradient=self.is_gradient,
+            scales_by_sums=self.scales_by_sums,
+        )
 
     def supports_classes(self, operation: Operation) -> bool:
         """Whether the rule for an operation may be given several classes at once."""

@@ -20,6 +20,7 @@ from whence.tracing.ops.attention import AttentionSite, ChunkedAttention, select
 from whence.tracing.ops.base import BackwardRules
 from whence.tracing.ops.products import MatMul
 from whence.tracing.recording import Recording, edge_of
+from whence.tracing.signs import join_signs, split_signs
 
 if TYPE_CHECKING:
     from whence.tracing.graph.layers import Structure
@@ -106,10 +107,11 @@ class Trace(Recording):
         Yields:
             The number of a place and its values, one for each rule set, as `read` gives them.
         """
-        every = [self.make_seeds(one) for one in targets]
-        several = bool(every) and len(every[0]) > 1
-        seeds = every if several else [one[0] for one in every]
-        for number, values in self._propagate(at, seeds, rules, several, release):
+        parts = list(split_signs([self.make_seeds(one) for one in targets], rules, self.guard))
+        several = bool(parts) and len(parts[0].seeds) > 1
+        seeds = [part.seeds if several else part.seeds[0] for part in parts]
+        for number, read in self._propagate(at, seeds, [p.rules for p in parts], several, release):
+            values = join_signs(parts, read)
             yield number, values if several else [value[None] for value in values]
 
     def make_seeds(self, targets: Tensor) -> Tensor:

@@ -69,6 +69,10 @@ class BackwardRules(Protocol):
     def supports_partial(self) -> bool:
         """Whether `propagate` may be given some rows of an operation, or some of its inputs."""
 
+    @property
+    def scales_by_sums(self) -> bool:
+        """Whether values are scaled so that they keep their sum."""
+
     def propagate(self, operation: Operation, value: Tensor) -> Values:
         """The value of each input of an operation, given that of its output."""
 
