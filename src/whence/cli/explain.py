@@ -26,6 +26,7 @@ EPILOG = """[bold]Examples[/bold]
     whence explain cat.jpg
     whence explain "A wonderful film, and far too short."
     whence explain photos/ --model ./my-vit --top 3
+    whence explain cat.jpg --model ./my-vit --target tabby --against "Egyptian cat"
     whence explain photos/*.jpg --model timm:vit_tiny_patch16_224 --weights vit.safetensors
     cat review.txt | whence explain - --target negative --json"""
 
@@ -38,6 +39,8 @@ def explain(
     model: options.Model = None,
     weights: options.Weights = None,
     target: options.Targets = None,
+    against: options.Against = None,
+    position: options.Position = None,
     top: options.Top = None,
     of: Annotated[
         str | None,
@@ -110,6 +113,8 @@ def explain(
         precision,
         verify,
         of,
+        against,
+        position,
     )
     output = OutputSettings(out, image_format, force)
     printer = _Printer(out, only_errors=quiet or as_json)

@@ -46,7 +46,26 @@ Weights = Annotated[
     Path | None, typer.Option(help="A safetensors file, for timm:NAME and torchvision:NAME.")
 ]
 Targets = Annotated[
-    list[str] | None, typer.Option(help="A class to explain, by name or index; may be repeated.")
+    list[str] | None,
+    typer.Option(
+        help="A class to explain, by name or index, or the next token of a language model, by text "
+        "or id; may be repeated."
+    ),
+]
+Against = Annotated[
+    str | None,
+    typer.Option(
+        metavar="CLASS",
+        help="Explain why the target and not this class or token: the difference of the two.",
+    ),
+]
+Position = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Explain the output at this token, in a model with an output for each; counted from "
+        "0, or from the end if negative.",
+    ),
 ]
 Top = Annotated[
     int | None, typer.Option(min=1, help="Explain the K most probable classes.", metavar="K")

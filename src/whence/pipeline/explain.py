@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -20,6 +21,7 @@ from whence.models import LoadedModel, PreparedBatch, load
 from whence.models.loaded import select_sample
 from whence.models.text_preprocessing import join_batches
 from whence.rules import get as get_rules
+from whence.targets import token
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,8 @@ class ExplainSettings:
     precision: str | None = None
     verify: bool = False  # whether to measure all checks, also dear ones
     of: str | None = None  # the model's input that gets scores; its main one if left out
+    against: str | None = None  # a class or token: why the target and not this one
+    position: int | None = None  # of the explained token, in models with an output for each token
 
     def check(self) -> None:
         """Refuse wrong settings before a model is loaded."""
@@ -46,15 +50,27 @@ class ExplainSettings:
             get_rules(one.rules)
         self.target_arguments()
 
-    def target_arguments(self) -> dict[str, int | str | list[str]]:
-        """Return the classes as arguments of `Explainer.explain`."""
+    def target_arguments(self) -> dict[str, Any]:
+        """Return the targets as arguments of `Explainer.explain`."""
         if self.targets and self.top is not None:
             raise WhenceError("Give either --target or --top, not both.")
+        if self.position is not None and self.top is not None:
+            raise WhenceError("Give either --position or --top, not both.")
+        arguments: dict[str, Any] = {}
+        if self.against is not None:
+            arguments["against"] = self._read_target(self.against)
         if self.top is not None:
-            return {"classes": self.top}
-        if len(self.targets) == 1:
-            return {"target": self.targets[0]}
-        return {"classes": list(self.targets)} if self.targets else {}
+            return {"classes": self.top, **arguments}
+        named = [self._read_target(one) for one in self.targets]
+        if len(named) > 1:
+            return {"classes": named, **arguments}
+        if named or self.position is not None:
+            arguments["target"] = named[0] if named else self._read_target(None)
+        return arguments
+
+    def _read_target(self, name: str | None) -> Any:
+        """A class or token by its name, or by its number where no name is that number."""
+        return name if self.position is None else token(self.position, name)
 
     def load_models(self, sources: Sequence[Source]) -> dict[Kind, LoadedModel]:
         """Load the model for each kind of input, and check its classes."""

@@ -42,7 +42,7 @@ def token(position: Position = -1, token: OneToken | Sequence[OneToken] | None =
     return TokenTarget(positions, tuple(token))
 
 
-def span(start: SupportsIndex, stop: SupportsIndex) -> Target:
+def span(start: SupportsIndex, stop: SupportsIndex | None = None) -> Target:
     """The log-probability of the input's own tokens start ... stop - 1, given what stands before.
 
     It is the sum over these tokens, from one forward pass: the explanation of a whole answer.
@@ -50,9 +50,10 @@ def span(start: SupportsIndex, stop: SupportsIndex) -> Target:
     Args:
         start: The first token, counted among real tokens from 0 or from the end; not the first of
             all, before which nothing stands.
-        stop: The token after the last; from the end if negative.
+        stop: The token after the last; from the end if negative. None: up to the end.
     """
-    first, end = _list_numbers(start, "start"), _list_numbers(stop, "stop")
+    first = _list_numbers(start, "start")
+    end = None if stop is None else _list_numbers(stop, "stop")
     if isinstance(first, tuple) or isinstance(end, tuple):
         raise WhenceError("A span has one start and one stop, for all samples.")
     return SpanTarget(first, end)
@@ -218,7 +219,7 @@ class SpanTarget(Target):
     """The tokens of the input from a start to before a stop."""
 
     start: int
-    stop: int
+    stop: int | None
 
     @override
     def make_place(self, context: TargetContext) -> Place:
@@ -229,6 +230,10 @@ class SpanTarget(Target):
             )
         return TokenPlace(context, self)
 
+    @property
+    def _end(self) -> str:
+        return "the end" if self.stop is None else str(self.stop)
+
     def list_rows(self, context: TargetContext, length: int) -> list[list[int]]:
         """For each sample, the rows that tell its tokens: each before the token itself."""
         return [[tokens[at - 1] for at in span] for tokens, span in self._list(context, length)]
@@ -238,10 +243,10 @@ class SpanTarget(Target):
         listed = []
         for sample, tokens in enumerate(_list_real_tokens(context, length)):
             start, stop, _ = slice(self.start, self.stop).indices(len(tokens))
-            beyond = not -len(tokens) <= self.start < len(tokens) or self.stop > len(tokens)
+            beyond = not -len(tokens) <= self.start < len(tokens) or (self.stop or 0) > len(tokens)
             if start < 1 or stop <= start or beyond:
                 raise WhenceError(
-                    f"The span from {self.start} to {self.stop} does not exist: text {sample} of "
+                    f"The span from {self.start} to {self._end} does not exist: text {sample} of "
                     f"the batch has {len(tokens)} tokens, so that a span starts at 1 or later and "
                     f"stops after its start, at {len(tokens)} at most."
                 )
