@@ -19,7 +19,7 @@ from whence.explanation import Explanation
 from whence.inputs.sources import Kind
 from whence.layout import Tokens
 from whence.layout.words import cut_words
-from whence.targets import Classes, ClassTarget, resolve_classes
+from whence.targets import AnyTarget, AskedClasses, SeveralTargets, parse_targets
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -98,10 +98,17 @@ class LoadedModel:
         return prepared
 
     def check_classes(
-        self, target: ClassTarget | None = None, classes: Classes | None = None
+        self,
+        target: AnyTarget | None = None,
+        against: AnyTarget | None = None,
+        classes: SeveralTargets | None = None,
     ) -> None:
         """Refuse classes that the model does not have."""
-        resolve_classes(torch.zeros(1, self.class_count), self.class_names, target, classes)
+        asked = parse_targets(target, against, classes, generates=False)
+        if isinstance(asked, AskedClasses):
+            logits = torch.zeros(1, self.class_count)
+            asked.resolve_classes(logits, self.class_names)
+            asked.resolve_against(logits, self.class_names)
 
     def explain(self, prepared: PreparedBatch, **request: Any) -> Explanation:
         """Explain a prepared batch; the arguments are those of `Explainer.explain`."""
