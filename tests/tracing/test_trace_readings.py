@@ -6,7 +6,7 @@ import torch
 from tests.tracing.helpers import predicted_classes, read_maps, record_case
 from whence import rules
 from whence.tracing.graph import find_blocks
-from whence.tracing.ops.attention import ChunkedAttention
+from whence.tracing.ops.softmax import ChunkedAttention
 from whence.tracing.trace import MapReadings, fuse_chunks, iterate_sites, read_places
 
 STABLE = rules.get("stable")

@@ -10,6 +10,7 @@ from typing import Protocol
 from whence.engine.eager import run_eagerly
 from whence.engine.request import Request, Result
 from whence.errors import TooLargeError
+from whence.evidence.kinds import AT_MAPS
 
 # The share of the memory that the attention maps of one site may take; several are in use at once.
 _SHARE_OF_A_MAP = 1 / 16
@@ -40,11 +41,10 @@ class Batching:
             run_compiled: Runs chunks by compiled programs where it can; eagerly if left out.
         """
         batch, bound = request.batch, request.max_bytes
-        if request.keep_evidence or "forwards" in request.method.needs:
-            return run_eagerly(request, math.inf, math.inf)
-        # Rules that look at all heads at once need all of their maps.
-        in_heads = request.method.streamed and request.rules.supports_partial
+        in_heads = not _reads_whole_maps(request)
         map_bytes = bound * _SHARE_OF_A_MAP if in_heads else math.inf
+        if request.keep_evidence or "forwards" in request.method.needs:
+            return run_eagerly(request, math.inf, map_bytes)
         shapes = tuple(tuple(x.shape[1:]) for x in request.arguments.tensors)
         key = shapes, request.arguments.explained_names, in_heads
         if run_compiled is not None and key not in self._sample_bytes:
@@ -91,6 +91,14 @@ class Batching:
         self._sample_bytes.setdefault(key, result.sample_bytes)
         self._class_count = result.logits.shape[1]
         return result
+
+
+def _reads_whole_maps(request: Request) -> bool:
+    """Whether attention maps have to be in memory as they are, and not computed again in chunks."""
+    method = request.method
+    if request.keep_evidence or (method.propagates and not request.rules.supports_partial):
+        return True  # rules that look at all heads at once need all of their maps
+    return not method.streamed and not AT_MAPS.isdisjoint(method.needs)
 
 
 def _identity(result: Result) -> Result:

@@ -170,6 +170,9 @@ def score(
             last = release and trace is parts[-1][0] and group is groups[-1]
             found = _make_evidence(request, trace, group, layout, needs, special, release=last)
             measured = checks.measure_trace(request, found) if trace.guard.sees_values else {}
+            if last and needs == {"forwards"}:
+                _ = found.forwards  # which learns from the trace how many rows fit into memory
+                _release(trace)
             of_tokens = method(found)
             if trace.guard.sees_values:
                 measured |= checks.measure_scores(request, found, of_tokens)
@@ -254,6 +257,14 @@ def _make_evidence(
             subject.rows,
         ),
     )
+
+
+def _release(trace: Trace) -> None:
+    """Free what was recorded, when nothing will be read of it any more."""
+    for entry in trace.entries:
+        entry.operation.release()
+    for site in trace.sites:
+        site.release()
 
 
 def _check_modality(name: str, method: Method, layout: FoundLayout) -> None:

@@ -14,6 +14,7 @@ from torch.autograd.graph import GradientEdge
 
 from whence.errors import UndeclaredEvidenceError
 from whence.evidence.forwards import Forwards
+from whence.evidence.kinds import AT_MAPS
 from whence.evidence.layers import (
     find_blocks_of_stream,
     iterate_layers,
@@ -36,8 +37,6 @@ from whence.tracing.trace import (
     iterate_sites,
     read_places,
 )
-
-_AT_MAPS = ("attention", "gradient", "relevance")
 
 
 @dataclass(eq=False)
@@ -258,7 +257,7 @@ class Evidence:
         """
         if self._pools_from_stream:
             _ = self.pooling  # reads the last layer, which the stream then frees
-        kinds = () if self.streamed else [kind for kind in _AT_MAPS if kind in self.needs]
+        kinds = () if self.streamed else AT_MAPS.intersection(self.needs)
         lists = {kind: getattr(self, kind) for kind in kinds}
         for chunks in self._stream if self.streamed else iterate_layers(lists, first):
             yield fuse_chunks(chunks(), weigh, heads)
@@ -268,7 +267,7 @@ class Evidence:
             raise UndeclaredEvidenceError(
                 f"The method reads evidence that it did not declare: add '{kinds[0]}' to its needs."
             )
-        if self.streamed and kinds[0] in _AT_MAPS:
+        if self.streamed and kinds[0] in AT_MAPS:
             raise UndeclaredEvidenceError(
                 f"The method is streamed: it reads '{kinds[0]}' by evidence.fuse_heads(...)."
             )
@@ -333,7 +332,7 @@ class Evidence:
 
         Whatever else is declared is read before: what has been passed may be freed.
         """
-        for kind in set(self.needs) - {*_AT_MAPS, "forwards"}:
+        for kind in set(self.needs) - {*AT_MAPS, "forwards"}:
             getattr(self, kind)
         if not self._pools_from_stream:
             _ = self.pooling

@@ -84,6 +84,8 @@ class Forwards:
             )
         self._arguments = found
         self._output = output
+        # By sample: the same operations are then recorded without maps, of any number of rows.
+        self._map_bytes = trace.max_map_bytes / trace.batch
         self.rows_at_once = max(1, int(max_bytes * trace.batch / _count_kept_bytes(trace)))
 
     def chunks(self, rows: int, doing: str, at_once: int | None = None) -> Iterator[slice]:
@@ -190,6 +192,7 @@ class Forwards:
             chosen.explained_names,
             self._output,
             intervention,
+            max_map_bytes=self._map_bytes * len(samples),
             needs_attention=False,
         )
 

@@ -16,3 +16,6 @@ KINDS = {
     "forwards": "further forward passes",
 }
 """The kinds by name, and what each is."""
+
+AT_MAPS = frozenset(("attention", "gradient", "relevance"))
+"""Those that are read at the attention maps."""

@@ -1,5 +1,6 @@
 """Norms of attention-weighted value vectors (Kobayashi et al.; EMNLP 2020 and 2021)."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -59,6 +60,7 @@ class AttentionNorm(Method):
     )
     cost = "1"
     class_specific = False
+    streamed = True
 
     include: Literal["weights", "residual", "layer_norm"] = "weights"
     layer: int | None = None
@@ -66,44 +68,55 @@ class AttentionNorm(Method):
     @override
     def __call__(self, evidence: Evidence) -> Tensor:
         layers = select_layers(self.layer, evidence)
-        matrices = [self._compute_norms(evidence, layer) for layer in layers]
+        matrices = (self._compute_norms(evidence, layer) for layer in reversed(layers))
         add_identity = self.include == "weights" and self.layer is None
         return multiply_layers(matrices, evidence, add_identity)
 
     def _compute_norms(self, evidence: Evidence, layer: int) -> Tensor:
         """Compute the norms of the vectors from each key to each query: (batch, queries, keys)."""
         trace, block = evidence.trace, evidence.blocks[layer]
-        attention, values = evidence.attention[layer], _project_values(trace, block)
-        if attention.shape[-2] != attention.shape[-1]:
+        values, queries = _project_values(trace, block), block.site.query_count
+        if queries != block.site.key_count:
             raise WhenceError(
-                f"The attention in {block.site.where} has {attention.shape[-2]} queries for "
-                f"{attention.shape[-1]} keys; this method needs attention of tokens to themselves."
+                f"The attention in {block.site.where} has {queries} queries for "
+                f"{block.site.key_count} keys; this method needs attention of tokens to themselves."
             )
+        chunks = block.site.iterate_queries(evidence.batch)
         if self.include == "weights":
-            return _compute_norms_of_sums(attention, values)
+            return _compute_norms_of_sums(chunks, values)
         own = trace.split_tokens(block.input, block.input_edge, block.input.shape)
         if self.include == "residual" or block.post_norm is None:
-            return _compute_norms_of_sums(attention, values, own)
+            return _compute_norms_of_sums(chunks, values, own)
         norm = _LinearNorm(trace, block, block.post_norm)
-        norms = _compute_norms_of_sums(attention, norm.scale(values), norm.scale(own))
+        norms = _compute_norms_of_sums(chunks, norm.scale(values), norm.scale(own))
         return norms / norm.spread
 
 
-def _compute_norms_of_sums(attention: Tensor, values: Tensor, own: Tensor | None = None) -> Tensor:
+def _compute_norms_of_sums(
+    chunks: Iterable[tuple[slice, Tensor]], values: Tensor, own: Tensor | None = None
+) -> Tensor:
     r"""Compute the norms of sums over heads, :math:`\alpha^T G \alpha`.
 
     G are the inner products of the heads' vectors. The vectors of all pairs of tokens, which would
-    not fit into memory, are never computed. Shapes are (batch, heads, queries, keys), (batch,
-    heads, keys, width) and (batch, tokens, width), of each token's own skip connection.
+    not fit into memory, are never computed.
+
+    Args:
+        chunks: Maps of some queries at a time, (batch, heads, some queries, keys).
+        values: (batch, heads, keys, width).
+        own: (batch, tokens, width), of each token's own skip connection.
     """
     inner = torch.einsum("bhkw,bgkw->bkhg", values, values)
-    squares = (torch.einsum("bhqk,bkhg->bgqk", attention, inner) * attention).sum(1)
-    norms = squares.clamp_(min=0).sqrt_()
-    if own is not None:
-        to_itself = attention.diagonal(dim1=-2, dim2=-1)
-        vectors = torch.einsum("bht,bhtw->btw", to_itself, values) + own
-        norms.diagonal(dim1=-2, dim2=-1).copy_(vectors.norm(dim=-1))
-    return norms
+    rows = []
+    for queries, attention in chunks:
+        squares = (torch.einsum("bhqk,bkhg->bgqk", attention, inner) * attention).sum(1)
+        norms = squares.clamp_(min=0).sqrt_()
+        if own is not None:
+            to_itself = attention[..., queries].diagonal(dim1=-2, dim2=-1)
+            vectors = torch.einsum("bht,bhtw->btw", to_itself, values[:, :, queries])
+            vectors = vectors + own[:, queries]
+            norms[..., queries].diagonal(dim1=-2, dim2=-1).copy_(vectors.norm(dim=-1))
+        rows.append(norms)
+    return torch.cat(rows, 1)
 
 
 class _LinearNorm:

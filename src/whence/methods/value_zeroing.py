@@ -58,7 +58,7 @@ class ValueZeroing(Method):
             samples, tokens = rows[chunk].T
             changes = [zeroing.zero_values(samples, tokens) for zeroing in zeroings]
             forwards.run_edited(samples, _merge(changes))
-        return multiply_layers([one.distances for one in zeroings], evidence)
+        return multiply_layers((one.distances for one in reversed(zeroings)), evidence)
 
 
 class _Zeroing:
@@ -77,7 +77,7 @@ class _Zeroing:
             )
         self._block, self._batch = block, evidence.batch
         # Which factor of the product holds the values.
-        self._value_argument = 0 if block.site.keys_first else 1
+        self._value_argument = block.site.values_number
         shape = (evidence.batch, evidence.tokens, evidence.tokens)
         self.distances = block.output.output.new_zeros(shape)
         self._values_by_row = self._output_by_row = True

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from whence.errors import NoRuleError, WhenceError
-from whence.tracing.ops.attention import ChunkedAttention
 from whence.tracing.ops.base import Function, Operation, Shift, Values
+from whence.tracing.ops.softmax import ChunkedAttention
 
 Rule = Callable[[Any, Tensor], "Tensor | Values"]
 
@@ -73,6 +73,8 @@ class RuleSet:
 
     def supports_classes(self, operation: Operation) -> bool:
         """Whether the rule for an operation may be given several classes at once."""
+        if isinstance(operation, ChunkedAttention):
+            return True  # which gives them to the rules one by one
         rules = [self.rules.get(operation.kind)]
         if operation.reader_count > 1 and "shared" in self.rules:
             rules.append(self.rules["shared"])

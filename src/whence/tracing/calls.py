@@ -26,8 +26,8 @@ from whence._util.torch_internals import (
     without_torch_function,
 )
 from whence.errors import WhenceError
-from whence.tracing.ops.attention import ChunkedAttention, Softmax, masked_softmax
 from whence.tracing.ops.base import is_traced
+from whence.tracing.ops.softmax import ChunkedAttention, Softmax, masked_softmax
 from whence.tracing.recording import Recording
 
 # Calls that only move numbers about: their ordinary backward routes relevance like gradients.
@@ -205,6 +205,9 @@ def fits_kind(kind: str, inputs: list[Tensor]) -> bool:
     return len(inputs) == 1 if kind in ("pass", "sum") else bool(inputs)
 
 
+# So many queries of a head are worked on together at least: fewer would take too long.
+_LEAST_QUERIES = 64
+
 # Composite calls ---------------------------------------------------------------------------------
 
 
@@ -240,16 +243,16 @@ def decompose_attention(
 ) -> Tensor:
     """Record ``scaled_dot_product_attention`` as the operations that it consists of."""
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    if is_causal:
-        size = query.shape[-2], key.shape[-2]
-        attn_mask = torch.ones(size, dtype=torch.bool, device=query.device).tril()
     with recording.active():
         if enable_gqa:
             key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
             value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
-        output = _record_without_maps(recording, query, key, value, attn_mask, scale)
+        output = _record_without_maps(recording, query, key, value, attn_mask, scale, is_causal)
         if output is not None:
             return output
+        if is_causal:
+            size = query.shape[-2], key.shape[-2]
+            attn_mask = torch.ones(size, dtype=torch.bool, device=query.device).tril()
         scores = query @ key.mT
         if attn_mask is not None and attn_mask.requires_grad and not attn_mask.is_leaf:
             return (scores * scale + attn_mask).softmax(-1) @ value
@@ -269,6 +272,7 @@ def _record_without_maps(
     value: Tensor,
     mask: Tensor | None,
     scale: float,
+    causal: bool,
 ) -> Tensor | None:
     """Record attention as one operation that keeps no maps; None if they are small enough."""
     bytes_of_head = query.shape[0] * query.shape[-2] * key.shape[-2] * query.element_size()
@@ -279,14 +283,16 @@ def _record_without_maps(
     if bytes_of_head * query.shape[1] <= recording.max_map_bytes:
         return None
     heads_at_once = max(1, int(recording.max_map_bytes // bytes_of_head))
+    share = min(1.0, recording.max_map_bytes / bytes_of_head)
+    queries_at_once = max(_LEAST_QUERIES, math.ceil(share * query.shape[-2]))
     if not query.shape[:2] == key.shape[:2] == value.shape[:2]:
         shared = torch.broadcast_shapes(query.shape[:2], key.shape[:2], value.shape[:2])  # type: ignore[no-untyped-call]
         query, key, value = (x.expand(*shared, -1, -1) for x in (query, key, value))
     mask = None if mask is None else mask.detach()
-    attention = ChunkedAttention(scale, mask, heads_at_once)
+    attention = ChunkedAttention(scale, mask, heads_at_once, queries_at_once, causal=causal)
     with without_torch_function():
         output = recording.apply(attention, query, key, value)
-    recording.note_chunked_attention(attention, output)
+    recording.note_chunked_attention(attention, (*query.shape[:-1], key.shape[-2]), output)
     return output
 
 

@@ -14,9 +14,9 @@ from torch.autograd.graph import Node
 from whence._util import torch_internals as internals
 from whence._util.torch_internals import output_metadata
 from whence.tracing import calls
-from whence.tracing.ops.attention import ChunkedAttention
 from whence.tracing.ops.base import Function, Operation, Shift, is_norm
 from whence.tracing.ops.products import ConstantMatMul, Convolution, Linear, MatMul
+from whence.tracing.ops.softmax import ChunkedAttention
 
 # Functions of one tensor that treat each element by itself, by their name.
 _MIXING = frozenset("softmax log_softmax softmin layer_norm rms_norm group_norm normalize".split())

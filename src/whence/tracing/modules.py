@@ -40,7 +40,9 @@ def record_module(
             function, inputs = TorchCall("", forward, args, kwargs).as_function()
             if fits_kind(kind, inputs):
                 at = {"name": type(module).__name__, "where": f"module '{path}'"}
-                return recording.apply(Function(kind, function, mixed_dims, **at), *inputs)
+                operation = Function(kind, function, mixed_dims, **at)
+                operation.keeps_graph = False  # the graph of many calls would keep much
+                return recording.apply(operation, *inputs)
         return forward(*args, **kwargs)
 
     return record_forward

@@ -23,14 +23,13 @@ from whence.tracing.addresses import Address, AddressCounter, find_running_modul
 from whence.tracing.backward import REFUSED
 from whence.tracing.intervention import Intervention
 from whence.tracing.ops.attention import (
-    SOFTMAX,
     AttentionSite,
-    ChunkedAttention,
     find_upstream_softmax,
     reads_matrix_product,
 )
 from whence.tracing.ops.base import BackwardRules, Guard, Operation, is_traced
 from whence.tracing.ops.products import MatMul
+from whence.tracing.ops.softmax import SOFTMAX, ChunkedAttention
 
 # Kinds that every rule set has: no need to note where they were called.
 _COMMON_KINDS = frozenset(("linear", "matmul", "add", "sum", "pass"))
@@ -236,9 +235,10 @@ class Recording:
                 self.sites.append(site)
                 return
 
-    def note_chunked_attention(self, attention: ChunkedAttention, output: Tensor) -> None:
-        """Note an attention site that has no maps."""
-        shape = (*attention.queries.shape[:-1], attention.keys.shape[-2])
+    def note_chunked_attention(
+        self, attention: ChunkedAttention, shape: tuple[int, ...], output: Tensor
+    ) -> None:
+        """Note an attention site that has no maps; they would have this shape."""
         weights = torch.empty(shape, device="meta")
         self.sites.append(AttentionSite(weights, attention, self.where(), output=output))
 

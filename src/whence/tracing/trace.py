@@ -16,9 +16,10 @@ from whence.errors import WhenceError
 from whence.tracing.backward import propagate_backward
 from whence.tracing.intervention import Intervention
 from whence.tracing.logits import Logits
-from whence.tracing.ops.attention import AttentionSite, ChunkedAttention, select_heads
+from whence.tracing.ops.attention import AttentionSite
 from whence.tracing.ops.base import BackwardRules
 from whence.tracing.ops.products import MatMul
+from whence.tracing.ops.softmax import ChunkedAttention, select_heads
 from whence.tracing.recording import Recording, edge_of
 from whence.tracing.signs import join_signs, split_signs
 
@@ -329,7 +330,8 @@ def _read_in_chunks(
     rules: Mapping[str, BackwardRules | None],
 ) -> Iterator[MapReadings]:
     """What there is at maps that were not kept, given what was read at the attention's output."""
-    for heads in attention.head_chunks():
+    classes = max((len(values) for values in at_output.values()), default=1)
+    for heads in attention.head_chunks(classes):
         product = attention.split_operations(heads)[-1]
         product.wanted = (True, False)
         found = {"attention": product.a} if "attention" in kinds else {}

@@ -15,9 +15,9 @@ from whence.tracing.graph.nodes import (
     is_scaling,
     operation_of,
 )
-from whence.tracing.ops.attention import ChunkedAttention
 from whence.tracing.ops.base import Add, Function, Operation, Shift
 from whence.tracing.ops.products import Linear, MatMul
+from whence.tracing.ops.softmax import ChunkedAttention
 
 
 class Small(nn.Module):

@@ -135,14 +135,14 @@ def _rollout_step(
 
 
 def multiply_layers(
-    matrices: list[Tensor], evidence: Evidence, add_identity: bool = False
+    matrices: Iterable[Tensor], evidence: Evidence, add_identity: bool = False
 ) -> Tensor:
-    """Normalize all layers' matrices, and multiply the pooled tokens' rows by them from the last.
+    """Normalize layers' matrices, the last one's first, and multiply the pooled rows by them.
 
     Where the matrices, (batch, tokens, tokens), lack the skip connection, it is added as the
     identity, and rows are normalized again.
     """
-    normalized, rows = map(normalize_rows, reversed(matrices)), evidence.pooling
+    normalized, rows = map(normalize_rows, matrices), evidence.pooling
     if add_identity:
         return add_own_share(*roll_out(rows, normalized, normalize=True), evidence)
     for matrix in normalized:

@@ -17,9 +17,10 @@ from whence.tracing.graph.blocks import (
     make_block,
 )
 from whence.tracing.graph.nodes import NodeGraph, has_size_of, has_tokens, operation_of
-from whence.tracing.ops.attention import SOFTMAX, AttentionSite, ChunkedAttention
+from whence.tracing.ops.attention import AttentionSite
 from whence.tracing.ops.base import Operation
 from whence.tracing.ops.products import ConstantMatMul, MatMul
+from whence.tracing.ops.softmax import SOFTMAX, ChunkedAttention
 from whence.tracing.recording import edge_of
 from whence.tracing.trace import Trace
 

@@ -13,9 +13,9 @@ from whence._util import torch_internals as internals
 from whence._util.torch_internals import node_metadata, output_metadata, run_node
 from whence.errors import WhenceError
 from whence.tracing.backward import REFUSED
-from whence.tracing.ops.attention import ChunkedAttention
 from whence.tracing.ops.base import Add, Function, Operation, Shift
 from whence.tracing.ops.products import Linear, MatMul
+from whence.tracing.ops.softmax import ChunkedAttention
 from whence.tracing.trace import Trace
 
 _MOVES = frozenset(

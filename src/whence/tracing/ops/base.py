@@ -254,7 +254,7 @@ class Shift(Operation):
 class Function(Operation):
     """Any function of one or more tensors, taken as a whole.
 
-    It keeps a small graph of its own, so that gradients, and the products with Jacobians that a
+    It makes a small graph of its own, so that gradients, and the products with Jacobians that a
     rule may want, come from autograd.
 
     Attributes:
@@ -262,10 +262,12 @@ class Function(Operation):
         mixed_dims: How many of the last dimensions it mixes: 0 for an element-wise function, 1 for
             a norm of rows; None if that is not known.
         divides_by_own_sum: Whether it is x / sum(x), as a softmax is of exponentials.
+        keeps_graph: Whether the graph is kept from the forward pass on, or made when it is wanted.
     """
 
     inputs: tuple[Tensor, ...]
     divides_by_own_sum = False
+    keeps_graph = True
 
     def __init__(
         self,
@@ -282,8 +284,8 @@ class Function(Operation):
 
     @override
     def forward(self, *inputs: Tensor) -> Tensor:
-        with torch.enable_grad():
-            self.inputs = tuple(x.detach().requires_grad_() for x in inputs)
+        with torch.set_grad_enabled(self.keeps_graph):
+            self.inputs = tuple(x.detach().requires_grad_(self.keeps_graph) for x in inputs)
             self._graph_output = self.function(*self.inputs)
         self.output = self._graph_output.detach()
         return self.output
@@ -296,8 +298,13 @@ class Function(Operation):
             repeated = copy.copy(self)
             repeated.forward(x)
             return tuple(g.view_as(cotangent) for g in repeated.vjp(cotangent.flatten(0, 1)))
+        graph = self
+        if not self.keeps_graph:
+            graph = copy.copy(self)
+            graph.keeps_graph = True
+            graph.forward(*self.inputs)
         return torch.autograd.grad(
-            self._graph_output, self.inputs, cotangent, retain_graph=True, materialize_grads=True
+            graph._graph_output, graph.inputs, cotangent, retain_graph=True, materialize_grads=True
         )
 
     @override

@@ -253,6 +253,10 @@ class MatMul(Operation):
         self.output = matmul(self.a, self.b)
         return self.output
 
+    def keep(self, a: Tensor, b: Tensor, output: Tensor) -> None:
+        """Keep factors and a product that are known already."""
+        self.a, self.b, self.output = _make_contiguous(a), _make_contiguous(b), output
+
     def adjoints(self, s: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """S B^T and A^T S, in the shapes of A and B; None where that is not wanted."""
         if s.dim() > self.output.dim():
