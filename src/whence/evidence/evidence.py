@@ -29,12 +29,13 @@ from whence.rules import RuleSet
 from whence.targets import Scalars
 from whence.tracing.graph import AttentionLayer, Block, find_blocks, find_layers
 from whence.tracing.trace import (
-    HeadChunks,
     HeadFusion,
+    MapChunks,
     MapReadings,
     Trace,
     fuse_chunks,
     iterate_sites,
+    make_readings,
     read_places,
 )
 
@@ -128,9 +129,9 @@ class Evidence:
         if self._pools_from_stream:
             first = next(self._stream)
             self.__dict__["_stream"] = chain((first,), self._stream)
-            parts = [sum_keys(part.gradient) for part in first()]
+            weights = sum_keys(first())
         elif self.class_specific and "gradient" in self.needs:
-            parts = [sum_keys(self.gradient[-1])]
+            weights = sum_keys(iter((make_readings({"gradient": self.gradient[-1]}),)))
         else:
             make = self.targets.make_seeds if self.class_specific else None
             seeds = (make or self.targets.make_common_seeds)(self.logits)
@@ -138,9 +139,9 @@ class Evidence:
             sites = iterate_sites(
                 self.trace, last, plain, {"gradient": seeds}, plain, release=False
             )
-            parts = [sum_keys(part.gradient) for chunks in sites for part in chunks()]
+            weights = sum_keys(part for chunks in sites for part in chunks())
         of_tokens = self.layers[-1].queries == self.layers[0].keys
-        pooling = compute_pooling(torch.stack(parts).sum(0), self.layout, of_tokens)
+        pooling = compute_pooling(weights, self.layout, of_tokens)
         return pooling.expand(self.targets.count, -1, -1)
 
     def make_seeds(self, rules: RuleSet | None) -> Tensor:
@@ -251,7 +252,7 @@ class Evidence:
         Methods that are `streamed` can ask for this once: each layer is freed before the next.
 
         Args:
-            weigh: Makes maps (..., heads, queries, keys) of the readings of some heads of a layer.
+            weigh: Makes maps (..., heads, queries, keys) of the readings of some queries.
             heads: How heads are made one.
             first: The first layer; the method's `first_layer`.
         """
@@ -327,7 +328,7 @@ class Evidence:
         return self.streamed and self.class_specific and "gradient" in self.needs
 
     @cached_property
-    def _stream(self) -> Iterator[HeadChunks]:
+    def _stream(self) -> Iterator[MapChunks]:
         """Readings of the maps, layer by layer from the last.
 
         Whatever else is declared is read before: what has been passed may be freed.

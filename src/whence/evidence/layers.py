@@ -15,7 +15,7 @@ from whence.tracing.graph import (
     is_attention_pooling,
     is_sequential,
 )
-from whence.tracing.trace import HeadChunks, Trace, make_readings
+from whence.tracing.trace import MapChunks, MapReadings, Trace, fuse_chunks, make_readings
 
 
 def find_blocks_of_stream(trace: Trace, layers: list[AttentionLayer]) -> list[Block]:
@@ -56,14 +56,14 @@ def join_heads(maps: list[Tensor], layers: list[AttentionLayer], missing: int = 
     return [torch.empty(0)] * missing + joined
 
 
-def iterate_layers(lists: Mapping[str, list[Tensor]], first: int) -> Iterator[HeadChunks]:
+def iterate_layers(lists: Mapping[str, list[Tensor]], first: int) -> Iterator[MapChunks]:
     """Readings of layers, from the last to a first one, of lists by their kind."""
     for number in reversed(range(first, max(map(len, lists.values())))):
         found = {kind: values[number] for kind, values in lists.items()}
         yield partial(iter, (make_readings(found),))
 
 
-def join_sites(sites: Iterator[HeadChunks], counts: list[int]) -> Iterator[HeadChunks]:
+def join_sites(sites: Iterator[MapChunks], counts: list[int]) -> Iterator[MapChunks]:
     """Readings of sites as readings of layers, which have so many sites each."""
     for count in counts:
         if count == 1:
@@ -72,6 +72,6 @@ def join_sites(sites: Iterator[HeadChunks], counts: list[int]) -> Iterator[HeadC
             yield partial(iter, [part for _ in range(count) for part in next(sites)()])
 
 
-def sum_keys(gradient: Tensor) -> Tensor:
+def sum_keys(chunks: Iterator[MapReadings]) -> Tensor:
     """How strongly the logit depends on each query of a layer: (classes, batch, queries)."""
-    return gradient.abs().sum((-3, -1))
+    return fuse_chunks(chunks, lambda at: at.gradient.abs().sum(-1, keepdim=True), "mean")[..., 0]

@@ -205,8 +205,8 @@ def fits_kind(kind: str, inputs: list[Tensor]) -> bool:
     return len(inputs) == 1 if kind in ("pass", "sum") else bool(inputs)
 
 
-# So many queries of a head are worked on together at least: fewer would take too long.
-_LEAST_QUERIES = 64
+# So many queries are worked on together at least: fewer would take too long.
+_LEAST_QUERIES = 16
 
 # Composite calls ---------------------------------------------------------------------------------
 
@@ -275,21 +275,19 @@ def _record_without_maps(
     causal: bool,
 ) -> Tensor | None:
     """Record attention as one operation that keeps no maps; None if they are small enough."""
-    bytes_of_head = query.shape[0] * query.shape[-2] * key.shape[-2] * query.element_size()
     all_traced = all(map(is_traced, (query, key, value)))
     constant = mask is None or not mask.requires_grad or mask.is_leaf
     if query.dim() != 4 or not (all_traced and constant):
         return None
-    if bytes_of_head * query.shape[1] <= recording.max_map_bytes:
+    bytes_of_query = query.shape[0] * query.shape[1] * key.shape[-2] * query.element_size()
+    if bytes_of_query * query.shape[-2] <= recording.max_map_bytes:
         return None
-    heads_at_once = max(1, int(recording.max_map_bytes // bytes_of_head))
-    share = min(1.0, recording.max_map_bytes / bytes_of_head)
-    queries_at_once = max(_LEAST_QUERIES, math.ceil(share * query.shape[-2]))
+    queries_at_once = max(_LEAST_QUERIES, int(recording.max_map_bytes // bytes_of_query))
     if not query.shape[:2] == key.shape[:2] == value.shape[:2]:
         shared = torch.broadcast_shapes(query.shape[:2], key.shape[:2], value.shape[:2])  # type: ignore[no-untyped-call]
         query, key, value = (x.expand(*shared, -1, -1) for x in (query, key, value))
     mask = None if mask is None else mask.detach()
-    attention = ChunkedAttention(scale, mask, heads_at_once, queries_at_once, causal=causal)
+    attention = ChunkedAttention(scale, mask, queries_at_once, causal=causal)
     with without_torch_function():
         output = recording.apply(attention, query, key, value)
     recording.note_chunked_attention(attention, (*query.shape[:-1], key.shape[-2]), output)

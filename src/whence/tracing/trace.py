@@ -19,7 +19,7 @@ from whence.tracing.logits import Logits
 from whence.tracing.ops.attention import AttentionSite
 from whence.tracing.ops.base import BackwardRules
 from whence.tracing.ops.products import MatMul
-from whence.tracing.ops.softmax import ChunkedAttention, select_heads
+from whence.tracing.ops.softmax import ChunkedAttention
 from whence.tracing.recording import Recording, edge_of
 from whence.tracing.signs import join_signs, split_signs
 
@@ -200,7 +200,7 @@ class Trace(Recording):
 
 
 class MapReadings(NamedTuple):
-    """What there is at the attention maps of a site, or of some of its heads.
+    """What there is at the attention maps of a site, or of some of its queries.
 
     What a method does not need is empty.
 
@@ -208,13 +208,16 @@ class MapReadings(NamedTuple):
         attention: (batch, heads, queries, keys).
         gradient: (targets, batch, heads, queries, keys).
         relevance: As the gradient.
+        first_query: The number of the first of these queries.
     """
 
     attention: Tensor
     gradient: Tensor
     relevance: Tensor
+    first_query: int = 0
 
 
+_KINDS = ("attention", "gradient", "relevance")
 _REDUCE: dict[str, Callable[[Tensor, int], Tensor]] = {
     "mean": torch.sum,
     "max": torch.amax,
@@ -227,24 +230,25 @@ _COMBINE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 HeadFusion = Literal["mean", "max", "min"]
-HeadChunks = Callable[[], Iterator[MapReadings]]
-"""Gives the readings of one site, some heads at a time."""
+MapChunks = Callable[[], Iterator[MapReadings]]
+"""Gives the readings of one site, some queries at a time."""
 
 
 def fuse_chunks(
     chunks: Iterator[MapReadings], weigh: Callable[[MapReadings], Tensor], heads: HeadFusion
 ) -> Tensor:
-    """One matrix (..., queries, keys) of all heads of a site."""
-    fused, count = None, 0
+    """One matrix (..., queries, keys) of all heads of a layer."""
+    fused: dict[int, Tensor] = {}
+    count = 0
     for readings in chunks:
-        maps = weigh(readings)
-        count += maps.shape[-3]
+        maps, first = weigh(readings), readings.first_query
+        count += maps.shape[-3] if first == 0 else 0
         part = _REDUCE[heads](maps, -3)
-        fused = part if fused is None else _COMBINE[heads](fused, part)
+        fused[first] = part if first not in fused else _COMBINE[heads](fused[first], part)
         del maps, part, readings
-    if fused is None:
-        raise ValueError("A site has at least one head.")
-    return fused.div_(count) if heads == "mean" else fused
+    rows = [fused.pop(first) for first in sorted(fused)]
+    whole = rows[0] if len(rows) == 1 else torch.cat(rows, -2)
+    return whole.div_(count) if heads == "mean" else whole
 
 
 def read_places(
@@ -280,7 +284,7 @@ def iterate_sites(
     rules: Mapping[str, BackwardRules | None],
     *,
     release: bool,
-) -> Iterator[HeadChunks]:
+) -> Iterator[MapChunks]:
     """The attention maps from the last to the first, with the kinds of values read there."""
     sites = sites[::-1]
     wanted = [kind for kind in rules if kind in kinds]
@@ -302,7 +306,7 @@ def iterate_sites(
                 products[met] = copy.copy(products[met])
         found = dict(zip(wanted, waiting.pop(number, ()), strict=True))
         product = products.pop(number)
-        chunks: HeadChunks
+        chunks: MapChunks
         if isinstance(product, ChunkedAttention):
             chunks = partial(_read_in_chunks, product, kinds, found, rules)
         else:
@@ -317,10 +321,10 @@ def iterate_sites(
             site.release()
 
 
-def make_readings(found: Mapping[str, Tensor]) -> MapReadings:
+def make_readings(found: Mapping[str, Tensor], first_query: int = 0) -> MapReadings:
     """Readings of some kinds; the others are empty."""
-    empty = torch.empty(0)
-    return MapReadings(*(found.get(kind, empty) for kind in MapReadings._fields))
+    attention, gradient, relevance = (found.get(kind, torch.empty(0)) for kind in _KINDS)
+    return MapReadings(attention, gradient, relevance, first_query)
 
 
 def _read_in_chunks(
@@ -331,16 +335,16 @@ def _read_in_chunks(
 ) -> Iterator[MapReadings]:
     """What there is at maps that were not kept, given what was read at the attention's output."""
     classes = max((len(values) for values in at_output.values()), default=1)
-    for heads in attention.head_chunks(classes):
-        product = attention.split_operations(heads)[-1]
+    for rows, part in attention.split_queries(classes):
+        product = part.split_operations()[-1]
         product.wanted = (True, False)
         found = {"attention": product.a} if "attention" in kinds else {}
         for kind, values in at_output.items():
             found[kind] = torch.stack(
-                [_read_at_map(product, select_heads(one, heads), rules[kind]) for one in values]
+                [_read_at_map(product, one[..., rows, :], rules[kind]) for one in values]
             )
-        readings = make_readings(found)
-        del found
+        readings = make_readings(found, rows.start)
+        del found, product
         yield readings
         del readings
 

@@ -78,7 +78,8 @@ class AttentionSite:
     def iterate_queries(self, batch: int) -> Iterator[tuple[slice, Tensor]]:
         """The map of some queries at a time, (batch, heads, some queries, keys); which they are."""
         if isinstance(self.product, ChunkedAttention):
-            yield from self.product.iterate_queries()
+            for rows, part in self.product.split_queries():
+                yield rows, part.split_operations()[1].output
         else:
             yield slice(0, self.query_count), self.split_heads(self.weights.detach(), batch)
 

@@ -66,30 +66,22 @@ class Softmax(Function):
         return small, (self.inputs[0].shape,)
 
 
-def select_heads(value: Tensor, heads: slice) -> Tensor:
-    """Some heads of a value at the output of an attention, (batch, heads, queries, width)."""
-    # An index would be another call where it takes all heads, which cannot be made for classes.
-    return value.narrow(1, heads.start, heads.stop - heads.start)
-
-
 class ChunkedAttention(Operation):
     """Softmax attention as one operation that keeps no maps: they are computed again, in chunks.
 
-    This is for long sequences, whose maps would fill the memory. Values pass it backward as they
-    pass the three operations it is made of, some heads or queries of one class at a time.
+    This is for long sequences, whose maps would fill the memory. The output is that of torch's own
+    kernels. Rules and methods get the three operations it is made of, for some queries at a time.
 
     Args:
         scale: The factor of the scores.
         mask: A boolean or additive mask, if there is one.
-        heads_at_once: How many heads are worked on together.
-        queries_at_once: How many queries of them; all if left out.
+        queries_at_once: How many queries are worked on together.
         causal: Whether a token attends only to those up to itself, and there is no other mask.
 
     Attributes:
         queries: (batch, heads, queries, width).
         keys: (batch, heads, keys, width).
         values: (batch, heads, keys, width).
-        heads_at_once: How many heads are worked on together.
     """
 
     kind = "attention"
@@ -99,17 +91,10 @@ class ChunkedAttention(Operation):
     values: Tensor
 
     def __init__(
-        self,
-        scale: float,
-        mask: Tensor | None,
-        heads_at_once: int,
-        queries_at_once: int | None = None,
-        *,
-        causal: bool = False,
+        self, scale: float, mask: Tensor | None, queries_at_once: int, *, causal: bool = False
     ) -> None:
         super().__init__(name="attention")
-        self.heads_at_once = heads_at_once
-        self._queries_at_once = queries_at_once
+        self.queries_at_once = queries_at_once
         self._scale = scale
         self._mask = mask
         self._causal = causal
@@ -118,51 +103,44 @@ class ChunkedAttention(Operation):
     @override
     def forward(self, *inputs: Tensor) -> Tensor:
         self.queries, self.keys, self.values = (x.detach() for x in inputs)
-        outputs = [
-            self._attend(heads, *(x[:, heads] for x in (self.queries, self.keys, self.values)))
-            for heads in self.head_chunks()
-        ]
-        self.output = outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1)
+        self.output = self._attend(self.queries, self.keys, self.values)
         return self.output
 
-    def _attend(self, heads: slice, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """The output for some heads, by torch's own kernels."""
-        every = self._first_query == 0 and queries.shape[-2] == keys.shape[-2]
-        whole = self._causal and every
-        mask = None if whole else self._make_mask(heads)
+    def _attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        whole = self._first_query == 0 and queries.shape[-2] == keys.shape[-2]
+        causal = self._causal and whole
+        mask = None if causal else self._make_mask()
         return F.scaled_dot_product_attention(
-            queries, keys, values, attn_mask=mask, is_causal=whole, scale=self._scale
+            queries, keys, values, attn_mask=mask, is_causal=causal, scale=self._scale
         )
 
-    def _make_mask(self, heads: slice) -> Tensor | None:
-        if self._causal:
-            size = self.queries.shape[-2], self.keys.shape[-2]
-            ones = torch.ones(size, dtype=torch.bool, device=self.queries.device)
-            return ones.tril_(self._first_query)
-        mask = self._mask
-        if mask is not None and mask.dim() > 2 and mask.shape[-3] > 1:
-            mask = mask[..., heads, :, :]
-        return mask
+    def _make_mask(self) -> Tensor | None:
+        if not self._causal:
+            return self._mask
+        size = self.queries.shape[-2], self.keys.shape[-2]
+        ones = torch.ones(size, dtype=torch.bool, device=self.queries.device)
+        return ones.tril_(self._first_query)
 
-    def head_chunks(self, classes: int = 1) -> list[slice]:
-        """Heads that are worked on together, for so many classes at once."""
-        heads, step = self.queries.shape[1], max(1, self.heads_at_once // classes)
-        return [slice(at, min(at + step, heads)) for at in range(0, heads, step)]
-
-    def iterate_queries(self) -> Iterator[tuple[slice, Tensor]]:
-        """The maps of all heads, (batch, heads, some queries, keys), some queries at a time."""
-        heads, queries = self.queries.shape[1:3]
-        step = max(1, self.heads_at_once * (self._queries_at_once or queries) // heads)
+    def split_queries(self, classes: int = 1) -> Iterator[tuple[slice, ChunkedAttention]]:
+        """The same attention of some queries at a time, fewer for several classes at once."""
+        queries, step = self.queries.shape[-2], max(1, self.queries_at_once // classes)
         for start in range(0, queries, step):
             length = min(step, queries - start)
-            _, softmax, _ = self.select_queries(start, length).split_operations(slice(0, heads))
-            yield slice(start, start + length), softmax.output
+            yield slice(start, start + length), self.select_queries(start, length)
 
-    def split_operations(self, heads: slice) -> tuple[MatMul, Softmax, MatMul]:
-        """The operations that it is made of, for some heads: scores, softmax, product."""
-        scores, softmax, product = MatMul(), Softmax(self._scale, self._make_mask(heads)), MatMul()
-        scores.forward(self.queries[:, heads], self.keys[:, heads].mT)
-        product.keep(softmax.forward(scores.output), self.values[:, heads], self.output[:, heads])
+    def select_queries(self, start: int, length: int) -> ChunkedAttention:
+        """The same attention of some queries alone."""
+        small = self._narrow(("queries", "output"), -2, start, length)
+        small._first_query = self._first_query + start
+        if self._mask is not None and self._mask.dim() > 1 and self._mask.shape[-2] > 1:
+            small._mask = self._mask.narrow(-2, start, length)
+        return small
+
+    def split_operations(self) -> tuple[MatMul, Softmax, MatMul]:
+        """The operations that it is made of: scores, softmax, product."""
+        scores, softmax, product = MatMul(), Softmax(self._scale, self._make_mask()), MatMul()
+        scores.forward(self.queries, self.keys.mT)
+        product.keep(softmax.forward(scores.output), self.values, self.output)
         product.reader_count = self.reader_count
         for operation in (scores, softmax, product):
             operation.guard, operation.batch = self.guard, self.batch
@@ -171,73 +149,46 @@ class ChunkedAttention(Operation):
 
     @override
     def gradient(self, output: Tensor) -> Values:
-        chunks: list[Values] = []
-        for heads in self.head_chunks():
-            with torch.enable_grad():
-                kept = (self.queries, self.keys, self.values)
-                inputs = [x[:, heads].detach().requires_grad_() for x in kept]
-                attended = self._attend(heads, *inputs)
-            of_classes: list[Values] = [
-                torch.autograd.grad(attended, inputs, value, retain_graph=True)
-                for value in self._split_classes(output, heads)
-            ]
-            chunks.append(_stack_classes(of_classes, output.dim() > self.output.dim()))
-        return tuple(_join(chunk, _cat_heads) for chunk in zip(*chunks, strict=True))
+        with torch.enable_grad():
+            kept = (self.queries, self.keys, self.values)
+            inputs = [x.detach().requires_grad_() for x in kept]
+            attended = self._attend(*inputs)
+        every = [
+            torch.autograd.grad(attended, inputs, one, retain_graph=True)
+            for one in self._split_classes(output)
+        ]
+        several = output.dim() > self.output.dim()
+        return tuple(map(torch.stack, zip(*every, strict=True))) if several else every[0]
 
     def propagate(self, output: Tensor, read: Callable[[Operation, Tensor], Values]) -> Values:
         """Values of queries, keys and values, by how they pass the three operations.
 
         Those of queries and keys are None if nothing passes the softmax.
         """
-        queries = self.queries.shape[-2]
-        step, several = self._queries_at_once or queries, output.dim() > self.output.dim()
-        parts = [
-            self.select_queries(start, min(step, queries - start))
-            for start in range(0, queries, step)
-        ]
-        values = torch.split(output, step, -2)
-        chunks: list[Values] = []
-        for heads in self.head_chunks():
-            rows = [
-                part._propagate_heads(value, heads, read, several)
-                for part, value in zip(parts, values, strict=True)
-            ]
-            to_queries, to_keys, to_values = zip(*rows, strict=True)
-            rows_joined = _join(to_queries, _cat_rows), _join(to_keys, _add), _join(to_values, _add)
-            chunks.append(rows_joined)
-        return tuple(_join(chunk, _cat_heads) for chunk in zip(*chunks, strict=True))
+        kept = (self.queries, self.keys, self.values)
+        every = [[_Total(x) for x in kept] for _ in self._split_classes(output)]
+        for rows, part in self.split_queries():
+            seen = slice(0, rows.stop) if self._causal else slice(None)
+            if self._causal:  # what comes later is not attended to
+                part.keys, part.values = part.keys[..., seen, :], part.values[..., seen, :]
+            scores, softmax, product = part.split_operations()
+            for one, totals in zip(self._split_classes(output), every, strict=True):
+                to_map, to_values = read(product, one[..., rows, :])
+                totals[2].add(to_values, seen)
+                (to_scores,) = (None,) if to_map is None else read(softmax, to_map)
+                del to_map
+                if to_scores is not None:
+                    to_queries, to_keys = read(scores, to_scores)
+                    totals[0].add(to_queries, rows)
+                    totals[1].add(None if to_keys is None else to_keys.mT, seen)
+        found = [[total.value for total in totals] for totals in every]
+        if output.dim() == self.output.dim():
+            return tuple(found[0])
+        return tuple(_stack(values) for values in zip(*found, strict=True))
 
-    def _propagate_heads(
-        self,
-        output: Tensor,
-        heads: slice,
-        read: Callable[[Operation, Tensor], Values],
-        several: bool,
-    ) -> Values:
-        scores, softmax, product = self.split_operations(heads)
-        of_classes: list[Values] = []
-        for value in self._split_classes(output, heads):
-            to_map, to_values = read(product, value)
-            (to_scores,) = (None,) if to_map is None else read(softmax, to_map)
-            del to_map
-            to_queries, to_keys = (None, None) if to_scores is None else read(scores, to_scores)
-            of_classes.append((to_queries, None if to_keys is None else to_keys.mT, to_values))
-        return _stack_classes(of_classes, several)
-
-    def _split_classes(self, value: Tensor, heads: slice) -> list[Tensor]:
-        """The value of each class at some heads of the output."""
-        every = value if value.dim() > self.output.dim() else value[None]
-        return [select_heads(one, heads) for one in every]
-
-    def select_queries(self, start: int, length: int) -> ChunkedAttention:
-        """The same attention of some queries alone."""
-        if length == self.queries.shape[-2]:
-            return self
-        small = self._narrow(("queries", "output"), -2, start, length)
-        small._first_query = self._first_query + start
-        if self._mask is not None and self._mask.dim() > 1 and self._mask.shape[-2] > 1:
-            small._mask = self._mask.narrow(-2, start, length)
-        return small
+    def _split_classes(self, value: Tensor) -> list[Tensor]:
+        """The value of each class at the output."""
+        return list(value) if value.dim() > self.output.dim() else [value]
 
     @override
     def narrow_rows(self, dim: int, start: int, length: int) -> Narrowed | None:
@@ -246,28 +197,28 @@ class ChunkedAttention(Operation):
         return self.select_queries(start, length), (self.queries.shape, None, None)
 
 
-def _stack_classes(of_classes: list[Values], several: bool) -> Values:
-    """Values of all classes, which are the first dimension if there are several."""
-    return tuple(
-        _join(part, torch.stack) if several else part[0] for part in zip(*of_classes, strict=True)
-    )
+class _Total:
+    """A value that is added up over chunks of queries; in float32 at least, since they are many."""
+
+    def __init__(self, like: Tensor) -> None:
+        self._like = like
+        self._sum: Tensor | None = None
+
+    def add(self, part: Tensor | None, rows: slice) -> None:
+        """Add a part that belongs to some rows."""
+        if part is None:
+            return
+        if self._sum is None:
+            dtype = torch.promote_types(self._like.dtype, torch.float32)
+            self._sum = torch.zeros(self._like.shape, dtype=dtype, device=self._like.device)
+        self._sum[..., rows, :].add_(part)
+
+    @property
+    def value(self) -> Tensor | None:
+        """The sum; None if nothing was added."""
+        return None if self._sum is None else self._sum.to(self._like.dtype)
 
 
-def _join(parts: Sequence[Tensor | None], join: Callable[[list[Tensor]], Tensor]) -> Tensor | None:
-    """One value of several; None if a rule gave none for a part."""
-    found = [part for part in parts if part is not None]
-    if len(found) < len(parts):
-        return None
-    return found[0] if len(found) == 1 and join is not torch.stack else join(found)
-
-
-def _cat_heads(parts: list[Tensor]) -> Tensor:
-    return torch.cat(parts, -3)
-
-
-def _cat_rows(parts: list[Tensor]) -> Tensor:
-    return torch.cat(parts, -2)
-
-
-def _add(parts: list[Tensor]) -> Tensor:
-    return torch.stack(parts).sum(0)
+def _stack(values: Sequence[Tensor | None]) -> Tensor | None:
+    found = [value for value in values if value is not None]
+    return torch.stack(found) if len(found) == len(values) else None
