@@ -3,6 +3,6 @@
 from whence.evidence.evidence import Evidence
 from whence.evidence.forwards import Forwards
 from whence.evidence.kinds import KINDS
-from whence.tracing.trace import MapReadings
+from whence.tracing.readings import MapReadings
 
 __all__ = ["KINDS", "Evidence", "Forwards", "MapReadings"]

@@ -28,16 +28,16 @@ from whence.layout import FoundLayout, compute_pooling
 from whence.rules import RuleSet
 from whence.targets import Scalars
 from whence.tracing.graph import AttentionLayer, Block, find_blocks, find_layers
-from whence.tracing.trace import (
+from whence.tracing.readings import (
     HeadFusion,
     MapChunks,
     MapReadings,
-    Trace,
     fuse_chunks,
     iterate_sites,
     make_readings,
     read_places,
 )
+from whence.tracing.trace import Trace
 
 
 @dataclass(eq=False)

@@ -15,7 +15,8 @@ from whence.tracing.graph import (
     is_attention_pooling,
     is_sequential,
 )
-from whence.tracing.trace import MapChunks, MapReadings, Trace, fuse_chunks, make_readings
+from whence.tracing.readings import MapChunks, MapReadings, fuse_chunks, make_readings
+from whence.tracing.trace import Trace
 
 
 def find_blocks_of_stream(trace: Trace, layers: list[AttentionLayer]) -> list[Block]:

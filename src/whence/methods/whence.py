@@ -90,11 +90,12 @@ def _average_over_linked(values: Tensor, evidence: Evidence, first: int) -> Tens
     attention = _sum_attention(evidence, first)
     if attention is None:
         return values
-    links = attention + attention.mT
-    mask = evidence.input_tokens.expand_as(values)
-    weights = mask.to(values.dtype)
-    total = (links @ weights[..., None])[..., 0]
-    sums = (links @ (weights * values)[..., None])[..., 0]
+    mask = evidence.input_tokens
+    weights = mask.to(values.dtype)[None]
+    # Of A and of its transpose by turns, and of all targets at once: A + A^T is never made.
+    columns = torch.cat([weights, weights * values]).permute(1, 2, 0)
+    linked = (attention @ columns + attention.mT @ columns).permute(2, 0, 1)
+    total, sums = linked[:1], linked[1:]
     return torch.where(mask & (total > 0), sums / total.masked_fill(total == 0, 1), values)
 
 

@@ -205,8 +205,7 @@ def fits_kind(kind: str, inputs: list[Tensor]) -> bool:
     return len(inputs) == 1 if kind in ("pass", "sum") else bool(inputs)
 
 
-# So many queries are worked on together at least: fewer would take too long.
-_LEAST_QUERIES = 16
+_LEAST_QUERIES = 16  # are worked on together: fewer would take too long
 
 # Composite calls ---------------------------------------------------------------------------------
 

@@ -179,7 +179,7 @@ def test_attention_without_kept_maps_is_explained_alike(name, method, monkeypatc
         assert not recorded
         share_of_a_map(monkeypatch, 1e-9)
         found = explainer.explain(inputs, **request)
-        assert [operation.heads_at_once for operation in recorded] == [1, 1, 1]
+        assert [operation.queries_at_once for operation in recorded] == [16, 16, 16]
         assert torch.allclose(found.scores, expected.scores, rtol=1e-9, atol=1e-15)
         recorded.clear()
 

@@ -7,7 +7,7 @@ from tests.tracing.helpers import predicted_classes, read_maps, record_case
 from whence import rules
 from whence.tracing.graph import find_blocks
 from whence.tracing.ops.softmax import ChunkedAttention
-from whence.tracing.trace import MapReadings, fuse_chunks, iterate_sites, read_places
+from whence.tracing.readings import MapReadings, fuse_chunks, iterate_sites, read_places
 
 STABLE = rules.get("stable")
 RULES = {"gradient": None, "relevance": STABLE}
@@ -21,6 +21,19 @@ def make_readings(attention) -> MapReadings:
 def test_chunks_of_heads_are_fused_as_all_heads_at_once(heads):
     maps = torch.randn(2, 5, 3, 4, dtype=torch.float64)
     chunks = (make_readings(chunk) for chunk in maps.split(2, 1))
+    reduce = {"mean": torch.mean, "max": torch.amax, "min": torch.amin}[heads]
+    found = fuse_chunks(chunks, lambda readings: 2 * readings.attention, heads)
+    assert torch.allclose(found, reduce(2 * maps, 1))
+
+
+@pytest.mark.parametrize("heads", ["mean", "max", "min"])
+def test_chunks_of_queries_are_fused_as_all_queries_at_once(heads):
+    maps = torch.randn(2, 5, 7, 4, dtype=torch.float64)
+    chunks = (
+        make_readings(of_site[:, :, rows])._replace(first_query=rows.start)
+        for of_site in maps.split(2, 1)
+        for rows in (slice(0, 3), slice(3, 6), slice(6, 7))
+    )
     reduce = {"mean": torch.mean, "max": torch.amax, "min": torch.amin}[heads]
     found = fuse_chunks(chunks, lambda readings: 2 * readings.attention, heads)
     assert torch.allclose(found, reduce(2 * maps, 1))
@@ -82,7 +95,7 @@ def test_a_site_is_released_before_the_next_is_read():
     assert not trace.sites[0].weights.is_meta
 
 
-def test_maps_that_were_not_kept_are_computed_again_some_heads_at_a_time():
+def test_maps_that_were_not_kept_are_computed_again_some_queries_at_a_time():
     whole = record_case("timm-vit-fused")
     small = whole.rerecord(None, max_map_bytes=1)
     seeds = dict.fromkeys(RULES, torch.tensor([[0, 3]] * 3))
@@ -91,8 +104,8 @@ def test_maps_that_were_not_kept_are_computed_again_some_heads_at_a_time():
     found = list(iterate_sites(small, small.sites, kinds, seeds, RULES, release=False))
     for ours, theirs in zip(found, expected, strict=True):
         (readings,), chunks = theirs(), list(ours())
-        assert len(chunks) == 3
+        assert [chunk.first_query for chunk in chunks] == [0, 8, 16]  # half of 16 for two classes
         for kind in kinds:
-            heads = torch.cat([getattr(chunk, kind) for chunk in chunks], -3)
-            assert torch.allclose(heads, getattr(readings, kind), rtol=1e-9, atol=1e-14)
+            maps = torch.cat([getattr(chunk, kind) for chunk in chunks], -2)
+            assert torch.allclose(maps, getattr(readings, kind), rtol=1e-9, atol=1e-14)
     assert all(isinstance(site.product, ChunkedAttention) for site in small.sites)
