@@ -23,6 +23,8 @@ from whence.tracing.views import select_view
 
 # Targets are explained together, in groups that keep samples x targets to about this number.
 _MAPS_AT_ONCE = 64
+# The share of the memory that seeds of a backward pass may take.
+_SHARE_OF_SEEDS = 1 / 8
 _DIFFERENT_LAYERS = (
     "These targets depend on different layers of the model, so that their evidence has different "
     "shapes: explain them one by one to keep it."
@@ -106,11 +108,11 @@ def split_by_layers(
     """
     outputs = trace.logits.detach()
     if request.method.class_specific or not isinstance(targets, ClassScalars):
-        parts = split_targets(trace, targets.make_seeds(outputs))
+        parts = split_targets(trace, targets.count, lambda: targets.make_seeds(outputs))
         if parts is not None and len(parts) > 1 and request.keep_evidence:
             raise WhenceError(_DIFFERENT_LAYERS)
         return None if parts is None else [(one, targets.select(some)) for one, some in parts]
-    parts = split_targets(trace, targets.make_common_seeds(outputs))
+    parts = split_targets(trace, 1, lambda: targets.make_common_seeds(outputs))
     return None if parts is None else [(parts[0][0], targets)]
 
 
@@ -165,7 +167,7 @@ def score(
         layout = find_request_layout(request, trace) if known is None else known
         _check_modality(request.method_name, method, layout)
         layouts.append(layout)
-        groups = targets.split(_count_targets_at_once(method, needs, targets, request.batch))
+        groups = targets.split(_count_targets_at_once(request, needs, targets, trace.logits))
         for group in groups:
             last = release and trace is parts[-1][0] and group is groups[-1]
             found = _make_evidence(request, trace, group, layout, needs, special, release=last)
@@ -277,14 +279,18 @@ def _check_modality(name: str, method: Method, layout: FoundLayout) -> None:
 
 
 def _count_targets_at_once(
-    method: Method, needs: Collection[str], targets: Scalars, batch: int
+    request: Request, needs: Collection[str], targets: Scalars, outputs: Tensor
 ) -> int:
     """All of them, unless readings of each would fill the memory."""
     # Methods of many passes that have an option for gradients read them by themselves.
-    has_classes = hasattr(method, "gradients") or any(
+    has_classes = hasattr(request.method, "gradients") or any(
         "gradient" in kind or "relevance" in kind for kind in needs
     )
-    return max(1, _MAPS_AT_ONCE // batch) if has_classes else targets.count
+    if isinstance(targets, ClassScalars) and not has_classes:
+        return targets.count
+    # Seeds are as large as all that targets read: many rows of a vocabulary.
+    fitting = request.max_bytes * _SHARE_OF_SEEDS / (outputs.nbytes or 1)
+    return max(1, min(_MAPS_AT_ONCE // request.batch, int(fitting)))
 
 
 def _to_units(scores: Tensor, evidence: Evidence, scores_tokens: bool) -> Tensor:

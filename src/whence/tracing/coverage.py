@@ -7,7 +7,7 @@ that it does not. Where it does not prove it, shares of |x * gradient| at the in
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
@@ -19,12 +19,12 @@ from whence.tracing.recording import edge_of
 from whence.tracing.trace import Trace
 
 
-def measure_around(trace: Trace, targets: Tensor) -> Tensor | None:
+def measure_around(trace: Trace, make_targets: Callable[[], Tensor]) -> Tensor | None:
     """The share of the targets' dependence on the input that leads around the scored tokens.
 
     Args:
         trace: The recorded forward pass.
-        targets: As for `Trace.make_seeds`.
+        make_targets: Gives targets, as for `Trace.make_seeds`.
 
     Returns:
         (batch,), the largest share of all classes; None if what enters the first block is unknown.
@@ -33,10 +33,10 @@ def measure_around(trace: Trace, targets: Tensor) -> Tensor | None:
     entering = _find_entering(trace)
     if entering is None:
         return None
-    nothing = torch.zeros(trace.batch, device=targets.device)
+    nothing = torch.zeros(trace.batch, device=trace.logits.device)
     if not leads_around(trace.tops, trace.leaves, entering.node):
         return nothing
-    *whole, at_entering = trace.read(targets, [*trace.leaves, entering])
+    *whole, at_entering = trace.read(make_targets(), [*trace.leaves, entering])
     through = read_through(trace, entering, at_entering)
     totals = [nothing, nothing]
     for leaf, gradient, part in zip(trace.leaves, whole, through, strict=True):

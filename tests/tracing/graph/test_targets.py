@@ -45,7 +45,7 @@ def model() -> nn.Module:
 def test_layers_of_each_class(model):
     trace = record_inputs(model, make_images(32, 32).double())
     classes = torch.tensor([[0, 1, 2, 4, 0]] * 3)
-    parts = split_targets(trace, classes)
+    parts = split_targets(trace, 5, lambda: classes)
     assert [(len(find_layers(one)), chosen) for one, chosen in parts] == [
         (1, [0, 1]),
         (3, [2, 3]),
@@ -55,14 +55,14 @@ def test_layers_of_each_class(model):
 
 def test_all_logits_of_one_operation_depend_on_the_same():
     trace = record_inputs(HandWrittenViT(), make_images(32, 32))
-    ((one, chosen),) = split_targets(trace, torch.zeros(3, 2, dtype=torch.long))
+    ((one, chosen),) = split_targets(trace, 2, lambda: pytest.fail("not needed"))
     assert one is trace
     assert chosen == [0, 1]
 
 
 def test_samples_whose_classes_depend_on_different_layers(model):
     trace = record_inputs(model, make_images(32, 32).double())
-    assert split_targets(trace, torch.tensor([[0], [3], [0]])) is None
+    assert split_targets(trace, 1, lambda: torch.tensor([[0], [3], [0]])) is None
 
 
 @pytest.mark.parametrize("method", ["tiba", "gae", "whence", "input_x_gradient"])
@@ -145,7 +145,7 @@ def test_sites_of_each_logit(finish, expected, batch):
     torch.manual_seed(0)
     trace = record_inputs(Apart(finish), torch.randn(batch, 5, 8))
     assert len(find_layers(trace)) == 1  # what was found for all classes is not kept for some
-    parts = split_targets(trace, torch.arange(4).expand(batch, -1))
+    parts = split_targets(trace, 4, lambda: torch.arange(4).expand(batch, -1))
     assert [(len(find_layers(part)), chosen) for part, chosen in parts] == expected
     assert [len(part.sites) for part, _ in parts] == [sites for sites, _ in expected]
     assert len(trace.sites) == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import compress, groupby
 
 import torch
@@ -15,7 +15,9 @@ from whence.tracing.backward import REFUSED
 from whence.tracing.trace import Trace
 
 
-def split_targets(trace: Trace, targets: Tensor) -> list[tuple[Trace, list[int]]] | None:
+def split_targets(
+    trace: Trace, count: int, make_targets: Callable[[], Tensor]
+) -> list[tuple[Trace, list[int]]] | None:
     """Targets with the trace of what they depend on, neighbours together where it is the same.
 
     Nearly always one operation computes all logits, and there is nothing to split. But a model may
@@ -23,19 +25,19 @@ def split_targets(trace: Trace, targets: Tensor) -> list[tuple[Trace, list[int]]
 
     Args:
         trace: The recorded forward pass.
-        targets: As for `Trace.make_seeds`.
+        count: Number of targets.
+        make_targets: Gives targets, as for `Trace.make_seeds`.
 
     Returns:
         Traces whose sites are those that some targets depend on, and the numbers of these. None if
         that differs from sample to sample.
     """
     tops = _find_tops(trace)
-    count = len(targets) if targets.is_floating_point() else targets.shape[1]
     if len(tops) < 2:
         return [(trace, list(range(count)))]
     batch = trace.batch
     only = torch.eye(batch, dtype=trace.logits.dtype, device=trace.logits.device)[..., None]
-    seeds = trace.make_seeds(targets)[:, None] * only
+    seeds = trace.make_seeds(make_targets())[:, None] * only
     reached = trace.read(seeds.flatten(0, 1), tops)
     # For each target of each sample, whether it depends on each top.
     depends = torch.stack([value.flatten(1).any(1) for value in reached], 1)
