@@ -28,7 +28,7 @@ def sentiment():
     return model, transformers.AutoTokenizer.from_pretrained(folder)
 
 
-@pytest.mark.parametrize(("name", "most"), [("pets", 8e6), ("sentiment", 12e6)])
+@pytest.mark.parametrize(("name", "most"), [("pets", 8e6), ("sentiment", 12e6), ("stories", 12e6)])
 def test_they_are_small_and_hold_no_pickles(name, most):
     files = list((DEMO / name).iterdir())
     assert {file.suffix for file in files} <= {".json", ".safetensors", ".md"}
