@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _DEMO = Path(__file__).parents[1] / "demo"
 EMBEDDED: dict[Kind, Path] = {"image": _DEMO / "pets", "text": _DEMO / "sentiment"}
+EMBEDDED_LANGUAGE_MODEL = _DEMO / "stories"
 
 
 @dataclass
@@ -59,6 +60,7 @@ class LoadedModel:
         device: The device of the model.
         compile: As for `Explainer`.
         precision: As for `Explainer`.
+        generates: Whether it is a causal language model, whose classes are tokens.
     """
 
     name: str
@@ -71,13 +73,14 @@ class LoadedModel:
     device: torch.device | str = "cpu"
     compile: bool = False
     precision: str | None = None
+    generates: bool = False
 
     @cached_property
     def explainer(self) -> Explainer:
         """The Explainer of all batches: one, so that its compiled programs are used again."""
         return Explainer(
             self.model,
-            class_names=self.class_names,
+            class_names=None if self.generates else self.class_names,
             tokenizer=self.tokenizer,
             compile=self.compile,
             precision=self.precision,  # type: ignore[arg-type]  # which refuses other words
@@ -103,8 +106,8 @@ class LoadedModel:
         against: AnyTarget | None = None,
         classes: SeveralTargets | None = None,
     ) -> None:
-        """Refuse classes that the model does not have."""
-        asked = parse_targets(target, against, classes, generates=False)
+        """Refuse classes that the model does not have; tokens are looked up when explained."""
+        asked = parse_targets(target, against, classes, generates=self.generates)
         if isinstance(asked, AskedClasses):
             logits = torch.zeros(1, self.class_count)
             asked.resolve_classes(logits, self.class_names)
@@ -167,6 +170,33 @@ def load(
     return loaded
 
 
+def load_language_model(
+    name: str | Path | None = None,
+    device: str | None = None,
+    *,
+    precision: str | None = None,
+) -> LoadedModel:
+    """Load a causal language model and its tokenizer.
+
+    Args:
+        name: A folder or a name on the hub, as for `load`; None for the embedded one.
+        device: As for `load`.
+        precision: As for `load`.
+
+    Raises:
+        WhenceError: There is no such model, or it does not generate text.
+    """
+    if name is None and not EMBEDDED_LANGUAGE_MODEL.is_dir():
+        raise WhenceError("This installation carries no language model; name one.")
+    loaded = load(name or EMBEDDED_LANGUAGE_MODEL, "text", None, device, precision=precision)
+    if not loaded.generates:
+        raise WhenceError(
+            f"The model '{loaded.name}' does not generate text. Name a causal language model, such "
+            f"as a GPT-2 or a Llama."
+        )
+    return loaded
+
+
 def _find_embedded(kind: Kind | None) -> Path:
     if kind is None:
         raise WhenceError("Name a model, or say for which kind of input: 'image' or 'text'.")
@@ -211,24 +241,12 @@ def find_word_spans(encoding: Encoding) -> dict[int, tuple[int, int]]:
 
 def select_sample(explanation: Explanation, sample: int, prepared: PreparedBatch) -> Explanation:
     """Select the explanation of one input of a batch, without the padding of the batch."""
-    chosen = slice(sample, sample + 1)
-    scores, tokens = explanation.scores[chosen], explanation.tokens
-    if tokens is not None:
-        mask = prepared.inputs.get("attention_mask")  # type: ignore[union-attr]
-        if mask is None:
-            tokens = tokens.select_samples(chosen)
-        else:
-            real = mask[sample].bool()
-            scores = scores[..., real]
-            tokens = tokens.select_tokens(sample, real.tolist())
-    names = explanation.target_names
-    return dataclasses.replace(
-        explanation,
-        scores=scores,
-        target=explanation.target[chosen],
-        logits=explanation.logits[chosen],
-        tokens=tokens,
-        target_names=None if names is None else names[chosen],
-        details=None if explanation.details is None else explanation.details[chosen],
-        evidence=None,
-    )
+    one = explanation[sample]
+    if one.tokens is None:
+        return one
+    mask = prepared.inputs.get("attention_mask")  # type: ignore[union-attr]
+    if mask is None:
+        return one
+    real = mask[sample].bool()
+    tokens = one.tokens.select_tokens(0, real.tolist())
+    return dataclasses.replace(one, scores=one.scores[..., real], tokens=tokens)

@@ -26,7 +26,7 @@ _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
 def load(name: str | Path) -> LoadedModel:
-    """Load a classifier of images or texts."""
+    """Load a classifier of images or texts, or a causal language model."""
     place = _find_place(name)
     if isinstance(place, Path):
         check_folder(place)
@@ -84,8 +84,10 @@ def _from_pretrained(place: str, name: str, local_files_only: bool) -> LoadedMod
     common = {"local_files_only": local_files_only, "trust_remote_code": False}
     try:
         config = library.AutoConfig.from_pretrained(place, **common)
-        kind = find_kind(config)
+        generates = is_causal_language_model(config)
+        kind = "text" if generates else find_kind(config)
         task = "ImageClassification" if kind == "image" else "SequenceClassification"
+        task = "CausalLM" if generates else task
         model, info = getattr(library, f"AutoModelFor{task}").from_pretrained(
             place, config=config, use_safetensors=True, output_loading_info=True, **common
         )
@@ -98,14 +100,25 @@ def _from_pretrained(place: str, name: str, local_files_only: bool) -> LoadedMod
             processor = library.AutoTokenizer.from_pretrained(place, **common)
     except Exception as error:  # transformers raises many kinds, some from other libraries
         raise _to_error(name, error) from error
-    _check_complete(name, info)
+    _check_complete(name, info, "language model" if generates else "classifier")
     if kind == "text":
         _check_tokenizer(name, processor, getattr(config, "vocab_size", 0))
     model = model.float()
+    if generates:
+        count = model.get_output_embeddings().weight.shape[0]
+        tokenize = TextPreprocessor(processor, model)
+        return LoadedModel(name, model, "text", {}, count, tokenize, processor, generates=True)
     is_text, class_names = kind == "text", find_class_names(model)
     prepare = TextPreprocessor(processor, model) if is_text else ProcessorPreprocessor(processor)
     tokenizer = processor if is_text else None
     return LoadedModel(name, model, kind, class_names, config.num_labels, prepare, tokenizer)
+
+
+def is_causal_language_model(config: object) -> bool:
+    """Whether a configuration is of a model that generates text, token by token."""
+    auto: Any = importlib.import_module("transformers.models.auto.modeling_auto")
+    known = set(auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
+    return bool(known & set(getattr(config, "architectures", None) or ()))
 
 
 def find_kind(config: object) -> Kind:
@@ -119,12 +132,12 @@ def find_kind(config: object) -> Kind:
     return "image" if sees else "text"
 
 
-def _check_complete(name: str, info: Mapping[str, Iterable[str]]) -> None:
-    """Refuse weights without a classifier: transformers would make one up at random."""
+def _check_complete(name: str, info: Mapping[str, Iterable[str]], what: str) -> None:
+    """Refuse weights without a head: transformers would make one up at random."""
     missing = sorted(info.get("missing_keys", ()))
     if missing:
         raise WhenceError(
-            f"'{name}' is not a trained classifier: its weights lack '{missing[0]}'"
+            f"'{name}' is not a trained {what}: its weights lack '{missing[0]}'"
             + (f" and {len(missing) - 1} more." if len(missing) > 1 else ".")
         )
 
@@ -152,7 +165,9 @@ def _to_error(name: str, error: Exception) -> WhenceError:
             f"Explainer(model)."
         )
     if "Unrecognized configuration class" in message:
-        return WhenceError(f"'{name}' is not a classifier of images or texts.")
+        return WhenceError(
+            f"'{name}' is not a classifier of images or texts, and no causal language model."
+        )
     if "safetensors" in message and "no file named" in message:
         return WhenceError(f"'{name}' has no weights in safetensors, and whence opens no pickles.")
     return WhenceError(f"'{name}' cannot be loaded: {message or type(error).__name__}.")
