@@ -12,18 +12,19 @@ import torch
 from torch import Tensor, nn
 
 from whence import methods
-from whence import rules as rule_sets
 from whence._util.defaults import METHOD
 from whence.engine.attention import AttentionMaps, read_attention
 from whence.engine.batching import Batching
 from whence.engine.checks import judge
 from whence.engine.compiled.run import CompiledRunner
 from whence.engine.explanations import make_explanation
+from whence.engine.generation import generate_sequences
 from whence.engine.request import Request, Result, Subject, bound_kept_bytes, check_memory
+from whence.engine.rules import choose_rules
 from whence.engine.targets import is_generative
 from whence.errors import WhenceError, WhenceWarning
 from whence.evidence.sample_rows import SampleRows
-from whence.explanation import Explanation, Explanations
+from whence.explanation import Explanation, Explanations, Generation
 from whence.inputs.arguments import ModelArguments
 from whence.layout import Layout
 from whence.layout.spelling import TextTokenizer
@@ -215,6 +216,44 @@ class Explainer:
         several = Explanations((str(n), one) for n, one in zip(names, explanations, strict=True))
         return explanations[0] if isinstance(of, str | int) else several
 
+    def explain_generation(
+        self,
+        inputs: Inputs,
+        max_new_tokens: int = 20,
+        method: str = METHOD,
+        rules: str | RuleSet = "stable",
+        *,
+        against: AnyTarget | None = None,
+        memory: float | None = None,
+        **options: Any,
+    ) -> Generation:
+        """Generate text, and say from which parts of prompt and earlier output each token came.
+
+        Args:
+            inputs: Prompts: token ids, or what a tokenizer returned; padded at either end.
+            max_new_tokens: How many tokens to generate at most; one pass explains them all.
+            method: As for `explain`.
+            rules: As for `explain`.
+            against: A token, by id or text: why each generated token, and not this one.
+            memory: As for `explain`.
+            **options: Options of the method; all others are those of the model's own ``generate``,
+                which is greedy unless they say ``do_sample=True``.
+
+        Returns:
+            The scores of the tokens before each generated token, and what they belong to.
+
+        Raises:
+            WhenceError: The model does not generate text, or something is wrong with the request.
+        """
+        names = methods.describe(method).options.keys() & options.keys()
+        mine = {name: options.pop(name) for name in names}
+        sequences = generate_sequences(self.model, inputs, max_new_tokens, **options)
+        targets, prepared = sequences.list_targets(), sequences.inputs
+        result = self.explain(
+            prepared, None, against, targets, method, rules, memory=memory, **mine
+        )
+        return sequences.make_generation(result)
+
     def compile(
         self,
         inputs: Inputs,
@@ -285,19 +324,7 @@ class Explainer:
     ) -> Request:
         method = methods.build(name, options)
         check_memory(memory)
-        rule_set = rule_sets.get(rules)
-        if rule_set.name != "stable" and not (method.propagates or keep_evidence):
-            warnings.warn(
-                f"Method '{methods.describe(name).name}' propagates no relevance, so that "
-                f"rules='{rule_set.name}' changes nothing. Methods that do: "
-                f"{', '.join(n for n in methods.available() if methods.get(n)().propagates)}.",
-                stacklevel=3,
-            )
-        if rule_set.is_gradient and method.propagates:
-            raise WhenceError(
-                f"The rule set '{rule_set.name}' reads gradients, and method '{name}' needs "
-                f"relevance: choose other rules, or a method with gradients='balanced'."
-            )
+        rule_set = choose_rules(rules, method, name, keep_evidence)
         arguments = ModelArguments.from_inputs(inputs, self.model, of)
         device = arguments.main.device
         return Request(

@@ -33,7 +33,8 @@ class Whence(Method):
     .. math:: e = \sum_l \max(x_l \cdot \nabla x_l, 0).
 
     With :math:`\bar A` the mean of all attention maps, :math:`B = \bar A + \bar A^\top` links two
-    tokens, among the tokens that represent a part of the input; rows of B are divided by their sum.
+    tokens, among the tokens that represent a part of the input and that the class depends on, as it
+    does not on what stands after a generated word; rows of B are divided by their sum.
     With s the weight of sharing, the score of a token is
 
     .. math:: \frac{\sqrt{e} + s\, B \sqrt{e}}{1 + s}
@@ -71,31 +72,38 @@ class Whence(Method):
         require_one_sequence(evidence, self.start_layer)
         cut = evidence.layout.grid is not None
         sharing = _SHARING["patches" if cut else "words"] if self.sharing is None else self.sharing
-        roots = _sum_evidence(evidence, self.start_layer).sqrt()
-        others = _average_over_linked(roots, evidence, self.start_layer)
+        squares, reached = _sum_evidence(evidence, self.start_layer)
+        roots = squares.sqrt()
+        others = _average_over_linked(roots, reached, evidence, self.start_layer)
         scores = (roots + sharing * others) / (1 + sharing)
         return lower_pooled_token(scores if cut else scores**2, evidence)
 
 
-def _sum_evidence(evidence: Evidence, first: int) -> Tensor:
-    """Sum the positive evidence at the blocks' inputs: (classes, batch, tokens)."""
+def _sum_evidence(evidence: Evidence, first: int) -> tuple[Tensor, Tensor]:
+    """Sum the positive evidence at the blocks' inputs, and mark tokens that the class depends on.
+
+    Both are (classes, batch, tokens).
+    """
     layers = slice(first, len(evidence.layers))
     entering = zip(evidence.hidden[layers], evidence.hidden_gradient[layers], strict=True)
-    layered = [(hidden * gradient).sum(-1).clamp_(min=0) for hidden, gradient in entering]
-    return torch.stack(layered).sum(0)
+    layered, reached = [], []
+    for hidden, gradient in entering:
+        layered.append((hidden * gradient).sum(-1).clamp_(min=0))
+        reached.append((gradient != 0).any(-1))
+    return torch.stack(layered).sum(0), torch.stack(reached).any(0)
 
 
-def _average_over_linked(values: Tensor, evidence: Evidence, first: int) -> Tensor:
-    """Average a value over the tokens that attention links to each token."""
+def _average_over_linked(values: Tensor, reached: Tensor, evidence: Evidence, first: int) -> Tensor:
+    """Average a value over the reached tokens that attention links to each token."""
     attention = _sum_attention(evidence, first)
     if attention is None:
         return values
-    mask = evidence.input_tokens
-    weights = mask.to(values.dtype)[None]
+    mask = evidence.input_tokens & reached
+    weights = mask.to(values.dtype)
     # Of A and of its transpose by turns, and of all targets at once: A + A^T is never made.
     columns = torch.cat([weights, weights * values]).permute(1, 2, 0)
     linked = (attention @ columns + attention.mT @ columns).permute(2, 0, 1)
-    total, sums = linked[:1], linked[1:]
+    total, sums = linked.chunk(2)
     return torch.where(mask & (total > 0), sums / total.masked_fill(total == 0, 1), values)
 
 

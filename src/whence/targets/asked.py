@@ -167,14 +167,15 @@ def parse_targets(
     given = [target, against, classes]
     if not generates and not any(map(_holds_target, given)):
         return AskedClasses(target, classes, against)  # type: ignore[arg-type]
-    other = None if against is None else _make_target(against, generates)
     if classes is None:
-        return AskedScalars(((_make_target(target, generates), other),), is_one=True)
+        one = _make_target(target, generates)
+        return AskedScalars(((one, _make_against(one, against, generates)),), is_one=True)
     count = read_count(classes)
     if count is not None:
         if not generates:
             raise WhenceError("The top classes cannot be explained against such a target.")
-        return AskedScalars(((TokenTarget(top=count), other),), is_one=False)
+        top = TokenTarget(top=count)
+        return AskedScalars(((top, _make_against(top, against, generates)),), is_one=False)
     alone = isinstance(classes, str) or _is_target(classes)
     listed: list[Any] = [classes] if alone else list(classes)  # type: ignore[arg-type]
     if not listed:
@@ -183,7 +184,20 @@ def parse_targets(
         if len({len(row) for row in listed}) > 1:
             raise WhenceError("Name as many targets for each sample.")
         listed = [list(column) for column in zip(*listed, strict=True)]
-    return AskedScalars(tuple((_make_target(one, generates), other) for one in listed), False)
+    made = [_make_target(one, generates) for one in listed]
+    pairs = tuple((one, _make_against(one, against, generates)) for one in made)
+    return AskedScalars(pairs, is_one=False)
+
+
+def _make_against(target: Target, against: AnyTarget | None, generates: bool) -> Target | None:
+    """What is subtracted from a target; a plain token stands at the target's own position."""
+    if against is None:
+        return None
+    if isinstance(target, TokenTarget) and not _holds_target(against):
+        other = _make_target(against, generates=True)
+        if isinstance(other, TokenTarget):
+            return dataclasses.replace(other, position=target.position)
+    return _make_target(against, generates)
 
 
 def _make_target(value: Any, generates: bool) -> Target:

@@ -1,0 +1,213 @@
+"""Generate text with a language model, and make the explanation of all of it a Generation."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+from whence import targets
+from whence._util.text import first_line
+from whence.errors import WhenceError
+from whence.explanation import Explanation, Generation
+from whence.targets import Target
+from whence.tracing import unwrap_model
+from whence.tracing.stand_in import replicate
+
+# Arguments of a model that hold one value for each token, and follow from the ids.
+_OF_TOKENS = ("attention_mask", "token_type_ids", "position_ids")
+
+
+@dataclass(frozen=True)
+class GeneratedSequences:
+    """Prompts with what a model generated after them.
+
+    Attributes:
+        ids: (batch, tokens), prompts and outputs, padded at the end.
+        mask: (batch, tokens), 1 where a token is no padding.
+        prompt_lengths: (batch,), the number of tokens of each prompt.
+        lengths: (batch,), the number of tokens with the output.
+        others: Further arguments of the model, as the user gave them.
+    """
+
+    ids: Tensor
+    mask: Tensor
+    prompt_lengths: Tensor
+    lengths: Tensor
+    others: Mapping[str, Any]
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """Everything as the model takes it."""
+        inputs = {"input_ids": self.ids, **self.others}
+        return inputs if bool(self.mask.all()) else {**inputs, "attention_mask": self.mask}
+
+    @property
+    def positions(self) -> Tensor:
+        """(batch, steps), where each generated token stands; -1 where an output is shorter."""
+        steps = torch.arange(int((self.lengths - self.prompt_lengths).max()))
+        at = self.prompt_lengths[:, None] + steps
+        return torch.where(at < self.lengths[:, None], at, -1)
+
+    def list_targets(self) -> list[Target]:
+        """One target for each step: the generated token, which the position before it tells."""
+        last = (self.lengths - 1)[:, None]  # stands in where an output is shorter
+        positions = self.positions
+        positions = torch.where(positions < 0, last, positions)
+        ids = self.ids.cpu().gather(1, positions)
+        return [
+            targets.token(position=(at - 1).tolist(), token=of.tolist())
+            for at, of in zip(positions.T, ids.T, strict=True)
+        ]
+
+    def make_generation(self, explanation: Explanation) -> Generation:
+        """Make a Generation of the explanation of these targets."""
+        positions = self.positions
+        scores, device = explanation.scores, explanation.scores.device
+        before = torch.arange(scores.shape[-1]) < positions[..., None]
+        is_there = (positions >= 0).to(device)
+        names = explanation.target_names
+        if names is not None:
+            names = [
+                [name if at >= 0 else "" for name, at in zip(*row, strict=True)]
+                for row in zip(names, positions.tolist(), strict=True)
+            ]
+        known: dict[str, Any] = {
+            name: torch.where(is_there.to(value.device), value, torch.nan)
+            for name in ("values", "probabilities")
+            if (value := getattr(explanation, name)) is not None
+        }
+        whole = dataclasses.replace(
+            explanation,
+            scores=scores * before.to(device),
+            target=torch.where(is_there, explanation.target, -1),
+            target_names=names,
+            **known,
+        )
+        return Generation.from_explanation(whole, positions, self.prompt_lengths)
+
+
+def generate_sequences(
+    model: nn.Module, inputs: Tensor | Mapping[str, Any], max_new_tokens: int, **options: Any
+) -> GeneratedSequences:
+    """Let a model generate text after prompts; greedily, unless the options say otherwise.
+
+    Args:
+        model: A causal language model of transformers. It is left as it was found.
+        inputs: Token ids, or a mapping with ``input_ids``, padded at either end.
+        max_new_tokens: How many tokens to generate at most.
+        **options: Those of the model's own ``generate``.
+
+    Raises:
+        WhenceError: The model does not generate, or the prompts do not suit it.
+    """
+    if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int):
+        raise WhenceError(f"max_new_tokens is a whole number, not {max_new_tokens!r}.")
+    if max_new_tokens < 1:
+        raise WhenceError(f"At least one token is generated, not {max_new_tokens}.")
+    inner = unwrap_model(model)
+    _check_generates(inner)
+    prompts, others = _split_inputs(inputs)
+    _check_room(inner, prompts, max_new_tokens)
+    settings: Any = inner.generation_config
+    ends = _list_ids(options.get("eos_token_id", settings.eos_token_id))
+    padding = options.pop("pad_token_id", settings.pad_token_id)
+    padding = padding if padding is not None else next(iter(ends), 0)
+    ids = pad_sequence(prompts, True, padding, "left")
+    mask = pad_sequence([torch.ones_like(row) for row in prompts], True, 0, "left")
+    returned = _generate(
+        replicate(inner),
+        {"input_ids": ids, "attention_mask": mask, **others},
+        {"do_sample": False, "max_new_tokens": max_new_tokens, "pad_token_id": padding, **options},
+    )
+    if returned.dim() != 2 or len(returned) != len(prompts):
+        raise WhenceError(
+            f"The model generated {len(returned)} texts for {len(prompts)} prompts; one for each "
+            f"can be explained."
+        )
+    outputs = [_cut_at_end(row, ends) for row in returned[:, ids.shape[1] :]]
+    if not all(map(len, outputs)):
+        raise WhenceError("The model generated nothing after one of the prompts.")
+    rows = [torch.cat(parts) for parts in zip(prompts, outputs, strict=True)]
+    return GeneratedSequences(
+        ids=pad_sequence(rows, True, padding),
+        mask=pad_sequence([torch.ones_like(row) for row in rows], True, 0),
+        prompt_lengths=torch.tensor(list(map(len, prompts))),
+        lengths=torch.tensor(list(map(len, rows))),
+        others=others,
+    )
+
+
+def _check_generates(model: nn.Module) -> None:
+    config = getattr(model, "config", None)
+    can_generate = getattr(model, "can_generate", None)
+    if config is None or can_generate is None or not can_generate():
+        raise WhenceError(
+            f"{type(model).__name__} does not generate text: that needs a causal language model of "
+            f"transformers, such as AutoModelForCausalLM.from_pretrained(name)."
+        )
+    if getattr(config, "is_encoder_decoder", False):
+        raise WhenceError(
+            f"{type(model).__name__} reads the prompt with an encoder. explain_generation is for "
+            f"models that read prompt and output as one text; explain one output token with "
+            f"explain(inputs, target=...)."
+        )
+
+
+def _split_inputs(inputs: Tensor | Mapping[str, Any]) -> tuple[list[Tensor], dict[str, Any]]:
+    """The ids of each prompt without padding, and the other arguments."""
+    held = {"input_ids": inputs} if isinstance(inputs, Tensor) else dict(inputs)
+    ids = held.pop("input_ids", None)
+    if not isinstance(ids, Tensor) or ids.dim() != 2 or ids.is_floating_point():
+        raise WhenceError(
+            "Prompts are token ids, (batch, tokens), or a mapping with 'input_ids', as a tokenizer "
+            "returns with return_tensors='pt'."
+        )
+    mask = held.get("attention_mask")
+    mask = torch.ones_like(ids) if mask is None else mask
+    prompts = [row[real.bool()] for row, real in zip(ids, mask, strict=True)]
+    if not prompts or not all(map(len, prompts)):
+        raise WhenceError("A prompt is empty: it has no tokens.")
+    return prompts, {name: value for name, value in held.items() if name not in _OF_TOKENS}
+
+
+def _check_room(model: nn.Module, prompts: Sequence[Tensor], count: int) -> None:
+    """Refuse prompts that leave no room in the model's context."""
+    config: Any = model.config
+    config = config.get_text_config() if hasattr(config, "get_text_config") else config
+    limit, longest = getattr(config, "max_position_embeddings", None), max(map(len, prompts))
+    if isinstance(limit, int) and limit > 0 and longest + count > limit:
+        room = limit - longest
+        help_ = f"generate at most {room}" if room > 0 else "shorten the prompt"
+        raise WhenceError(
+            f"The prompt has {longest} tokens, and {count} are to be generated, but the model has "
+            f"positions for {limit}: {help_}."
+        )
+
+
+def _generate(model: nn.Module, inputs: dict[str, Any], options: dict[str, Any]) -> Tensor:
+    device = inputs["input_ids"].device.type
+    try:
+        with torch.no_grad(), torch.autocast(device, enabled=False):
+            returned = model.generate(**inputs, **options)  # type: ignore[operator]
+    except (TypeError, ValueError) as error:
+        raise WhenceError(f"The model cannot generate so: {first_line(error)}.") from error
+    sequences: Tensor = getattr(returned, "sequences", returned)
+    return sequences
+
+
+def _list_ids(ids: Any) -> list[int]:
+    if ids is None:
+        return []
+    return [int(one) for one in (ids if isinstance(ids, Sequence) else [ids])]
+
+
+def _cut_at_end(row: Tensor, ends: Sequence[int]) -> Tensor:
+    """An output up to the token that ended it, which belongs to it."""
+    found = torch.isin(row, torch.tensor(ends, dtype=row.dtype, device=row.device)).nonzero()
+    return row[: int(found[0, 0]) + 1] if len(found) else row
