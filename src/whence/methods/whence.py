@@ -89,7 +89,7 @@ def _sum_evidence(evidence: Evidence, first: int) -> tuple[Tensor, Tensor]:
     layered, reached = [], []
     for hidden, gradient in entering:
         layered.append((hidden * gradient).sum(-1).clamp_(min=0))
-        reached.append((gradient != 0).any(-1))
+        reached.append(gradient.any(-1))
     return torch.stack(layered).sum(0), torch.stack(reached).any(0)
 
 
