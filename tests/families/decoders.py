@@ -120,6 +120,13 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "DeepSeek-V3": ("DeepseekV3", DEEPSEEK),
     "Jamba": ("Jamba", JAMBA),
 }
+# Norms that the output of an attention passes before it is added to the residual stream.
+BRANCH_NORMS = {
+    "Gemma2": "post_attention_layernorm",
+    "Gemma3": "post_attention_layernorm",
+    "OLMo2": "post_attention_layernorm",
+    "GLM4": "post_self_attn_layernorm",
+}
 # Without scaled_dot_product_attention in transformers; Falcon's differs with alibi, by a percent.
 EAGER_ONLY = ("GPTNeo", "GPTJ", "Bloom", "MPT", "Falcon, alibi", "Gemma2", "GPT-OSS")
 

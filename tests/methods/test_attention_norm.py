@@ -146,7 +146,7 @@ def test_parts_and_the_bias_are_all_of_the_attention(name):
     call = ModelArguments.from_inputs(inputs, model)
     recorded = record(model, call.args, dict(call.kwargs), call.main_at)
     for block, attention in zip(find_blocks(recorded), recorded.attention(), strict=True):
-        total = torch.einsum("bhqk,bhkw->bqw", attention, project_values(recorded, block))
+        total = torch.einsum("bhqk,bhkw->bqw", attention, project_values(recorded, block)[0])
         left_out = block.skip_addition.output - block.input - total
         bias = left_out[:1, :1]
         assert torch.allclose(left_out, bias.expand_as(left_out), rtol=1e-8, atol=1e-10)

@@ -14,7 +14,7 @@ from whence.methods.registry import Method, register
 from whence.methods.shared.attention_maps import multiply_layers, select_layers
 from whence.tracing.graph import Block, find_projection
 from whence.tracing.graph.nodes import is_scaling
-from whence.tracing.ops.base import Function
+from whence.tracing.ops.base import Function, Operation, is_norm
 from whence.tracing.ops.products import Linear
 from whence.tracing.trace import Trace
 
@@ -41,7 +41,9 @@ class AttentionNorm(Method):
     with :math:`x_i` from the skip connection, and :math:`\gamma` and :math:`\sigma_i` the weight
     and the denominator of the normalisation right after the sum, where there is one, as in BERT. In
     models that normalise before the attention, the norm is already in the values, and
-    ``"layer_norm"`` is the same as ``"residual"``. Rows of N are divided by their sum. Layers are
+    ``"layer_norm"`` is the same as ``"residual"``. Where the attention's output is normalised
+    before it is added, as in Gemma 2, :math:`v_{ij}` is taken through that norm, with its
+    denominator as for the whole output. Rows of N are divided by their sum. Layers are
     multiplied as in attention rollout; for ``"weights"``, which lacks the skip connection, the
     identity is added; the product of identities alone counts for a pooled token that is a part of
     the input, as in `tiba`.
@@ -75,7 +77,7 @@ class AttentionNorm(Method):
     def _compute_norms(self, evidence: Evidence, layer: int) -> Tensor:
         """Compute the norms of the vectors from each key to each query: (batch, queries, keys)."""
         trace, block = evidence.trace, evidence.blocks[layer]
-        values, queries = _project_values(trace, block), block.site.query_count
+        (values, spread), queries = _project_values(trace, block), block.site.query_count
         if queries != block.site.key_count:
             raise WhenceError(
                 f"The attention in {block.site.where} has {queries} queries for "
@@ -83,13 +85,13 @@ class AttentionNorm(Method):
             )
         chunks = block.site.iterate_queries(evidence.batch)
         if self.include == "weights":
-            return _compute_norms_of_sums(chunks, values)
-        own = trace.split_tokens(block.input, block.input_edge, block.input.shape)
+            return _compute_norms_of_sums(chunks, values) / spread
+        own = spread * trace.split_tokens(block.input, block.input_edge, block.input.shape)
         if self.include == "residual" or block.post_norm is None:
-            return _compute_norms_of_sums(chunks, values, own)
+            return _compute_norms_of_sums(chunks, values, own) / spread
         norm = _LinearNorm(trace, block, block.post_norm)
         norms = _compute_norms_of_sums(chunks, norm.scale(values), norm.scale(own))
-        return norms / norm.spread
+        return norms / (spread * norm.spread)
 
 
 def _compute_norms_of_sums(
@@ -123,18 +125,18 @@ class _LinearNorm:
     """A normalisation as a linear map, with its denominators, ``spread``, held constant."""
 
     def __init__(self, trace: Trace, block: Block, norm: Function) -> None:
-        def by_token(value: Tensor, index: int) -> Tensor:
-            return trace.split_tokens(value, trace.entries[index].output, value.shape)
-
-        sums = by_token(block.skip_addition.output, block.skip_addition.index)
-        normalised = by_token(norm.output, norm.index)
+        entry, x = trace.entries[norm.index], norm.inputs[0].detach()
+        sums = trace.split_tokens(x, entry.inputs[0], x.shape)
+        normalised = trace.split_tokens(norm.output, entry.output, norm.output.shape)
         bias, self._weight, self._centres = _probe_norm(norm)
         scaled, target = self.scale(sums), normalised - bias
         sizes = scaled.norm(dim=-1, keepdim=True)
         spread = sizes / target.norm(dim=-1, keepdim=True)
         # (batch, queries, 1); any denominator will do for zeros.
         self.spread: Tensor = torch.where(spread.isfinite() & (sizes > 0), spread, 1)
-        close = 1e3 * torch.finfo(sums.dtype).eps * normalised.abs().amax()
+        # Many models compute their norms in float32, whatever the type of their weights is.
+        eps = max(torch.finfo(dtype).eps for dtype in (sums.dtype, torch.float32))
+        close = 1e3 * eps * normalised.abs().amax()
         if (scaled / self.spread - target).abs().amax() > close:
             raise WhenceError(
                 f"'{norm.name}' after the attention in {block.site.where} does not normalise "
@@ -170,11 +172,12 @@ def _probe_norm(norm: Function) -> tuple[Tensor, Tensor, bool]:
     return bias, weight, bool(centres)
 
 
-def _project_values(trace: Trace, block: Block) -> Tensor:
+def _project_values(trace: Trace, block: Block) -> tuple[Tensor, Tensor]:
     """Compute what each head adds for each token it attends to fully: (batch, heads, keys, width).
 
     The values of one head are put in their place among zeros, and taken through the projection that
-    joins the heads, without its bias.
+    joins the heads, without its bias. Where a norm follows, the second tensor is its denominator
+    for each query, (batch, queries, 1), by which sums over keys are yet to be divided.
     """
     values = block.site.split_values(trace.batch)
     projection = find_projection(trace, block)
@@ -189,19 +192,29 @@ def _project_values(trace: Trace, block: Block) -> Tensor:
     weight = linear[0].weight if type(linear[0]) is Linear else linear[0].weight.mT
     by_head = weight.reshape(weight.shape[0], values.shape[1], values.shape[3])
     projected = torch.einsum("bhkd,whd->bhkw", values, by_head)
+    spread = projected.new_ones(1, 1, 1)
     for operation in (one for one in projection if one is not linear[0]):
-        # Scaling by a constant, as LayerScale does.
-        if not isinstance(operation, Function) or not is_scaling(operation):
-            raise WhenceError(
-                f"What follows the attention in {block.site.where} is more than a projection and a "
-                f"scaling, as this method needs it to be."
-            )
-        scale = operation.vjp(torch.ones_like(operation.output))[0]
-        row = scale.reshape(-1, scale.shape[-1])[0]
-        if not torch.allclose(scale, row.expand_as(scale)):
-            raise WhenceError(
-                f"What follows the attention in {block.site.where} is not linear, as this method "
-                f"needs it to be."
-            )
-        projected = projected * row
-    return projected
+        after = operation.index > linear[0].index
+        if after and isinstance(operation, Function) and is_norm(operation):
+            norm = _LinearNorm(trace, block, operation)
+            projected, spread = norm.scale(projected), spread * norm.spread
+        else:
+            projected = projected * _find_scale(block, operation)
+    return projected, spread
+
+
+def _find_scale(block: Block, operation: Operation) -> Tensor:
+    """The constant, (width,), by which an operation after the projection multiplies each token."""
+    if not isinstance(operation, Function) or not is_scaling(operation):
+        raise WhenceError(
+            f"What follows the attention in {block.site.where} is more than a projection, a norm "
+            f"and a scaling, as this method needs it to be."
+        )
+    scale = operation.vjp(torch.ones_like(operation.output))[0]
+    row = scale.reshape(-1, scale.shape[-1])[0]
+    if not torch.allclose(scale, row.expand_as(scale)):
+        raise WhenceError(
+            f"What follows the attention in {block.site.where} is not linear, as this method "
+            f"needs it to be."
+        )
+    return row

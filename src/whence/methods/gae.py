@@ -12,6 +12,7 @@ from whence.methods.registry import Method, register
 from whence.methods.shared.attention_maps import (
     finish_rollout,
     require_layers_in_turn,
+    require_unmixed_tokens,
     roll_out,
     select_pooled_rows,
 )
@@ -80,6 +81,7 @@ class Gae(Method):
         if len(sequences) > 1 or any(one.merged for one in within):
             return self._explain_across(evidence, trace, layers)
         require_layers_in_turn(evidence)
+        require_unmixed_tokens(evidence)
         maps = evidence.fuse_heads(_weigh)
         kept, moved = roll_out(evidence.pooling, maps, pools=is_attention_pooling(layers))
         return finish_rollout(kept, moved, evidence)

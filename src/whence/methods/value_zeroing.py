@@ -139,10 +139,15 @@ def _merge(edits: list[dict[int, Edit]]) -> dict[int, Edit]:
 
 
 def _is_row_first(twice: Tensor, inner: int) -> bool:
-    """Whether two equal rows come one after the other, or alternate, before inner dimensions."""
+    """Whether two equal rows come one after the other, or alternate, before inner dimensions.
+
+    Heads that share their values are equal, too, so that equal halves settle it.
+    """
     parts = twice.detach().reshape(-1, *twice.shape[-inner:])
     halves, alternating = parts.chunk(2), (parts[::2], parts[1::2])
-    return bool((halves[0] - halves[1]).norm() <= (alternating[0] - alternating[1]).norm())
+    apart = (halves[0] - halves[1]).norm()
+    rounding = 8 * torch.finfo(parts.dtype).eps * parts.norm()
+    return bool(apart <= rounding) or bool(apart <= (alternating[0] - alternating[1]).norm())
 
 
 def _compute_cosine_distance(a: Tensor, b: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ Gradients = Literal["plain", "balanced"]
 """How a method reads gradients: as autograd gives them, or balanced."""
 
 # Functions of one number through the origin, by the end of the name of the call or module.
-_ACTIVATIONS = ("gelu", "silu", "swish", "mish", "relu", "relu6", "elu", "selu", "celu", "tanh")
+_ACTIVATIONS = ("gelu", "silu", "swish", "mish", "relu", "relu6", "relusquared", "elu", "tanh")
 _SPREADS = frozenset(("sqrt", "rsqrt", "var", "std", "norm", "vector_norm", "var_mean", "std_mean"))
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.tracing.graph import is_attention_pooling, is_sequential
+from whence.tracing.mixing import find_mixing
 
 
 def check_layer(layer: int, layers: int, option: str = "layer", negative: bool = True) -> int:
@@ -56,6 +57,18 @@ def require_one_sequence(evidence: Evidence, start_layer: int = 0) -> None:
                 f"cross-attention cannot be explained by this method; 'gae' knows cross-attention."
             )
     check_layer(start_layer, len(layers), "start_layer", negative=False)
+    require_unmixed_tokens(evidence)
+
+
+def require_unmixed_tokens(evidence: Evidence) -> None:
+    """Check that tokens of a text meet in attention alone."""
+    layer = find_mixing(evidence.trace)
+    if layer is not None:
+        raise WhenceError(
+            f"Tokens meet outside of attention before they enter the attention in {layer.where}, "
+            f"in layers such as those of Mamba, and this method reads attention alone. Methods at "
+            f"the input, such as 'attnlrp' or 'input_x_gradient', work."
+        )
 
 
 def require_layers_in_turn(evidence: Evidence) -> None:

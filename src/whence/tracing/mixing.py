@@ -1,0 +1,108 @@
+"""Mixing: whether tokens of a text meet outside of attention, as in recurrent or Mamba layers.
+
+Methods that read attention take each token that enters a layer for what left the layer upstream at
+its place, and in the end for a token of the input. Mostly the graph proves it: between two layers
+there are only operations that treat each token by itself. Where it does not, gradients tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch.autograd.graph import GradientEdge, Node
+
+from whence._util import torch_internals as internals
+from whence._util.torch_internals import output_metadata
+from whence.tracing.backward import propagate_backward, sort_nodes
+from whence.tracing.graph import AttentionLayer, find_layers
+from whence.tracing.marks import is_pointwise
+from whence.tracing.ops.base import Add, Function, Operation, Shift, is_norm
+from whence.tracing.ops.products import ConstantMatMul, Convolution, Linear
+from whence.tracing.recording import edge_of
+from whence.tracing.trace import Trace
+
+# Nodes that move no number from one token to another where shapes are of as many tokens.
+_KEEPING = (
+    *(internals.ADD, internals.CLONE, internals.SLICE, internals.SPLIT),
+    *(internals.UNSAFE_VIEW, internals.VIEW),
+)
+
+
+def find_mixing(trace: Trace) -> AttentionLayer | None:
+    """The first layer of attention whose tokens met outside of attention; None if there is none.
+
+    Only texts are looked at, whose token ids are followed. In images, convolutions make tokens of
+    neighbouring pixels.
+    """
+    if any(place.rows is None for place in trace.inputs):
+        return None
+    for layer, start, ends in _iterate_gaps(trace):
+        if not _keeps_tokens(start, ends) and _mixes_values(trace, start, ends):
+            return layer
+    return None
+
+
+def _iterate_gaps(
+    trace: Trace,
+) -> Iterator[tuple[AttentionLayer, GradientEdge, list[GradientEdge]]]:
+    """What enters each layer, and what it is made of: what left the one upstream, or the input."""
+    left = [edge_of(leaf) for leaf in trace.leaves]
+    for layer in find_layers(trace):
+        if layer.skip is None:
+            return
+        tokens = trace.batch, layer.query_count
+        gap = [layer.skip.input_edge, *left]
+        if layer.is_cross or any(_shape_at(edge)[:2] != tokens for edge in gap):
+            return
+        yield layer, layer.skip.input_edge, left
+        left = [trace.entries[layer.skip.addition.index].output]
+
+
+def _shape_at(edge: GradientEdge) -> tuple[int, ...]:
+    return tuple(output_metadata(edge.node)[edge.output_nr].shape)
+
+
+def _keeps_tokens(start: GradientEdge, ends: Sequence[GradientEdge]) -> bool:
+    """Whether the graph proves that each token is made of the same token at the ends."""
+    nodes, _ = sort_nodes(start.node, {edge.node: None for edge in ends})
+    tokens = _shape_at(start)[:2]
+    stops = {edge.node for edge in ends}
+    return all(node in stops or _keeps_tokens_apart(node, tokens) for node in nodes)
+
+
+def _keeps_tokens_apart(node: Node, tokens: tuple[int, ...]) -> bool:
+    outputs = [like.shape for like in output_metadata(node)]
+    inputs = [output_metadata(one)[nr].shape for one, nr in node.next_functions if one is not None]
+    widths = [_count_dims_of_token(shape, tokens) for shape in (*outputs, *inputs)]
+    if not all(widths):
+        return False
+    operation: Operation | None = getattr(node, "operation", None)
+    if operation is None:
+        return node.name() in _KEEPING
+    if isinstance(operation, Linear):
+        constant_first = isinstance(operation, ConstantMatMul) and operation.weight_first
+        return not isinstance(operation, Convolution) and not constant_first
+    if isinstance(operation, Function):
+        by_row = operation.mixed_dims is not None and operation.mixed_dims <= widths[0]
+        return by_row or is_norm(operation) or is_pointwise(operation)
+    return isinstance(operation, Add | Shift)
+
+
+def _count_dims_of_token(shape: torch.Size, tokens: tuple[int, ...]) -> int:
+    """How many dimensions each token has in a shape; 0 if it is not made of tokens."""
+    if tuple(shape[:2]) == tokens:
+        return len(shape) - 2
+    return 1 if len(shape) == 2 and shape[0] == tokens[0] * tokens[1] else 0
+
+
+def _mixes_values(trace: Trace, start: GradientEdge, ends: Sequence[GradientEdge]) -> bool:
+    """Whether every other token depends on those between them at the ends, by gradients."""
+    like = output_metadata(start.node)[start.output_nr]
+    generator = torch.Generator(device="cpu").manual_seed(0)
+    seed = torch.randn(tuple(like.shape), generator=generator).to(trace.logits.device, like.dtype)
+    seed[:, ::2] = 0
+    with torch.inference_mode(False), torch.no_grad():
+        values = dict(propagate_backward(start, seed, [None], ends, batch=trace.batch))
+    others = [values[number][0][:, ::2].any() for number in range(len(ends))]
+    return bool(trace.guard.look_at(torch.stack(others).any()))
