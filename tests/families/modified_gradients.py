@@ -47,7 +47,9 @@ class _HoldCalls(TorchFunctionMode):
         given = (*args, *kwargs.values())
         factors = [x for x in given if isinstance(x, Tensor) and x.requires_grad]
         if name in ("div", "div_", "__truediv__", "__itruediv__") and len(factors) == 2:
-            return func(args[0], args[1].detach(), **kwargs)
+            is_softmax = torch.allclose(args[1], args[0].sum(-1, keepdim=True))
+            if self._rules != "attnlrp" or not is_softmax:
+                return func(args[0], args[1].detach(), **kwargs)
         result = func(*args, **kwargs)
         if name in PRODUCTS and len(factors) == 2:
             # With the softmax held, all of attention's gradient is the values' own.

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from tests.methods.plain_models import to_double
 from tests.zoo import CASES, HandWrittenViT, build_model, find_block_modules, make_images, run_model
 from whence import Explainer, WhenceError, WhenceWarning
-from whence.methods.value_zeroing import _compute_cosine_distance
+from whence.methods.value_zeroing import _compute_cosine_distance, _is_row_first
 
 
 def compute_mixing(model: nn.Module, inputs) -> list[Tensor]:
@@ -192,3 +192,12 @@ def test_the_model_is_left_alone():
     assert model.training
     assert all(not module._forward_hooks for module in model.modules())
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_rows_are_told_from_heads_that_share_their_values():
+    torch.manual_seed(0)
+    heads = torch.randn(2, 5, 3).repeat_interleave(2, 0)  # two pairs of equal heads
+    noise = 1e-16 * torch.randn(8, 5, 3).double()
+    by_row = torch.cat([heads, heads]).double()
+    assert _is_row_first(by_row + noise, 2)
+    assert not _is_row_first(heads.repeat_interleave(2, 0).double(), 2)

@@ -63,6 +63,7 @@ class Forwards:
         max_bytes: float,
         rows: SampleRows | None = None,
     ) -> None:
+        _refuse_cache(arguments)
         units = arguments.main[0].numel()
         self._places = [SampleOrder.find(place.rows, trace.batch, units) for place in trace.inputs]
         ordered = list(zip(self._places, trace.inputs, strict=True))
@@ -201,6 +202,17 @@ class Forwards:
             return self._output(returned)
         of_text = is_text(self._arguments.main_at, self._arguments.main)
         return read_logits(returned, of_text).values
+
+
+def _refuse_cache(arguments: ModelArguments) -> None:
+    """Refuse keys and values of tokens that are not among the inputs."""
+    for name, value in arguments.kwargs.items():
+        count = getattr(value, "get_seq_length", None)
+        if callable(count) and count() > 0:
+            raise WhenceError(
+                f"'{name}' holds keys and values of {count()} earlier tokens, and methods of many "
+                f"forward passes cannot go on from there. Give the whole text, without '{name}'."
+            )
 
 
 class _ReplaceEmbeddings(TorchFunctionMode):

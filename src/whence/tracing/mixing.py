@@ -24,7 +24,7 @@ from whence.tracing.trace import Trace
 
 # Nodes that move no number from one token to another where shapes are of as many tokens.
 _KEEPING = (
-    *(internals.ADD, internals.CLONE, internals.SLICE, internals.SPLIT),
+    *(internals.ADD, internals.CLONE, internals.COPY, internals.SLICE, internals.SPLIT),
     *(internals.UNSAFE_VIEW, internals.VIEW),
 )
 
@@ -103,6 +103,6 @@ def _mixes_values(trace: Trace, start: GradientEdge, ends: Sequence[GradientEdge
     seed = torch.randn(tuple(like.shape), generator=generator).to(trace.logits.device, like.dtype)
     seed[:, ::2] = 0
     with torch.inference_mode(False), torch.no_grad():
-        values = dict(propagate_backward(start, seed, [None], ends, batch=trace.batch))
+        values = dict(propagate_backward(start, [seed], [None], ends, batch=trace.batch))
     others = [values[number][0][:, ::2].any() for number in range(len(ends))]
     return bool(trace.guard.look_at(torch.stack(others).any()))

@@ -54,7 +54,8 @@ def require_one_sequence(evidence: Evidence, start_layer: int = 0) -> None:
             raise WhenceError(
                 f"The attention in {own.where} is not within the one sequence of tokens that the "
                 f"first attention reads. Models with windows, merged tokens, several inputs or "
-                f"cross-attention cannot be explained by this method; 'gae' knows cross-attention."
+                f"cross-attention cannot be explained by this method; 'gae' knows cross-attention. "
+                f"If a cache holds earlier tokens, give the whole text without it."
             )
     check_layer(start_layer, len(layers), "start_layer", negative=False)
     require_unmixed_tokens(evidence)

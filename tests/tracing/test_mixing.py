@@ -1,0 +1,79 @@
+"""Tokens of a text that meet outside of attention are found, by the graph or by gradients."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.families.decoders import build
+from tests.zoo import HandWrittenViT
+from whence import Explainer, WhenceError
+from whence.tracing import mixing, record
+from whence.tracing.graph import find_layers
+
+WIDTH, TOKENS = 32, 6
+
+
+def shift(x: Tensor) -> Tensor:
+    """Each token beside half of the one before it, as in recurrent layers."""
+    return x + torch.cat([x[:, :1] * 0, x[:, :-1]], 1) / 2
+
+
+def convolve(x: Tensor) -> Tensor:
+    return nn.functional.conv1d(x.mT, torch.full((WIDTH, 1, 3), 0.1), padding=1, groups=WIDTH).mT
+
+
+def choose_rows(x: Tensor) -> Tensor:
+    """Rows in another order and back, as experts take them: no two tokens meet."""
+    order = torch.randperm(x.shape[0] * x.shape[1], generator=torch.Generator().manual_seed(0))
+    return (x.flatten(0, 1)[order] * 2)[order.argsort()].view_as(x)
+
+
+class Text(nn.Module):
+    """Two blocks of a Transformer over token ids, with something before and between them."""
+
+    def __init__(self, before=torch.clone, between=torch.clone) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words, self.vit = nn.Embedding(20, WIDTH), HandWrittenViT()
+        self.before, self.between = before, between
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        x = self.before(self.words(input_ids))
+        x = self.between(self.vit.blocks[0](x))
+        return self.vit.head(self.vit.blocks[1](x)[:, -1])
+
+
+def find(model: nn.Module) -> int | None:
+    """The number of the layer that `find_mixing` finds."""
+    ids = torch.arange(2 * TOKENS).reshape(2, TOKENS)
+    trace = record(model, (), {"input_ids": ids}, "input_ids")
+    layer = mixing.find_mixing(trace)
+    return next((n for n, one in enumerate(find_layers(trace)) if one is layer), None)
+
+
+@pytest.mark.parametrize("mix", [shift, convolve])
+def test_tokens_that_meet_are_found(mix):
+    assert find(Text()) is None
+    assert find(Text(before=mix)) == 0
+    assert find(Text(between=mix)) == 1
+
+
+def test_what_the_graph_does_not_prove_is_shown_by_gradients():
+    assert find(Text(choose_rows, choose_rows)) is None
+
+
+@pytest.mark.parametrize("family", ["GPT2", "Llama", "GPTNeoX", "DeepSeek-V3"])
+def test_the_graph_alone_proves_most(family, monkeypatch):
+    monkeypatch.setattr(mixing, "_mixes_values", lambda *_: pytest.fail("gradients were read"))
+    ids = torch.arange(2 * TOKENS).reshape(2, TOKENS)
+    trace = record(build(family), (), {"input_ids": ids}, "input_ids", lambda r: r.logits[:, -1])
+    assert mixing.find_mixing(trace) is None
+
+
+@pytest.mark.parametrize("method", ["whence", "tiba", "gae", "rollout", "value_zeroing"])
+def test_methods_of_attention_refuse(method):
+    ids = torch.arange(TOKENS)[None]
+    with pytest.raises(WhenceError, match="Tokens meet outside of attention"):
+        Explainer(Text(between=shift)).explain({"input_ids": ids}, method=method)
+    scores = Explainer(Text(between=shift)).explain({"input_ids": ids}, method="attnlrp").scores
+    assert scores.any()
