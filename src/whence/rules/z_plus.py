@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from whence.rules.ruleset import Rule, batched_over_classes
-from whence.tracing.ops.products import Linear, is_reduced_precision
+from whence.tracing.ops.products import HALF_TYPES, Linear, is_reduced_precision
 
 _CANCELLED = 1e-3
 
@@ -29,19 +29,25 @@ def z_plus(divide: Callable[[Tensor, Tensor], Tensor]) -> Rule:
     """
 
     def rule(op: Linear, relevance: Tensor) -> Tensor:
-        less_bias = None if op.bias is None else op.bias * -0.5
         w_positive = op.weight.clamp(min=0)
         w_negative = op.weight - w_positive
-        half = torch.sub(w_positive, op.weight, alpha=0.5)  # |w| / 2, in one step
         x_positive, x_negative = op.x.clamp(min=0), op.x.clamp(max=0)
-        total = op.map(op.x.abs(), half, less_bias).add_(op.output, alpha=0.5)
-        if op.guard.exact or is_reduced_precision() or _has_cancelled(op, total):
+        coarse = is_reduced_precision() or op.x.dtype in HALF_TYPES
+        total = None if op.guard.exact or coarse else _sum_by_halves(op, w_positive)
+        if total is None or _has_cancelled(op, total):
             total = op.map(x_positive, w_positive).add_(op.map(x_negative, w_negative))
         s = divide(relevance, total)
         to_x = op.adjoint(s, w_positive).mul_(x_positive)
         return to_x.addcmul_(op.adjoint(s, w_negative), x_negative)
 
     return batched_over_classes(rule)
+
+
+def _sum_by_halves(op: Linear, w_positive: Tensor) -> Tensor:
+    """The denominator as half of M(|x|, |w|) and half of the output."""
+    less_bias = None if op.bias is None else op.bias * -0.5
+    half = torch.sub(w_positive, op.weight, alpha=0.5)  # |w| / 2, in one step
+    return op.map(op.x.abs(), half, less_bias).add_(op.output, alpha=0.5)
 
 
 def _has_cancelled(op: Linear, total: Tensor) -> bool:

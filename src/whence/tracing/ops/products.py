@@ -17,6 +17,8 @@ from whence.errors import WhenceError
 from whence.tracing.ops.base import Narrowed, Operation, Values
 
 Precision = Literal["tf32", "bfloat16"]
+HALF_TYPES = (torch.float16, torch.bfloat16)
+"""Types of 16 bits, in which a sum of terms that nearly cancel is lost."""
 
 
 class _ProductType(threading.local):

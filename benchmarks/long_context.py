@@ -1,0 +1,205 @@
+"""Time and peak memory of explanations of a language model with a long context, in one run.
+
+    python benchmarks/long_context.py --shape 8b --tokens 4096
+    python benchmarks/long_context.py --shape 1b --tokens 8192 --only whence attnlrp gae
+    python benchmarks/long_context.py --shape 1b --tokens 320 --generated 64
+
+The model is a Llama with random weights in bfloat16, which cost as much as trained ones. A row is
+the second of two runs; memory is all that was allocated at most, weights included. Methods of one
+forward pass for each token run for some of them, and the time of all is estimated. With
+``--generated``, the last tokens are explained together, each as what the model says after the
+tokens before it, and the time is told in those of one of them.
+"""
+
+import argparse
+import contextlib
+import gc
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from whence import Explainer, targets
+from whence.evidence import Forwards
+
+SHAPES = {
+    "8b": {
+        "hidden_size": 4096,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "intermediate_size": 14336,
+        "vocab_size": 128256,
+    },
+    "1b": {
+        "hidden_size": 2048,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "intermediate_size": 8192,
+        "vocab_size": 128256,
+    },
+    "tiny": {
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "intermediate_size": 128,
+        "vocab_size": 1000,
+    },
+}
+METHODS = (
+    "whence",
+    "tiba",
+    "gae",
+    "attnlrp",
+    "rollout",
+    "attention_norm",
+    "input_x_gradient",
+    "integrated_gradients",
+    "value_zeroing",
+    "occlusion",
+)
+# Methods of one forward pass for each token: so many of them are measured.
+PASSES = {"value_zeroing": 4, "occlusion": 16}
+
+
+def build(shape: str, tokens: int, device: torch.device) -> torch.nn.Module:
+    config = transformers.LlamaConfig(**SHAPES[shape], max_position_embeddings=tokens)
+    torch.manual_seed(0)
+    with device:
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.bfloat16)
+        try:
+            return transformers.LlamaForCausalLM(config).eval()
+        finally:
+            torch.set_default_dtype(before)
+
+
+@contextlib.contextmanager
+def run_some_chunks(count: int) -> Iterator[list[float]]:
+    """While on, methods of many passes end after some chunks; their share of all is noted."""
+    chunks, shares = Forwards.chunks, []
+
+    def some(self: Forwards, rows: int, doing: str, at_once: int | None = None) -> Iterator[slice]:
+        done = 0
+        for number, chunk in enumerate(chunks(self, rows, doing, at_once)):
+            yield chunk
+            done = chunk.stop
+            if number + 1 == count:
+                break
+        shares.append(done / rows)
+
+    Forwards.chunks = some
+    try:
+        yield shares
+    finally:
+        Forwards.chunks = chunks
+
+
+def measure(run: Callable[[], Any], device: torch.device, runs: int = 2) -> tuple[float, float]:
+    """Seconds of the last of some runs, and the largest number of bytes in use."""
+    seconds = peak = 0.0
+    for _ in range(runs):
+        gc.collect()
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+            torch.cuda.synchronize()
+        start = time.perf_counter()
+        run()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+            peak = max(peak, torch.cuda.max_memory_allocated())
+        seconds = time.perf_counter() - start
+    return seconds, peak
+
+
+def run_backward(model: torch.nn.Module, ids: torch.Tensor) -> None:
+    embeddings = model.get_input_embeddings()(ids).detach().requires_grad_()
+    model(inputs_embeds=embeddings, use_cache=False).logits[0, -1].max().backward()
+
+
+def measure_methods(
+    model: torch.nn.Module, ids: torch.Tensor, options: argparse.Namespace
+) -> list[dict[str, Any]]:
+    device = ids.device
+    model.requires_grad_(False)
+    with torch.no_grad():
+        forward, peak = measure(lambda: model(input_ids=ids, use_cache=False), device, 4)
+    rows = [{"what": "forward", "seconds": forward, "peak": peak}]
+    backward, peak = measure(lambda: run_backward(model, ids), device, 3)
+    rows.append({"what": "forward and backward", "seconds": backward, "peak": peak})
+    explainer = Explainer(model)
+    inputs = {"input_ids": ids}
+    many = {}
+    if options.generated:
+        last = range(ids.shape[1] - options.generated - 1, ids.shape[1] - 1)
+        many = {"classes": [targets.token(position=n) for n in last]}
+    for method in options.only or METHODS:
+        asked = {"method": method, "memory": options.memory}
+
+        def explain(**more: Any) -> None:
+            explainer.explain(inputs, **asked, **more)  # noqa: B023
+
+        try:
+            with run_some_chunks(PASSES.get(method, 10**9)) as shares:
+                seconds, peak = measure(explain, device, 1 if method in PASSES else 2)
+            share = min(shares, default=1.0)
+            row = {"what": method, "seconds": seconds, "peak": peak, "share": share}
+            if many:
+                row["all"], row["peak"] = measure(lambda: explain(**many), device)
+        except Exception as error:  # the other methods are measured all the same
+            row = {"what": method, "error": f"{type(error).__name__}: {str(error)[:300]}"}
+        rows.append(row)
+        print(json.dumps(row), flush=True)
+    return rows
+
+
+def format_table(rows: list[dict[str, Any]]) -> str:
+    forward = rows[0]["seconds"]
+    lines = ["| what | s | forwards | peak GB | |", "| --- | ---: | ---: | ---: | --- |"]
+    for row in rows:
+        if "error" in row:
+            lines.append(f"| {row['what']} | | | | {row['error']} |")
+            continue
+        share = row.get("share", 1.0)
+        whole = row["seconds"] / share
+        note = f"estimated from {share:.2%} of its passes" if share < 1 else ""
+        if "all" in row:
+            note = f"all {row['all']:.3f} s, {row['all'] / row['seconds']:.1f} times one"
+        lines.append(
+            f"| {row['what']} | {whole:.3f} | {whole / forward:.1f} | {row['peak'] / 1e9:.1f} "
+            f"| {note} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shape", choices=SHAPES, default="tiny")
+    parser.add_argument("--tokens", type=int, default=256)
+    parser.add_argument("--generated", type=int, default=0, help="so many last tokens together")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--only", nargs="+", metavar="METHOD")
+    parser.add_argument("--memory", type=float, help="gibibytes that an explanation may keep")
+    parser.add_argument("--json", type=Path, help="also write the rows to this file")
+    options = parser.parse_args()
+    device = torch.device(options.device)
+    model = build(options.shape, options.tokens, device)
+    ids = torch.randint(0, model.config.vocab_size, (1, options.tokens), device=device)
+    rows = measure_methods(model, ids, options)
+    name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
+    print(f"\n{options.shape}, {options.tokens} tokens, memory {options.memory}, {name}, ", end="")
+    print(f"torch {torch.__version__}, transformers {transformers.__version__}\n")
+    print(format_table(rows))
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()
