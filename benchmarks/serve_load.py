@@ -62,11 +62,11 @@ def make_request(http: httpx.Client, seed: int) -> tuple[str, list[object]]:
         words = random.Random(seed).choices(
             "a fine dull film with superb actors and no plot".split(), k=12
         )
-        return "explain_text", ["sentiment (embedded)", " ".join(words), [], [METHOD]]
+        return "explain_text", ["sentiment (embedded)", " ".join(words), [], [METHOD], ""]
     files = {"files": ("photo.jpg", make_photo(seed), "image/jpeg")}
     (path,) = http.post("/gradio_api/upload", files=files).raise_for_status().json()
     file = {"path": path, "meta": {"_type": "gradio.FileData"}}
-    return "explain_image", ["pets (embedded)", file, [], [METHOD]]
+    return "explain_image", ["pets (embedded)", file, [], [METHOD], ""]
 
 
 def send_request(http: httpx.Client, name: str, data: list[object]) -> str:

@@ -3,6 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from tests.faithfulness.helpers import TEXT, area_of, explain_by
 from tests.saved import make_photo
@@ -131,3 +132,17 @@ def test_what_cannot_be_measured_is_told(vit, bert):
     other, _ = explain_by(bert, "good film", "gae")
     with pytest.raises(WhenceError, match="do not belong together"):
         measure(bert, other, explain_by(bert, TEXT, "gae")[1])
+
+
+def test_a_class_is_watched_against_another(vit):
+    photo = make_photo()
+    found = compare(photo, ["gae"], vit, target=2, against=0, draws=1).get("gae")
+    assert found.class_name.endswith(f"rather than {vit.class_names[0]}")
+    for step, chance in enumerate(found.most):
+        prepared = vit.prepare([photo])
+        prepared.inputs = prepared.inputs.clone()
+        black = vit.prepare([Image.new("RGB", photo.size)]).inputs
+        deleted = found.get_mask(step)
+        prepared.inputs[0, :, deleted] = black[0, :, deleted]
+        logits = vit.model(prepared.inputs).logits[0].detach().double()
+        assert chance == pytest.approx(float(torch.sigmoid(logits[2] - logits[0])), abs=1e-5)

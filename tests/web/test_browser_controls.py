@@ -150,3 +150,27 @@ def test_mistakes_show_a_message(desktop):
     desktop.get_by_label("Methods").locator("visible=true").press("Backspace")
     press(desktop, "Explain")
     desktop.wait_for_selector("text=between one and 6 methods")
+
+
+def test_one_class_rather_than_another(desktop):
+    press(desktop, "Use the sample photo")
+    wait_for_maps(desktop, 2)
+    plain = desktop.locator(".map").first.get_attribute("data-scores")
+    choose_other(desktop, "dog")
+    press(desktop, "Explain")
+    desktop.get_by_text("cat rather than dog").wait_for()
+    wait_for_maps(desktop, 1)
+    assert desktop.locator(".map").get_attribute("data-scores") != plain
+    choose_other(desktop, "cat")
+    press(desktop, "Explain")
+    desktop.wait_for_selector("text=rather than itself")
+    choose_other(desktop, "no other class")
+    press(desktop, "Explain")
+    desktop.get_by_text("cat rather than dog").wait_for(state="detached")
+
+
+def choose_other(page, name):
+    box = page.get_by_label("Rather than", exact=True).locator("visible=true")
+    box.click()
+    box.fill(name)
+    box.press("Enter")

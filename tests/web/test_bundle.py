@@ -12,7 +12,7 @@ from safetensors.torch import save as to_bytes
 from tests.web.client import make_png
 from whence import WhenceError
 from whence.web.bundle import Bundle, pack_bundle, unpack_bundle
-from whence.web.service import get_explanations
+from whence.web.service import Choice, get_explanations
 from whence.web.validation import check_text, decode_photo
 
 
@@ -20,14 +20,14 @@ from whence.web.validation import check_text, decode_photo
 def photo_bundle(service):
     photo = decode_photo(make_png())
     prediction = service.predict("photos", photo)
-    results = service.explain(prediction, [2, 0], ["tiba", "random"])
+    results = service.explain(prediction, Choice((2, 0)), ["tiba", "random"])
     return Bundle("photos", photo, prediction.photo, get_explanations(results))
 
 
 @pytest.fixture(scope="module")
 def text_bundle(service):
     text = check_text("the film is not very good")
-    results = service.explain(service.predict("texts", text), [0], ["gae"])
+    results = service.explain(service.predict("texts", text), Choice((0,)), ["gae"])
     return Bundle("texts", text, None, get_explanations(results))
 
 

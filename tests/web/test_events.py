@@ -19,7 +19,7 @@ def test_unexpected_errors_go_to_the_log_only(client, monkeypatch):
 
     monkeypatch.setattr("whence.web.handlers.decode_photo", broken)
     with pytest.raises(RefusedError) as refused:
-        client.call("explain_image", "photos", client.upload(make_png()), [], ["tiba"])
+        client.call("explain_image", "photos", client.upload(make_png()), [], ["tiba"], "")
     assert "secret" not in str(refused.value)
     assert "log" in str(refused.value)
 
@@ -34,7 +34,7 @@ def test_a_full_queue_says_that_it_is_busy(service, monkeypatch):
 
     check_text = handlers.check_text
     monkeypatch.setattr("whence.web.handlers.check_text", slow)
-    request = {"data": ["texts", "a film", [1], ["random"]]}
+    request = {"data": ["texts", "a film", [1], ["random"], ""]}
     with serve_page(service, ServerOptions(queue=2)) as address, Client(address) as client:
 
         def join():
@@ -52,7 +52,7 @@ def test_a_full_queue_says_that_it_is_busy(service, monkeypatch):
 
 
 def test_progress_is_reported(client):
-    data = ["photos", client.upload(make_png()), [0, 1], ["gae", "random"]]
+    data = ["photos", client.upload(make_png()), [0, 1], ["gae", "random"], ""]
     ids = {one["api_name"]: one["id"] for one in client.http.get("/config").json()["dependencies"]}
     request = {"data": data, "fn_index": ids["faithful_image"], "session_hash": "one"}
     client.http.post("/gradio_api/queue/join", json=request).raise_for_status()

@@ -35,8 +35,8 @@ def read_attributes(name, html):
 
 def test_overlays_hold_the_scores_of_the_library(client, service):
     image, names = make_photo(), ["tiba", "gae", "random"]
-    chances, classes, result = client.call(
-        "explain_image", "photos", client.upload(encode_png(image)), ["cat", 1], names
+    chances, classes, result, _ = client.call(
+        "explain_image", "photos", client.upload(encode_png(image)), ["cat", 1], names, ""
     )
     assert chances.count("<li>") == 3
     assert classes["value"] == [0, 1]
@@ -51,16 +51,16 @@ def test_overlays_hold_the_scores_of_the_library(client, service):
 
 
 def test_without_classes_the_two_most_probable_are_explained(client):
-    _, classes, result = client.call(
-        "explain_image", "photos", client.upload(make_png()), [], [METHOD]
+    _, classes, result, _ = client.call(
+        "explain_image", "photos", client.upload(make_png()), [], [METHOD], ""
     )
     assert len(set(classes["value"])) == 2
     assert result.count('class="map"') == 2
 
 
 def test_words_hold_the_scores_of_the_library(client, service):
-    _, _, result = client.call(
-        "explain_text", "texts", "the film is not bad", ["negative"], ["input_x_gradient"]
+    _, _, result, _ = client.call(
+        "explain_text", "texts", "the film is not bad", ["negative"], ["input_x_gradient"], ""
     )
     words = re.search(r'<p class="words".*?</p>', result)[0]
     texts = re.findall(r">([^<]+)</span>", words)
@@ -77,7 +77,7 @@ def test_words_hold_the_scores_of_the_library(client, service):
 def test_curves_and_masks_are_those_of_the_library(client, service):
     image = make_photo()
     (result,) = client.call(
-        "faithful_image", "photos", client.upload(encode_png(image)), [2], ["tiba", "gae"]
+        "faithful_image", "photos", client.upload(encode_png(image)), [2], ["tiba", "gae"], ""
     )
     (curves,) = map(json.loads, read_attributes("data-curves", result))
     loaded = service.models["photos"]
@@ -98,7 +98,7 @@ def test_curves_and_masks_are_those_of_the_library(client, service):
 def test_a_method_has_one_colour_whatever_its_rank(client):
     names = ["tiba", "gae", "random", "rollout"]
     given = client.upload(encode_png(make_photo()))
-    (result,) = client.call("faithful_image", "photos", given, [0, 1, 2], names)
+    (result,) = client.call("faithful_image", "photos", given, [0, 1, 2], names, "")
     classes = [json.loads(curves) for curves in read_attributes("data-curves", result)]
     assert len({tuple(one["method"] for one in curves) for curves in classes}) > 1
     colors = {(one["method"], one["color"]) for curves in classes for one in curves}
@@ -106,7 +106,7 @@ def test_a_method_has_one_colour_whatever_its_rank(client):
 
 
 def test_curves_of_a_text(client):
-    (result,) = client.call("faithful_text", "texts", "the film is not bad", [], ["gae"])
+    (result,) = client.call("faithful_text", "texts", "the film is not bad", [], ["gae"], "")
     ((one,),) = map(json.loads, read_attributes("data-curves", result))
     assert one["words"] == ["the", "film", "is", "not", "bad"]
     assert len(one["curves"]["most"]) == 10
@@ -141,8 +141,8 @@ def test_heads_of_a_text(client):
 
 def test_a_bundle_reopens(client):
     given = client.upload(encode_png(make_photo()))
-    request = ("photos", given, [1, 0], ["tiba", "gae"])
-    _, _, result = client.call("explain_image", *request)
+    request = ("photos", given, [1, 0], ["tiba", "gae"], "")
+    _, _, result, _ = client.call("explain_image", *request)
     (saved,) = client.call("save_image", *request)
     content = client.http.get(saved["url"]).content
     with zipfile.ZipFile(io.BytesIO(content)) as file:
@@ -158,7 +158,7 @@ def test_a_bundle_reopens(client):
 
 
 def test_a_bundle_of_a_text_reopens_on_its_tab_only(client):
-    (saved,) = client.call("save_text", "texts", "the film is bad", [1], ["gae"])
+    (saved,) = client.call("save_text", "texts", "the film is bad", [1], ["gae"], "")
     content = client.http.get(saved["url"]).content
     given = client.upload(content, "whence.zip", "application/zip")
     assert client.call("open_text", given)[0] == "the film is bad"
@@ -172,7 +172,7 @@ def test_a_method_that_fails_says_so_and_the_others_go_on(client, monkeypatch):
 
     monkeypatch.setattr("whence.methods.gae.Gae.__call__", fails)
     given = client.upload(make_png(40, 40, "navy"))
-    _, _, result = client.call("explain_image", "photos", given, [0], ["gae", "tiba"])
+    _, _, result, _ = client.call("explain_image", "photos", given, [0], ["gae", "tiba"], "")
     assert "No &lt;b&gt;luck&lt;/b&gt; today." in result
     assert result.count('class="map"') == 1
 
@@ -201,7 +201,7 @@ def test_a_method_that_fails_says_so_and_the_others_go_on(client, monkeypatch):
 )
 def test_requests_for_what_is_not_offered(client, model, classes, methods, message):
     with pytest.raises(RefusedError, match=message):
-        client.call("explain_image", model, client.upload(make_png()), classes, methods)
+        client.call("explain_image", model, client.upload(make_png()), classes, methods, "")
 
 
 @pytest.mark.parametrize("token", [-1, 17, "x", None, [1], 1e99])

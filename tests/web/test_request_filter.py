@@ -50,8 +50,8 @@ def test_requests_name_no_other_files(client, path, monkeypatch):
     monkeypatch.setattr("gradio.processing_utils.async_ssrf_protected_download", never)
     given = client.file(path)
     for name, data in {
-        "explain_image": ["photos", given, [0], ["random"]],
-        "explain_text": ["texts", given, [0], ["random"]],
+        "explain_image": ["photos", given, [0], ["random"], ""],
+        "explain_text": ["texts", given, [0], ["random"], ""],
         "open_image": [given],
         "heads_image": [given, given, given],
     }.items():
@@ -118,7 +118,7 @@ def test_a_page_on_loopback_answers_to_no_other_name(client):
 
 
 def test_ten_megabytes_of_text(client):
-    request = {"data": ["texts", "a" * 10_000_000, [], ["random"]]}
+    request = {"data": ["texts", "a" * 10_000_000, [], ["random"], ""]}
     answer = client.http.post("/gradio_api/call/explain_text", json=request)
     assert (answer.status_code, "too much" in answer.text) == (413, True)
 
@@ -147,7 +147,7 @@ def test_bodies_that_are_no_request(client, body):
 
 
 def test_wrong_content_types(client):
-    body = json.dumps({"data": ["texts", "a film", [1], ["random"]]})
+    body = json.dumps({"data": ["texts", "a film", [1], ["random"], ""]})
     for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
         answer = client.http.post(
             "/gradio_api/call/explain_text", content=body, headers={"content-type": kind}
@@ -166,9 +166,9 @@ def test_an_uploaded_svg_or_page_is_never_shown_as_one(client):
 
 def test_markup_in_a_text_stays_text(client):
     words = '<img src=x onerror="alert(1)"> film'
-    chances, _, result = client.call("explain_text", "texts", words, [1], ["random"])
+    chances, _, result, _ = client.call("explain_text", "texts", words, [1], ["random"], "")
     assert "<img" not in chances + result
 
 
 def test_the_page_goes_on_after_all_that(client):
-    assert "film" in client.call("explain_text", "texts", "a film", [1], ["random"])[2]
+    assert "film" in client.call("explain_text", "texts", "a film", [1], ["random"], "")[2]

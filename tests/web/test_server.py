@@ -25,7 +25,7 @@ def test_with_auth_nothing_works_without_it(service):
         serve_page(service, ServerOptions(auth=("ada", "horse"))) as address,
         Client(address) as client,
     ):
-        request = {"data": ["texts", "a film", [1], ["random"]]}
+        request = {"data": ["texts", "a film", [1], ["random"], ""]}
         files = {"files": ("a.png", make_png(), "image/png")}
         assert client.http.post("/gradio_api/call/explain_text", json=request).status_code == 401
         assert client.http.post("/gradio_api/upload", files=files).status_code == 401
@@ -47,7 +47,7 @@ def test_the_server_connects_to_nobody(service, monkeypatch):
     monkeypatch.setattr(socket.socket, "connect", watched)
     with serve_page(service, ServerOptions()) as address, Client(address) as client:
         client.http.get("/")
-        client.call("explain_text", "texts", "a film", [1], ["random"])
+        client.call("explain_text", "texts", "a film", [1], ["random"], "")
     assert outside == []
 
 

@@ -9,7 +9,7 @@ from tests.web.client import make_png
 from whence import Explainer, WhenceError, methods
 from whence._util.defaults import METHOD
 from whence.models import load
-from whence.web.service import SHOWN_SIDE, ExplanationService, list_methods
+from whence.web.service import SHOWN_SIDE, Choice, ExplanationService, list_methods
 from whence.web.validation import check_text, decode_photo
 
 
@@ -49,7 +49,7 @@ def test_probabilities_are_those_of_a_plain_forward(service, image_model):
 def test_a_cached_explanation_is_not_computed_again(service, monkeypatch):
     def explain():
         prediction = service.predict("texts", check_text("a film , not very good"))
-        return service.explain(prediction, [0], ["gae"])[0].explanation
+        return service.explain(prediction, Choice((0,)), ["gae"])[0].explanation
 
     first = explain()
     monkeypatch.setattr(Explainer, "explain", None)

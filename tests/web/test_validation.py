@@ -61,15 +61,15 @@ SVG = b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>'
 def test_photos_that_are_none(client, content, name, message):
     given = client.upload(content, name, "image/png")
     with pytest.raises(RefusedError, match=message):
-        client.call("explain_image", "photos", given, [], ["random"])
+        client.call("explain_image", "photos", given, [], ["random"], "")
 
 
 def test_a_text_that_is_too_long(client):
     with pytest.raises(RefusedError, match="5,000 characters"):
-        client.call("explain_text", "texts", "a " * 4000, [], ["random"])
+        client.call("explain_text", "texts", "a " * 4000, [], ["random"], "")
 
 
 @pytest.mark.parametrize("text", ["", "   ", None, 7, ["a"], {"a": 1}, "\0", "[PAD]"])
 def test_texts_that_are_none(client, text):
     with pytest.raises(RefusedError):
-        client.call("explain_text", "texts", text, [], ["random"])
+        client.call("explain_text", "texts", text, [], ["random"], "")

@@ -6,7 +6,7 @@ import pytest
 
 from tests.web.client import make_png
 from whence.web import views
-from whence.web.service import ClassProbability, MethodResult
+from whence.web.service import Choice, ClassProbability, MethodResult
 from whence.web.validation import check_text, decode_photo
 
 EVIL = "<script>alert(1)</script> & \"quoted\" 'text'"
@@ -32,7 +32,7 @@ def test_probabilities(prediction):
 
 
 def test_results(service, prediction):
-    (result,) = service.explain(prediction, [0], ["gae"])
+    (result,) = service.explain(prediction, Choice((0,)), ["gae"])
     evil = dataclasses.replace(result.explanation, target_names=[[EVIL]], method=EVIL)
     results = [MethodResult("gae", evil), MethodResult(EVIL, error=EVIL)]
     html = views.render_results(results, prediction.photo)

@@ -60,7 +60,7 @@ def _name_targets(request: Request, result: Result) -> list[list[str]] | None:
     if not isinstance(request.asked, AskedClasses):
         return result.target_names
     names = request.subject.name_columns(result.columns, result.logits.shape[1])
-    if not names:
+    if not names and request.asked.against is None:
         return None
     named = _name_classes(result.classes, names)
     if request.asked.against is None:
@@ -70,4 +70,4 @@ def _name_targets(request: Request, result: Result) -> list[list[str]] | None:
 
 
 def _name_classes(classes: Tensor, names: Mapping[int, str]) -> list[list[str]]:
-    return [[names.get(index, str(index)) for index in row] for row in classes.tolist()]
+    return [[names.get(index, f"class {index}") for index in row] for row in classes.tolist()]

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from whence.errors import WhenceError
 from whence.explanation import Explanation
@@ -27,6 +28,7 @@ from whence.metrics.curves import compute_curves
 from whence.metrics.deletion import FRACTIONS, Progress, count_units, delete_in_order, rank_units
 from whence.models import LoadedModel, PreparedBatch, load
 from whence.models.forward import choose_chunk_size
+from whence.targets import find_class_index
 
 DRAWS = 5
 """How many random orders the random curve is the mean of by default."""
@@ -38,6 +40,7 @@ def compare(
     model: str | Path | LoadedModel | None = None,
     *,
     target: Any = None,
+    against: int | str | None = None,
     classes: Any = None,
     draws: int = DRAWS,
     seed: int = 0,
@@ -50,6 +53,7 @@ def compare(
         methods: Any of ``methods.available()``.
         model: As `whence.explain` takes it.
         target: The class to explain; the predicted one if left out.
+        against: The class to explain it against, by index or name, and to watch it against.
         classes: Instead of target, several classes, or a number k for the top k.
         draws: As for `measure`.
         seed: As for `measure`.
@@ -62,9 +66,17 @@ def compare(
     if not isinstance(model, LoadedModel):
         model = load(model, "text" if isinstance(content, str) else "image")
     prepared = model.prepare([content])
-    request = {"target": target, "classes": classes}
+    if against is not None:
+        against = find_class_index(against, model.class_names, model.class_count)
+    request = {"target": target, "against": against, "classes": classes}
     explanations = {name: model.explain(prepared, method=name, **request) for name in methods}
-    return measure(model, prepared, explanations, draws=draws, seed=seed, progress=progress)
+    return measure(
+        *(model, prepared, explanations),
+        against=against,
+        draws=draws,
+        seed=seed,
+        progress=progress,
+    )
 
 
 def measure(
@@ -72,6 +84,7 @@ def measure(
     prepared: PreparedBatch,
     explanations: Mapping[str, Explanation],
     *,
+    against: int | None = None,
     draws: int = DRAWS,
     seed: int = 0,
     progress: Progress | None = None,
@@ -85,6 +98,8 @@ def measure(
         loaded: The model.
         prepared: The input, a batch of one, as ``loaded.prepare([photo])`` returns it.
         explanations: Of that input, each of one class or several, by the names of their methods.
+        against: The class that the classes were explained against: the probability is then that
+            of a class where only these two are possible, the sigmoid of the difference of logits.
         draws: How many random orders are averaged; 0 to leave them out.
         seed: Of the random orders.
         progress: Called with the number of finished forward passes and the number of all.
@@ -123,9 +138,7 @@ def measure(
         targets = explanation.target[0].reshape(-1).tolist()
         for target, shown in zip(targets, explanation.classes(), strict=True):
             at, opposite, random = len(curves), len(scores) + len(curves), 2 * len(scores)
-            classes = torch.full((len(ranks),), target, device=logits.device)
-            chances = compute_curves(logits, classes, multi_label=explanation.multi_label)
-            values = chances["probability"].cpu()
+            values = _watch(logits, target, against, explanation.multi_label)
             by_order = {"most": ranks[at], "least": ranks[opposite]}
             curves.append(
                 MethodCurves(
@@ -141,3 +154,11 @@ def measure(
                 )
             )
     return Faithfulness(tuple(curves), units.words)
+
+
+def _watch(logits: Tensor, target: int, against: int | None, multi_label: bool) -> Tensor:
+    """Probability of a class at each step, (orders, steps), among all classes or two."""
+    if against is not None:
+        logits, target, multi_label = logits[..., [target, against]], 0, False
+    classes = torch.full((len(logits),), target, device=logits.device)
+    return compute_curves(logits, classes, multi_label=multi_label)["probability"].cpu()

@@ -55,6 +55,7 @@ class Bundle:
     page_input: PageInput
     photo: Image.Image | None  # the part of a photo that the model saw; None for a text
     explanations: dict[str, Explanation]  # by method, all of the same classes
+    against: int | None = None  # the class that they are explained against
 
     @property
     def classes(self) -> list[int]:
@@ -75,6 +76,7 @@ class Bundle:
                 {"index": index, "name": one.name, "probability": one.probability}
                 for index, one in classes
             ],
+            "against": self.against,
             "methods": list(self.explanations),
             "options": {name: one.settings for name, one in self.explanations.items()},
         }
@@ -124,11 +126,12 @@ def _read_bundle(file: zipfile.ZipFile) -> Bundle:
         methods.get(name)
     page_input = _read_input(file, str(settings["input"]))
     explanations = {name: _read_explanation(file, name) for name in names}
-    check_explanations(explanations, page_input.kind)
+    against = settings.get("against")  # bundles of earlier versions have none
+    check_explanations(explanations, page_input.kind, against)
     photo = None
     if page_input.kind == "image":
         photo = decode_photo(_read_member(file, "shown.png", MAX_PHOTO_BYTES)).image
-    return Bundle(str(settings["model"])[:200], page_input, photo, explanations)
+    return Bundle(str(settings["model"])[:200], page_input, photo, explanations, against)
 
 
 def _read_member(file: zipfile.ZipFile, name: str, max_bytes: int) -> bytes:

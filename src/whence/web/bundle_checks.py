@@ -12,14 +12,20 @@ from whence.inputs.sources import Kind
 from whence.web.limits import MAX_CLASSES
 
 
-def check_explanations(explanations: dict[str, Explanation], kind: Kind) -> None:
-    """Check explanations by method: shapes, classes, numbers and names."""
+def check_explanations(
+    explanations: dict[str, Explanation], kind: Kind, against: object = None
+) -> None:
+    """Check explanations by method: shapes, classes, numbers and names.
+
+    `against` is the class that they are explained against; None if there is none.
+    """
     first = next(iter(explanations.values()))
     for name, one in explanations.items():
         fits = (
             one.method == name
             and _has_right_tensors(one)
             and torch.equal(one.target, first.target)
+            and _is_other_class(against, one)
             and (_has_grid(one) if kind == "image" else _has_tokens(one))
             and _has_class_names(one)
         )
@@ -39,6 +45,13 @@ def _has_right_tensors(one: Explanation) -> bool:
         and 0 <= int(one.target.min()) <= int(one.target.max()) < one.logits.shape[1]
         and bool(torch.isfinite(one.scores).all() and torch.isfinite(one.logits).all())
     )
+
+
+def _is_other_class(against: object, one: Explanation) -> bool:
+    if against is None:
+        return True
+    is_class = type(against) is int and 0 <= against < one.logits.shape[1]
+    return is_class and against not in one.target.flatten().tolist()
 
 
 def _has_grid(one: Explanation) -> bool:

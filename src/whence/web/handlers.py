@@ -14,42 +14,43 @@ from whence.web import views
 from whence.web.attention_heads import compute_head_attention
 from whence.web.bundle import Bundle, pack_bundle, unpack_bundle
 from whence.web.limits import MAX_PHOTO_BYTES, MAX_UPLOAD_BYTES
-from whence.web.service import ExplanationService, MethodResult, get_explanations
+from whence.web.service import Choice, ExplanationService, MethodResult, get_explanations
 from whence.web.uploads import UploadFolder
 from whence.web.validation import PageInput, check_text, decode_photo
 
 # This many of the most probable classes are explained if none are chosen.
 _DEFAULT_CLASSES = 2
 FIRST_TOKEN = [("0: first token", 0)]
+NO_CLASS = ""
 
 
 class TabHandlers:
     """The handlers of the tab for one kind of input.
 
     Arguments are the values of components: `model` is a name, `value` a text or an uploaded file,
-    `classes` and `names` are the chosen classes and methods. Any of them may be forged.
+    `classes` and `names` are the chosen classes and methods, `against` is the class that they are
+    explained against, or empty. Any of them may be forged.
     """
 
     def __init__(self, service: ExplanationService, uploads: UploadFolder, kind: Kind) -> None:
         self.service, self.uploads, self.kind = service, uploads, kind
 
     def explain(
-        self, model: str, value: object, classes: object, names: object
+        self, model: str, value: object, classes: object, names: object, against: object = None
     ) -> tuple[object, ...]:
-        """Probabilities, the explained classes, and their explanations by each method."""
+        """Probabilities, explained classes, explanations by each method, and the other class."""
         prediction = self.service.predict(model, self._read_input(value))
-        indices = prediction.resolve_classes(classes, _DEFAULT_CLASSES)
-        html = views.render_results(
-            self.service.explain(prediction, indices, names), prediction.photo
-        )
-        update = gr.update(choices=self.list_classes(model), value=indices)
-        return views.render_probabilities(prediction), update, html
+        choice = prediction.choose(classes, against, _DEFAULT_CLASSES)
+        results = self.service.explain(prediction, choice, names)
+        chosen, other = self._update_choice(model, choice)
+        html = views.render_results(results, prediction.photo)
+        return views.render_probabilities(prediction), chosen, html, other
 
     def explain_new(self, model: str, value: object, names: object) -> tuple[object, ...]:
         """The same for a new input or model, and empty values for what belonged to the old one."""
         if not value:
-            update = gr.update(choices=self.list_classes(model), value=[])
-            return "", update, "", *_clear_details()
+            chosen, other = self._update_choice(model, Choice(()))
+            return "", chosen, "", other, *_clear_details()
         return *self.explain(model, value, [], names or [METHOD]), *_clear_details()
 
     def explain_sample(self, sample: Path | str, model: str, names: object) -> tuple[object, ...]:
@@ -65,20 +66,27 @@ class TabHandlers:
         value: object,
         classes: object,
         names: object,
+        against: object = None,
         progress: gr.Progress = gr.Progress(),  # noqa: B008
     ) -> str:
         """Deletion curves of chosen methods and classes."""
         prediction = self.service.predict(model, self._read_input(value))
-        results = self.service.explain(prediction, prediction.resolve_classes(classes), names)
+        choice = prediction.choose(classes, against)
+        results = self.service.explain(prediction, choice, names)
 
         def report(done: int, total: int) -> None:
             progress((done, total), desc="Removing parts", unit="passes")
 
         faithfulness = measure(
-            prediction.loaded, prediction.prepared, get_explanations(results), progress=report
+            prediction.loaded,
+            prediction.prepared,
+            get_explanations(results),
+            against=choice.against,
+            progress=report,
         )
         failed = [result for result in results if result.error]
-        return views.render_faithfulness(faithfulness, prediction.photo, failed)
+        is_contrast = choice.against is not None
+        return views.render_faithfulness(faithfulness, prediction.photo, failed, is_contrast)
 
     def show_heads(self, model: str, value: object, token: object) -> tuple[object, str]:
         """The tokens that can be chosen, and the attention of one in all heads."""
@@ -89,13 +97,15 @@ class TabHandlers:
         update = gr.update(choices=choices, value=attention.token)
         return update, views.render_heads(attention, prediction.photo)
 
-    def save_bundle(self, model: str, value: object, classes: object, names: object) -> str:
+    def save_bundle(
+        self, model: str, value: object, classes: object, names: object, against: object = None
+    ) -> str:
         """The path of a bundle with the input and its explanations."""
         page_input = self._read_input(value)
         prediction = self.service.predict(model, page_input)
-        indices = prediction.resolve_classes(classes, _DEFAULT_CLASSES)
-        results = self.service.explain(prediction, indices, names)
-        bundle = Bundle(model, page_input, prediction.photo, get_explanations(results))
+        choice = prediction.choose(classes, against, _DEFAULT_CLASSES)
+        explanations = get_explanations(self.service.explain(prediction, choice, names))
+        bundle = Bundle(model, page_input, prediction.photo, explanations, choice.against)
         return self.uploads.store("whence.zip", pack_bundle(bundle))
 
     def open_bundle(self, value: object) -> tuple[object, ...]:
@@ -106,16 +116,17 @@ class TabHandlers:
         if bundle.page_input.kind != self.kind:
             raise WhenceError("This bundle holds another kind of input: open it on the other tab.")
         model, note = bundle.model, ""
-        classes = gr.update(choices=self.list_classes(model), value=bundle.classes)
+        choice = Choice(tuple(bundle.classes), bundle.against)
+        chosen, other = self._update_choice(model, choice)
         if bundle.model not in self.service.list_models(self.kind):
-            model, classes = gr.skip(), gr.update(value=[])
+            model, chosen, other = gr.skip(), gr.update(value=[]), gr.update(value=NO_CLASS)
             note = views.render_fragment(
                 "note", f"Made with the model {bundle.model}, not offered here."
             )
         results = [MethodResult(name, one) for name, one in bundle.explanations.items()]
         html = views.render_results(results, bundle.photo)
         shown, names = self._show_input(bundle.page_input), list(bundle.explanations)
-        return shown, model, classes, names, note, html, *_clear_details()
+        return shown, model, chosen, names, note, html, other, *_clear_details()
 
     def list_classes(self, model: str) -> list[tuple[str, int]]:
         """The names and indices of a model's classes; none if it is not offered."""
@@ -124,6 +135,16 @@ class TabHandlers:
             return []
         names = loaded.class_names
         return [(names.get(i, f"class {i}"), i) for i in range(loaded.class_count)]
+
+    def list_others(self, model: str) -> list[tuple[str, int | str]]:
+        """What the explained classes can be explained against: nothing, or a class."""
+        return [("no other class", NO_CLASS), *self.list_classes(model)]
+
+    def _update_choice(self, model: str, choice: Choice) -> tuple[object, object]:
+        """Updates of the two fields that hold the classes and the one they are compared with."""
+        other = NO_CLASS if choice.against is None else choice.against
+        classes = gr.update(choices=self.list_classes(model), value=list(choice.classes))
+        return classes, gr.update(choices=self.list_others(model), value=other)
 
     def _show_input(self, page_input: PageInput) -> str:
         """The value of the component that holds the input: a text, or the path of a photo."""

@@ -14,7 +14,7 @@ from whence.demo import PHOTO, SENTENCES
 from whence.inputs.sources import Kind
 from whence.web import views
 from whence.web.events import connect
-from whence.web.handlers import FIRST_TOKEN, TabHandlers
+from whence.web.handlers import FIRST_TOKEN, NO_CLASS, TabHandlers
 from whence.web.limits import MAX_CLASSES, MAX_METHODS, MAX_TEXT_CHARACTERS
 from whence.web.service import ExplanationService, list_methods
 from whence.web.uploads import UploadFolder
@@ -55,10 +55,10 @@ class _Tab:
                     }
             with gr.Column(min_width=280):
                 self._add_choices()
-        gr.HTML(views.render_controls(kind), apply_default_css=False)
         self.result = gr.HTML(apply_default_css=False)
-        request = [self.model, self.input, self.classes, self.methods]
-        results = [self.probabilities, self.classes, self.result]
+        gr.HTML(views.render_controls(kind), apply_default_css=False)
+        request = [self.model, self.input, self.classes, self.methods, self.against]
+        results = [self.probabilities, self.classes, self.result, self.against]
         connect(self.button.click, handlers.explain, request, results, f"explain_{kind}")
         self.details = [*self._add_faithfulness(request), *self._add_heads()]
         self._add_bundles(request)
@@ -72,18 +72,22 @@ class _Tab:
 
     def _add_choices(self) -> None:
         models = self.handlers.service.list_models(self.handlers.kind)
-        self.model = gr.Dropdown(models, value=models[0], label="Model", filterable=False)
-        self.probabilities = gr.HTML(apply_default_css=False)
-        label = f"Classes (up to {MAX_CLASSES}; the most probable if none)"
-        classes = self.handlers.list_classes(models[0])
-        self.classes = gr.Dropdown(
-            classes, value=[], multiselect=True, max_choices=MAX_CLASSES, label=label
-        )
-        label = f"Methods (up to {MAX_METHODS})"
         names = list_methods(self.handlers.kind)
-        self.methods = gr.Dropdown(
-            names, value=[METHOD], multiselect=True, max_choices=MAX_METHODS, label=label
-        )
+        classes = self.handlers.list_classes(models[0])
+        others = self.handlers.list_others(models[0])
+        with gr.Row():
+            self.model = gr.Dropdown(
+                models, value=models[0], label="Model", filterable=False, min_width=200, scale=2
+            )
+            label = f"Methods (up to {MAX_METHODS})"
+            self.methods = _add_several(names, [METHOD], MAX_METHODS, label)
+        self.probabilities = gr.HTML(apply_default_css=False)
+        with gr.Row():
+            label = f"Classes (up to {MAX_CLASSES}; the most probable if none)"
+            self.classes = _add_several(classes, [], MAX_CLASSES, label)
+            self.against = gr.Dropdown(
+                others, value=NO_CLASS, label="Rather than", min_width=200, scale=2
+            )
         self.button = gr.Button("Explain", variant="primary")
 
     def _add_faithfulness(self, request: Sequence[Component]) -> list[Component]:
@@ -114,8 +118,23 @@ class _Tab:
             connect(button.click, self.handlers.save_bundle, request, [saved], f"save_{kind}")
             upload = gr.File(label="Open a bundle (.zip)", height=140)
             inputs = [self.input, self.model, self.classes, self.methods]
-            outputs = [*inputs, self.probabilities, self.result, *self.details]
+            outputs = [*inputs, self.probabilities, self.result, self.against, *self.details]
             connect(upload.upload, self.handlers.open_bundle, [upload], outputs, f"open_{kind}")
+
+
+def _add_several(
+    choices: Sequence[str | tuple[str, int]], value: list[str], most: int, label: str
+) -> gr.Dropdown:
+    """Add a field in which several can be chosen."""
+    return gr.Dropdown(
+        choices,
+        value=value,
+        multiselect=True,
+        max_choices=most,
+        label=label,
+        min_width=200,
+        scale=3,
+    )
 
 
 def _add_photo() -> tuple[Component, Callable[..., object]]:

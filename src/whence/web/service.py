@@ -17,7 +17,7 @@ from whence.explanation import Explanation
 from whence.inputs.sources import Kind
 from whence.models import LoadedModel, PreparedBatch, load
 from whence.models.forward import compute_logits
-from whence.targets import resolve_classes, to_probabilities
+from whence.targets import find_class_index, to_probabilities
 from whence.web.limits import MAX_CLASSES, MAX_METHODS
 from whence.web.result_cache import ResultCache
 from whence.web.validation import PageInput
@@ -44,6 +44,14 @@ class ClassProbability:
 
 
 @dataclass(frozen=True)
+class Choice:
+    """The classes that are explained, and the one that they are explained against, by index."""
+
+    classes: tuple[int, ...]
+    against: int | None = None
+
+
+@dataclass(frozen=True)
 class Prediction:
     """The prediction of a model for one input."""
 
@@ -63,17 +71,32 @@ class Prediction:
         shown = self.prepared.contents[0]
         return shown if isinstance(shown, Image.Image) else None
 
-    def resolve_classes(self, chosen: object, default_count: int = 1) -> list[int]:
-        """Turn indices or names of a request into indices; by default, of the most probable."""
-        if not chosen:
-            return [one.index for one in self.classes[:default_count]]
-        if not isinstance(chosen, list | tuple) or len(chosen) > MAX_CLASSES:
+    def choose(self, classes: object, against: object = None, default_count: int = 1) -> Choice:
+        """Find the classes that a request names by index or name.
+
+        Args:
+            classes: Those to explain; if empty, the most probable.
+            against: The one to explain them against; none if empty.
+            default_count: How many are explained if none are named.
+        """
+        other = None if against in (None, "") else self._find([against])[0]
+        if not classes:
+            found = [one.index for one in self.classes if one.index != other][:default_count]
+        elif not isinstance(classes, list | tuple) or len(classes) > MAX_CLASSES:
             raise WhenceError(f"Choose up to {MAX_CLASSES} classes.")
+        else:
+            found = [one for one in self._find(classes) if one != other]
+        if not found:
+            raise WhenceError(
+                "A class cannot be explained rather than itself: choose another one of the two."
+            )
+        return Choice(tuple(dict.fromkeys(found)), other)
+
+    def _find(self, chosen: Sequence[object]) -> list[int]:
         if not all(isinstance(one, int | str) for one in chosen):
             raise WhenceError("A class is chosen by its index or its name.")
-        logits = torch.zeros(1, self.loaded.class_count)
-        indices = resolve_classes(logits, self.loaded.class_names, classes=list(chosen))
-        return list(dict.fromkeys(indices[0].tolist()))
+        count, names = self.loaded.class_count, self.loaded.class_names
+        return [find_class_index(one, names, count) for one in chosen]
 
 
 @dataclass(frozen=True)
@@ -138,22 +161,18 @@ class ExplanationService:
         key = model, page_input.digest
         return self._cache.get_or_compute(key, lambda: _predict(key, loaded, page_input))
 
-    def explain(
-        self, prediction: Prediction, classes: Sequence[int], names: object
-    ) -> list[MethodResult]:
+    def explain(self, prediction: Prediction, choice: Choice, names: object) -> list[MethodResult]:
         """Explain classes by chosen methods. The error of a method is part of its result."""
         chosen = _check_methods(prediction.loaded.kind, names)
-        return [self._explain_by(name, prediction, tuple(classes)) for name in chosen]
+        return [self._explain_by(name, prediction, choice) for name in chosen]
 
-    def _explain_by(
-        self, method: str, prediction: Prediction, classes: tuple[int, ...]
-    ) -> MethodResult:
+    def _explain_by(self, method: str, prediction: Prediction, choice: Choice) -> MethodResult:
         def compute() -> Explanation:
-            prepared = prediction.prepared
-            return prediction.loaded.explain(prepared, classes=list(classes), method=method)
+            request = {"classes": list(choice.classes), "against": choice.against}
+            return prediction.loaded.explain(prediction.prepared, method=method, **request)
 
         try:
-            key = *prediction.key, classes, method
+            key = *prediction.key, choice, method
             return MethodResult(method, self._cache.get_or_compute(key, compute))
         except WhenceError as error:
             return MethodResult(method, error=str(error))

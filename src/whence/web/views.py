@@ -58,12 +58,19 @@ def render_results(results: Sequence[MethodResult], photo: Image.Image | None) -
 
 
 def render_faithfulness(
-    faithfulness: Faithfulness, photo: Image.Image | None, failed: Sequence[MethodResult]
+    faithfulness: Faithfulness,
+    photo: Image.Image | None,
+    failed: Sequence[MethodResult],
+    is_contrast: bool = False,
 ) -> str:
-    """The deletion curves of each class, the best method, and the input at each step."""
+    """The deletion curves of each class, the best method, and the input at each step.
+
+    `is_contrast` says that classes are watched against another one.
+    """
     classes = [_describe_curves(faithfulness, target) for target in faithfulness.targets]
     template, style = "web/templates/faithfulness.html.j2", _style_photo(photo)
-    return str(render_template(template, photo_style=style, failed=failed, classes=classes))
+    variables = {"failed": failed, "classes": classes, "is_contrast": is_contrast}
+    return str(render_template(template, photo_style=style, **variables))
 
 
 def render_heads(attention: HeadAttention, photo: Image.Image | None) -> str:
