@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 from typing_extensions import override
 
-from whence.cli import benchmark, explain, methods, report, serve
+from whence.cli import benchmark, explain, generate, methods, report, serve
 from whence.errors import WhenceError
 from whence.version import __version__
 
@@ -69,6 +69,7 @@ def _prepare_terminal(
 
 
 app.command(epilog=explain.EPILOG)(explain.explain)
+app.command(epilog=generate.EPILOG)(generate.generate)
 app.command(epilog=benchmark.EPILOG)(benchmark.benchmark)
 app.command(epilog=report.EPILOG)(report.report)
 app.command(epilog=serve.EPILOG)(serve.serve)

@@ -53,15 +53,7 @@ def explain(
     method: Annotated[
         str, typer.Option(help="See `whence methods`.", autocompletion=options.complete_method)
     ] = METHOD,
-    option: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--option",
-            "-o",
-            metavar="NAME=VALUE",
-            help="An option of the method, see `whence methods NAME`; may be repeated.",
-        ),
-    ] = None,
+    option: options.MethodOptions = None,
     rules: options.Rules = "stable",
     start_layer: Annotated[
         int | None, typer.Option(help="The first layer that takes part, counted from 0.")

@@ -74,6 +74,15 @@ Rules = Annotated[
     str,
     typer.Option(help="How relevance passes operations: stable, reference, paper or authors_lrp."),
 ]
+MethodOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option",
+        "-o",
+        metavar="NAME=VALUE",
+        help="An option of the method, see `whence methods NAME`; may be repeated.",
+    ),
+]
 Device = Annotated[
     str | None, typer.Option(help="Such as cpu or cuda; the best there is if left out.")
 ]

@@ -31,6 +31,7 @@ class Generation(Explanation):
         scores: (batch, steps, tokens): for each generated token, the scores of the tokens before
             it; 0 at itself and after it.
         target: (batch, steps), ids of the generated tokens; -1 where a shorter output has none.
+        logits: (batch, steps, vocabulary). Not saved.
         tokens: Of prompt and output together.
         positions: (batch, steps), where each generated token stands in the sequence; -1 where a
             shorter output has none.
@@ -166,7 +167,8 @@ class Generation(Explanation):
     def _to_parts(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         facts, tensors = super()._to_parts()
         more = {"positions": self.positions, "prompt_lengths": self.prompt_lengths}
-        return facts, tensors | more
+        # Logits of all tokens of the vocabulary would be nearly all of the file.
+        return facts, tensors | more | {"logits": self.logits[:, :0]}
 
     @classmethod
     @override

@@ -100,7 +100,7 @@ def explain_to_files(
     check_writable(output.folder)
     earlier = _read_entries(output.folder, output.force)
     if not output.force:
-        _check_absent([output.folder / name for one in files for name in one.values()])
+        check_absent([output.folder / name for one in files for name in one.values()])
     models = settings.load_models(sources)
     entries: dict[int, SummaryEntry] = {}
     try:
@@ -150,7 +150,12 @@ def _name_files(name: str, source: Source, image_format: str) -> dict[str, str]:
     return {**display, "explanation": f"{name}.safetensors"}
 
 
-def _check_absent(files: Sequence[Path]) -> None:
+def check_absent(files: Sequence[Path]) -> None:
+    """Refuse to write over files.
+
+    Raises:
+        WhenceError: One of them is there.
+    """
     present = [file for file in files if exists(file)]
     if present:
         more = f" and {len(present) - 1} more exist" if len(present) > 1 else " exists"

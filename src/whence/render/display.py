@@ -85,6 +85,8 @@ def show_generation(
     by: Grouping = "word",
     word: int | None = None,
     console: Console | None = None,
+    *,
+    notes: bool = True,
 ) -> None:
     """Display a generation in a running notebook, else print it to a terminal.
 
@@ -93,6 +95,7 @@ def show_generation(
         by: As for `Generation.matrix`.
         word: Which of the generated words; all with their highest sources if left out.
         console: Where to print; the standard output if left out.
+        notes: Whether to print what a reader should know, too.
 
     Raises:
         WhenceError: There is no such word or grouping.
@@ -114,7 +117,7 @@ def show_generation(
         else:
             console.print(format_word(generation, sample, by, word))
         console.print()
-    for note in generation.notes:
+    for note in generation.notes if notes else ():
         console.print(Text(f"{note}."))
 
 
