@@ -49,12 +49,12 @@ def build_tokenizer(vocabulary: list[str], folder: Path):
     return transformers.BertTokenizerFast(str(file))
 
 
-def save_text_model(folder: Path) -> Path:
-    from transformers import BertConfig, BertForSequenceClassification
+def save_text_model(folder: Path, task: str = "SequenceClassification") -> Path:
+    import transformers
 
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, "##ly", "##s"]
     build_tokenizer(vocabulary, folder).save_pretrained(folder)
-    config = BertConfig(
+    config = transformers.BertConfig(
         vocab_size=len(vocabulary),
         hidden_size=32,
         num_hidden_layers=2,
@@ -64,7 +64,8 @@ def save_text_model(folder: Path) -> Path:
         id2label={0: "negative", 1: "positive"},
         label2id={"negative": 0, "positive": 1},
     )
-    _perturb(BertForSequenceClassification(config)).half().save_pretrained(folder)
+    model = getattr(transformers, f"BertFor{task}")(config)
+    _perturb(model).half().save_pretrained(folder)
     return folder
 
 

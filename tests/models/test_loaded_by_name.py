@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from tests.saved import make_photo
 from whence import WhenceError
 from whence.models import find_device, load
-from whence.models.transformers_models import find_kind
+from whence.models.transformers_models import find_task
 
 
 def refused(message: str, *args, **options) -> None:
@@ -133,10 +133,16 @@ def test_kinds_are_told_by_the_configuration():
     def config(**fields):
         return type("Config", (), fields)()
 
-    assert find_kind(config(architectures=["DeiTForImageClassificationWithTeacher"])) == "image"
-    assert find_kind(config(architectures=["BertForSequenceClassification"])) == "text"
-    assert find_kind(config(architectures=None, image_size=224)) == "image"
-    assert find_kind(config()) == "text"
+    def find(*architectures):
+        return find_task(config(architectures=list(architectures)))
+
+    assert find("DeiTForImageClassificationWithTeacher") == "ImageClassification"
+    assert find("BertForSequenceClassification") == "SequenceClassification"
+    assert find("LlamaForCausalLM") == find("GPT2LMHeadModel") == "CausalLM"
+    assert find("BertForMaskedLM") == "MaskedLM"
+    assert find("DebertaV2ForTokenClassification") == "TokenClassification"
+    assert find_task(config(architectures=None, image_size=224)) == "ImageClassification"
+    assert find_task(config()) == "SequenceClassification"
 
 
 def test_a_timm_model_with_a_weights_file(tmp_path):

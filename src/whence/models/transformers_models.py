@@ -22,6 +22,7 @@ from whence.targets import find_class_names
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+_TASKS = ("ImageClassification", "SequenceClassification", "TokenClassification", "MaskedLM")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
@@ -84,10 +85,8 @@ def _from_pretrained(place: str, name: str, local_files_only: bool) -> LoadedMod
     common = {"local_files_only": local_files_only, "trust_remote_code": False}
     try:
         config = library.AutoConfig.from_pretrained(place, **common)
-        generates = is_causal_language_model(config)
-        kind = "text" if generates else find_kind(config)
-        task = "ImageClassification" if kind == "image" else "SequenceClassification"
-        task = "CausalLM" if generates else task
+        task = find_task(config)
+        kind: Kind = "image" if task == "ImageClassification" else "text"
         model, info = getattr(library, f"AutoModelFor{task}").from_pretrained(
             place, config=config, use_safetensors=True, output_loading_info=True, **common
         )
@@ -100,36 +99,31 @@ def _from_pretrained(place: str, name: str, local_files_only: bool) -> LoadedMod
             processor = library.AutoTokenizer.from_pretrained(place, **common)
     except Exception as error:  # transformers raises many kinds, some from other libraries
         raise _to_error(name, error) from error
-    _check_complete(name, info, "language model" if generates else "classifier")
+    _check_complete(name, info, "language model" if task.endswith("LM") else "classifier")
     if kind == "text":
         _check_tokenizer(name, processor, getattr(config, "vocab_size", 0))
     model = model.float()
-    if generates:
+    if task.endswith("LM"):
         count = model.get_output_embeddings().weight.shape[0]
-        tokenize = TextPreprocessor(processor, model)
-        return LoadedModel(name, model, "text", {}, count, tokenize, processor, generates=True)
+        tokenize, causal = TextPreprocessor(processor, model), task == "CausalLM"
+        return LoadedModel(name, model, "text", {}, count, tokenize, processor, generates=causal)
     is_text, class_names = kind == "text", find_class_names(model)
     prepare = TextPreprocessor(processor, model) if is_text else ProcessorPreprocessor(processor)
     tokenizer = processor if is_text else None
     return LoadedModel(name, model, kind, class_names, config.num_labels, prepare, tokenizer)
 
 
-def is_causal_language_model(config: object) -> bool:
-    """Whether a configuration is of a model that generates text, token by token."""
+def find_task(config: object) -> str:
+    """Find what a model was trained for, as the name of transformers' automatic class has it."""
     auto: Any = importlib.import_module("transformers.models.auto.modeling_auto")
-    known = set(auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
-    return bool(known & set(getattr(config, "architectures", None) or ()))
-
-
-def find_kind(config: object) -> Kind:
-    """Find the kind of a model's inputs in its configuration."""
-    for architecture in getattr(config, "architectures", None) or ():
-        if "ForImageClassification" in architecture:
-            return "image"
-        if "ForSequenceClassification" in architecture:
-            return "text"
+    architectures = set(getattr(config, "architectures", None) or ())
+    if architectures & set(auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()):
+        return "CausalLM"
+    for task in _TASKS:
+        if any(f"For{task}" in architecture for architecture in architectures):
+            return task
     sees = any(hasattr(config, field) for field in ("image_size", "num_channels"))
-    return "image" if sees else "text"
+    return "ImageClassification" if sees else "SequenceClassification"
 
 
 def _check_complete(name: str, info: Mapping[str, Iterable[str]], what: str) -> None:

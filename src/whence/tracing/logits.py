@@ -106,5 +106,7 @@ def _suggest_target(logits: Tensor) -> str:
     if logits.dim() == 4:
         return "target=targets.pixel(row, column)"
     if logits.dim() == 3:
-        return "target=targets.token(position), or targets.box(query) of a detection model"
+        return (
+            "target=targets.token(position) (--position), targets.box(query) of a detection model"
+        )
     return "target=targets.similarity(other)"
