@@ -104,6 +104,7 @@ def _share_evidence(plain: Plain) -> Tensor:
     at = (slice(None), 0) if plain.tokens_first else (0,)
     pairs = list(zip(plain.hidden, plain.gradients(plain.hidden), strict=True))
     pairs = [(x[at].detach(), g[at]) for x, g in pairs]
+    content = [i for i in content if any(bool(g[i].any()) for _, g in pairs)]
     held = [sum(max(float(x[i] @ g[i]), 0.0) for x, g in pairs) for i in range(tokens)]
     mean = sum(one.mean(0) for one in plain.join_heads(plain.maps))
     sharing = 2.0 if plain.is_image else 0.25

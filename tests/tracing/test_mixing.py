@@ -1,5 +1,7 @@
 """Tokens of a text that meet outside of attention are found, by the graph or by gradients."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -29,18 +31,23 @@ def choose_rows(x: Tensor) -> Tensor:
 
 
 class Text(nn.Module):
-    """Two blocks of a Transformer over token ids, with something before and between them."""
+    """Two blocks of a Transformer over token ids, with something else around them."""
 
-    def __init__(self, before=torch.clone, between=torch.clone) -> None:
+    def __init__(self, **parts: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.words, self.vit = nn.Embedding(20, WIDTH), HandWrittenViT()
-        self.before, self.between = before, between
+        self.parts = {"before": torch.clone, "between": torch.clone, "after": torch.clone, **parts}
+        self.attention = nn.MultiheadAttention(WIDTH, 4, batch_first=True)
 
     def forward(self, input_ids: Tensor) -> Tensor:
-        x = self.before(self.words(input_ids))
-        x = self.between(self.vit.blocks[0](x))
-        return self.vit.head(self.vit.blocks[1](x)[:, -1])
+        x = self.parts["before"](self.words(input_ids))
+        if "beside" in self.parts:
+            attended, _ = self.attention(x, x, x, need_weights=False)
+            x = x + attended + self.parts["beside"](x * 2)
+        x = self.parts["between"](self.vit.blocks[0](x))
+        x = self.parts["after"](self.vit.blocks[1](x))
+        return self.vit.head(self.vit.norm(x)[:, -1])
 
 
 def find(model: nn.Module) -> int | None:
@@ -56,13 +63,18 @@ def test_tokens_that_meet_are_found(mix):
     assert find(Text()) is None
     assert find(Text(before=mix)) == 0
     assert find(Text(between=mix)) == 1
+    assert find(Text(after=mix)) == 1
+    assert find(Text(beside=torch.tanh)) is None
+    assert find(Text(beside=mix)) == 0
 
 
 def test_what_the_graph_does_not_prove_is_shown_by_gradients():
-    assert find(Text(choose_rows, choose_rows)) is None
+    assert (
+        find(Text(**dict.fromkeys(("before", "between", "beside", "after"), choose_rows))) is None
+    )
 
 
-@pytest.mark.parametrize("family", ["GPT2", "Llama", "GPTNeoX", "DeepSeek-V3"])
+@pytest.mark.parametrize("family", ["GPT2", "Llama", "GPTNeoX", "Phi3"])
 def test_the_graph_alone_proves_most(family, monkeypatch):
     monkeypatch.setattr(mixing, "_mixes_values", lambda *_: pytest.fail("gradients were read"))
     ids = torch.arange(2 * TOKENS).reshape(2, TOKENS)

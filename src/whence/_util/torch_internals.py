@@ -49,6 +49,7 @@ class _FunctionNode(Protocol):
 
 # Names of nodes, as `node.name()` tells them.
 ADD = "AddBackward0"
+ALIAS = "AliasBackward0"
 CLONE = "CloneBackward0"
 COPY = "torch::autograd::CopyBackwards"
 MAX_POOLS = ("MaxPool2DWithIndicesBackward0", "MaxPool3DWithIndicesBackward0")

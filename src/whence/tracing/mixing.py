@@ -8,6 +8,7 @@ there are only operations that treat each token by itself. Where it does not, gr
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import torch
 from torch.autograd.graph import GradientEdge, Node
@@ -15,7 +16,8 @@ from torch.autograd.graph import GradientEdge, Node
 from whence._util import torch_internals as internals
 from whence._util.torch_internals import output_metadata
 from whence.tracing.backward import propagate_backward, sort_nodes
-from whence.tracing.graph import AttentionLayer, find_layers
+from whence.tracing.graph import AttentionLayer, find_layers, find_structure
+from whence.tracing.graph.blocks import SkipConnection
 from whence.tracing.marks import is_pointwise
 from whence.tracing.ops.base import Add, Function, Operation, Shift, is_norm
 from whence.tracing.ops.products import ConstantMatMul, Convolution, Linear
@@ -24,13 +26,13 @@ from whence.tracing.trace import Trace
 
 # Nodes that move no number from one token to another where shapes are of as many tokens.
 _KEEPING = (
-    *(internals.ADD, internals.CLONE, internals.COPY, internals.SLICE, internals.SPLIT),
-    *(internals.UNSAFE_VIEW, internals.VIEW),
+    *(internals.ADD, internals.ALIAS, internals.CLONE, internals.COPY, internals.SLICE),
+    *(internals.SPLIT, internals.UNSAFE_VIEW, internals.VIEW),
 )
 
 
 def find_mixing(trace: Trace) -> AttentionLayer | None:
-    """The first layer of attention whose tokens met outside of attention; None if there is none.
+    """The first layer of attention beside which tokens meet elsewhere; None if there is none.
 
     Only texts are looked at, whose token ids are followed. In images, convolutions make tokens of
     neighbouring pixels.
@@ -46,17 +48,53 @@ def find_mixing(trace: Trace) -> AttentionLayer | None:
 def _iterate_gaps(
     trace: Trace,
 ) -> Iterator[tuple[AttentionLayer, GradientEdge, list[GradientEdge]]]:
-    """What enters each layer, and what it is made of: what left the one upstream, or the input."""
-    left = [edge_of(leaf) for leaf in trace.leaves]
+    """Tokens at two places with no attention between them: at the first, and upstream of it.
+
+    These are what enters a layer, and what left the one upstream, or the input; what is added to
+    a layer's output besides, and what entered it; and what the head reads, and what left the last.
+    """
+    left, last = [edge_of(leaf) for leaf in trace.leaves], None
     for layer in find_layers(trace):
-        if layer.skip is None:
-            return
+        skip = layer.skip
         tokens = trace.batch, layer.query_count
-        gap = [layer.skip.input_edge, *left]
-        if layer.is_cross or any(_shape_at(edge)[:2] != tokens for edge in gap):
+        if skip is None or layer.is_cross:
             return
-        yield layer, layer.skip.input_edge, left
-        left = [trace.entries[layer.skip.addition.index].output]
+        if any(_shape_at(edge)[:2] != tokens for edge in (skip.input_edge, *left)):
+            return
+        yield layer, skip.input_edge, left
+        for term in _find_other_terms(trace, layer, skip):
+            yield layer, term, [skip.input_edge]
+        left, last = [trace.entries[skip.addition.index].output], layer
+    if last is not None:
+        for read in _find_read_tokens(trace, left[0]):
+            yield last, read, left
+
+
+def _find_other_terms(
+    trace: Trace, layer: AttentionLayer, skip: SkipConnection
+) -> list[GradientEdge]:
+    """What is added to the output of an attention and its skip connection, in parallel to both."""
+    graph = find_structure(trace).graph
+    products = [trace.entries[site.product.index].output.node for site in layer.sites]
+    top = trace.entries[skip.addition.index].output.node
+    found, waiting = [], list(graph.sources(top))
+    while waiting:
+        edge = waiting.pop()
+        if isinstance(getattr(edge.node, "operation", None), Add):
+            waiting += graph.sources(edge.node)
+            continue
+        of_attention = any(graph.is_upstream(product, edge.node) for product in products)
+        enters = graph.is_upstream(edge.node, skip.input_edge.node)
+        if not of_attention and not enters and _shape_at(edge) == _shape_at(skip.input_edge):
+            found.append(edge)
+    return found
+
+
+def _find_read_tokens(trace: Trace, left: GradientEdge) -> list[GradientEdge]:
+    """Where the tokens that left the last layer are nearest to the target."""
+    nodes, _ = sort_nodes(trace.tops[0], {left.node: None})
+    same = (node for node in nodes if _shape_at(GradientEdge(node, 0)) == _shape_at(left))
+    return [GradientEdge(node, 0) for node in islice(same, 1) if node is not left.node]
 
 
 def _shape_at(edge: GradientEdge) -> tuple[int, ...]:

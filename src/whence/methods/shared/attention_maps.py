@@ -66,9 +66,9 @@ def require_unmixed_tokens(evidence: Evidence) -> None:
     layer = find_mixing(evidence.trace)
     if layer is not None:
         raise WhenceError(
-            f"Tokens meet outside of attention before they enter the attention in {layer.where}, "
-            f"in layers such as those of Mamba, and this method reads attention alone. Methods at "
-            f"the input, such as 'attnlrp' or 'input_x_gradient', work."
+            f"Tokens meet outside of attention next to the attention in {layer.where}, in layers "
+            f"such as those of Mamba, and this method reads attention alone. Methods at the input, "
+            f"such as 'attnlrp' or 'input_x_gradient', work."
         )
 
 

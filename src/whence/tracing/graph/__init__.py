@@ -6,6 +6,7 @@ from whence.tracing.graph.layers import (
     find_blocks,
     find_layers,
     find_projection,
+    find_structure,
     is_attention_pooling,
     is_sequential,
 )
@@ -16,6 +17,7 @@ __all__ = [
     "find_blocks",
     "find_layers",
     "find_projection",
+    "find_structure",
     "is_attention_pooling",
     "is_sequential",
 ]

@@ -85,7 +85,7 @@ class Structure:
 
 def find_layers(trace: Trace) -> list[AttentionLayer]:
     """The layers of attention that the target depends on, in the order of computation."""
-    return _find_structure(trace).layers
+    return find_structure(trace).layers
 
 
 def is_attention_pooling(layers: list[AttentionLayer]) -> bool:
@@ -103,7 +103,7 @@ def is_sequential(trace: Trace) -> bool:
 
     Then nothing leads around a layer but its skip connection, and around all of them at most.
     """
-    graph, layers = _find_structure(trace).graph, find_layers(trace)
+    graph, layers = find_structure(trace).graph, find_layers(trace)
     products = {node for layer in layers for node in _product_nodes(trace, layer)}
     inputs = {edge_of(leaf).node for leaf in trace.leaves}
 
@@ -153,7 +153,7 @@ def find_blocks(trace: Trace, without_last: bool = False) -> list[Block]:
     Raises:
         WhenceError: An attention has no skip connection around it.
     """
-    structure = _find_structure(trace)
+    structure = find_structure(trace)
     layers = structure.layers[: -1 if without_last else None]
     graph, skips = structure.graph, [one.skip for one in structure.layers if one.skip is not None]
     additions = {trace.entries[skip.addition.index].output.node for skip in skips}
@@ -172,10 +172,11 @@ def find_blocks(trace: Trace, without_last: bool = False) -> list[Block]:
 
 def find_projection(trace: Trace, block: Block) -> list[Operation]:
     """Operations between the product of map and values and the sum, in their order."""
-    return find_operations(trace, _find_structure(trace).graph, block)
+    return find_operations(trace, find_structure(trace).graph, block)
 
 
-def _find_structure(trace: Trace) -> Structure:
+def find_structure(trace: Trace) -> Structure:
+    """The nodes of the graph and the layers of attention in it, found once."""
     known = trace.structure
     if isinstance(known, Structure):
         return known
