@@ -158,14 +158,16 @@ class Oracle:
         tokens, sharing = self.case.model.total, SHARING[cut]
         evidence = torch.zeros(tokens, dtype=torch.float64)
         links = torch.zeros(tokens, tokens, dtype=torch.float64)
+        reached = torch.zeros(tokens, dtype=torch.bool)
         for n in sites:
+            reached |= balanced.at_entering[n][sample].any(-1)
             products = balanced.entering[n][sample] * balanced.at_entering[n][sample]
             evidence += products.sum(-1).clamp(min=0)
             if not balanced.pools[n]:
                 attention = balanced.maps[n][sample].mean(0)
                 links += attention + attention.T
         roots = evidence.sqrt()
-        linked = (self.case.parts & self.case.real[sample]).tolist()
+        linked = (self.case.parts & self.case.real[sample] & reached).tolist()
         scores = torch.zeros_like(roots)
         for i in range(tokens):
             others = roots[i]
