@@ -130,6 +130,62 @@ BRANCH_NORMS = {
 # Without scaled_dot_product_attention in transformers; Falcon's differs with alibi, by a percent.
 EAGER_ONLY = ("GPTNeo", "GPTJ", "Bloom", "MPT", "Falcon, alibi", "Gemma2", "GPT-OSS")
 
+# What is particular about each, for the table in the documentation.
+NOTES = {
+    "GPT2": "learned positions",
+    "GPTNeo": "local attention",
+    "GPTNeoX": "rotary positions, parallel residual",
+    "GPTNeoX, one after the other": "attention and MLP one after the other",
+    "GPTJ": "parallel residual",
+    "GPTBigCode": "one key head",
+    "OPT": "learned positions by mask",
+    "Bloom": "alibi, heads folded into the batch",
+    "MPT": "alibi",
+    "Falcon": "parallel residual, one key head",
+    "Falcon, several key heads": "parallel residual, grouped key heads",
+    "Falcon, alibi": "alibi",
+    "Llama": "grouped key heads, SwiGLU",
+    "Mistral": "sliding window",
+    "Qwen2": "biases in attention",
+    "Qwen3": "norms of queries and keys",
+    "Gemma": "scaled embeddings",
+    "Gemma2": "soft-capping, sandwich norms, sliding window",
+    "Gemma3": "norms of queries and keys, sandwich norms, sliding window",
+    "Phi": "parallel residual, partial rotary positions",
+    "Phi3": "fused projections",
+    "OLMo2": "norms after attention and MLP",
+    "SmolLM3": "layers without positions",
+    "StableLM": "parallel residual",
+    "StableLM, one after the other": "norms of each head",
+    "Cohere": "parallel residual, scaled logits",
+    "Cohere2": "parallel residual, sliding window",
+    "Persimmon": "norms of queries and keys, squared ReLU",
+    "Starcoder2": "grouped key heads",
+    "Granite": "scaled residuals, embeddings and logits",
+    "GLM4": "sandwich norms",
+    "Mixtral": "experts",
+    "Qwen2Moe": "experts, one shared",
+    "Qwen3Moe": "experts",
+    "GPT-OSS": "attention sinks, experts, sliding window",
+    "Llama4": "chunked attention, layers without positions, experts",
+    "DeepSeek-V2": "latent attention, experts in groups",
+    "DeepSeek-V3": "latent attention, experts in groups",
+    "Jamba": "Mamba layers, experts",
+}
+
+
+def make_table() -> str:
+    """The table of families for the documentation, in Markdown."""
+    lines = [
+        "| family | particular | `attn_implementation` | methods of attention | at the input |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for family in FAMILIES:
+        attention = "eager" if family in EAGER_ONLY else "sdpa, eager"
+        of_attention = "refused" if family == "Jamba" else "equal"
+        lines.append(f"| {family} | {NOTES[family]} | {attention} | {of_attention} | equal |")
+    return "\n".join(lines)
+
 
 def build(family: str, task: str = "ForCausalLM", attention: str | None = None) -> Any:
     """Build a model of a family in float64; its experts are computed one by one."""

@@ -2,12 +2,13 @@
 
 import inspect
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from tests.families.decoders import BRANCH_NORMS, EAGER_ONLY, FAMILIES, build
+from tests.families.decoders import BRANCH_NORMS, EAGER_ONLY, FAMILIES, build, make_table
 from tests.families.formulas import Plain
 from tests.families.models import (
     LAYERS,
@@ -252,3 +253,9 @@ def test_layers_without_attention():
         with pytest.raises(WhenceError, match="Tokens meet outside of attention"):
             Explainer(model).explain({"input_ids": ids}, method=method)
     assert len(model.model.layers) == LAYERS
+
+
+def test_the_documentation_lists_what_is_tested_here():
+    """Families are equal to definitions, or refused, by the tests above."""
+    page = Path(__file__).parents[2] / "docs" / "models.md"
+    assert make_table() in page.read_text(), "put tests.families.decoders.make_table() there"
