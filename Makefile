@@ -54,6 +54,7 @@ notebooks: $(TEST)/.installed
 	$(TEST)/bin/python examples/execute.py
 
 screenshots: $(TEST)/.installed
+	$(TEST)/bin/python docs/generation_screenshots.py
 	$(TEST)/bin/python docs/report_screenshots.py
 	$(TEST)/bin/python docs/web_screenshots.py
 

@@ -98,5 +98,12 @@ def test_a_long_text_is_spelled_as_a_whole_is():
     tokens = tokenizer.convert_ids_to_tokens(ids.tolist())
     text, offsets = spell_tokens(tokens, tokenizer)
     assert all(offset is not None for offset in offsets)
-    whole = tokenizer.convert_tokens_to_string(tokens)
+    whole = tokenizer.convert_tokens_to_string(tokens).removeprefix(" ")
     assert text.replace("\ufffd", "") == whole.replace("\ufffd", "")
+
+
+def test_a_space_that_a_tokenizer_puts_first_is_no_part_of_the_text():
+    tokenizer = make_gpt2_tokenizer()
+    text, offsets = spell_tokens(["ĠTim", "Ġhad"], tokenizer)
+    assert text == "Tim had"
+    assert offsets == [(0, 3), (3, 7)]

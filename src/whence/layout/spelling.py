@@ -51,6 +51,8 @@ def spell_tokens(
         if len(run) == 1 and text and not text[-1].isspace():
             text += "\n"  # a special token stands between
         piece = _spell_last(run, spelled, tokenizer)
+        if not text:  # some tokenizers put a space before the first word
+            piece = piece.removeprefix(" ")
         if piece.endswith(_INCOMPLETE) and len(run) - spelled < _WINDOW:
             offsets.append((len(text), len(text)))
             continue
