@@ -193,3 +193,33 @@ def test_a_model_that_reads_its_input_twice():
             read = model.inner(inputs_embeds=sum(hidden)).last_hidden_state[:, 0]
             expected = whole - model.head(read)[:, 1]
             assert torch.allclose(result.scores[:, position], expected, rtol=1e-4, atol=1e-6)
+
+
+class Overwriting(nn.Module):
+    """A text model that scales its embeddings in place, as CTRL does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words, self.vit = nn.Embedding(20, 32), HandWrittenViT()
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        x = self.words(input_ids)
+        x *= 3
+        for block in self.vit.blocks:
+            x = block(x)
+        return self.vit.head(x[:, 0])
+
+
+def test_a_model_that_writes_to_its_embeddings():
+    model, ids = Overwriting(), torch.arange(6).reshape(1, 6)
+    scores = Explainer(model).explain(ids, 0, method="occlusion").scores[0]
+    with torch.no_grad():
+        whole, expected = model(ids)[0, 0], []
+        for token in range(6):
+            changed = ids.clone()
+            changed[0, token] = 19
+            model.words.weight[19] = 0
+            expected.append(whole - model(changed)[0, 0])
+    assert torch.allclose(scores, torch.stack(expected), atol=1e-5)
+    assert scores.abs().max() > 1e-3

@@ -76,7 +76,7 @@ def _hold_module(module: nn.Module) -> Callable[..., Tensor] | None:
     name, package = type(module).__name__.lower(), type(module).__module__
     if package == "transformers.activations" or name.endswith(("gelu", "rmsnorm", "l2norm")):
         return partial(_hold_ratio, module.forward, centred=False)
-    if name.endswith("layernorm"):
+    if "layernorm" in name:
         return partial(_hold_ratio, module.forward, centred=True)
     return None
 

@@ -47,7 +47,8 @@ class Oracle:
         """Run the model, perhaps with other embeddings than its own."""
         embeddings = self._embeddings if embeddings is None else embeddings
         module = self._model.get_input_embeddings()
-        hook = module.register_forward_hook(lambda *_: embeddings)
+        # A copy, since some models write to it.
+        hook = module.register_forward_hook(lambda *_: embeddings.clone())
         try:
             return self._model(self._ids, use_cache=False, **options)
         finally:

@@ -67,6 +67,7 @@ WEIGHTS = {
     "softmax of the chosen": lambda logits: logits.topk(2).values.softmax(-1),
     "divided by the sum": lambda logits: divide(logits.softmax(-1).topk(2).values),
     "with a constant": lambda logits: divide(logits.softmax(-1).topk(2).values, 1e-20),
+    "at least": lambda logits: divide_at_least(logits.softmax(-1).topk(2).values),
     "in place": lambda logits: divide_in_place(logits.softmax(-1).topk(2).values),
     "of exponentials": lambda logits: divide(logits.exp().topk(2).values),
 }
@@ -74,6 +75,10 @@ WEIGHTS = {
 
 def divide(values: Tensor, constant: float = 0.0) -> Tensor:
     return values / (values.sum(-1, keepdim=True) + constant)
+
+
+def divide_at_least(values: Tensor) -> Tensor:
+    return values / torch.clamp(values.sum(-1, keepdim=True), min=1e-12)
 
 
 def divide_in_place(values: Tensor) -> Tensor:

@@ -178,7 +178,7 @@ class Forwards:
             self._stand_in = replicate(self._model)
         arguments = self._arguments.select_rows(samples).copy_with(copy_arguments)
         if arguments.main.is_floating_point():
-            arguments = arguments.replace_main(inputs[0])
+            arguments = arguments.replace_main(inputs[0].clone())  # the model may write to it
             return self._get_logits(self._stand_in(*arguments.args, **arguments.kwargs))
         placed = [order.to_place(x) for order, x in zip(self._places, inputs, strict=True)]
         with _ReplaceEmbeddings(arguments.main, placed):
@@ -232,7 +232,7 @@ class _ReplaceEmbeddings(TorchFunctionMode):
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         lookup = self._ids.observe(name_of(func), func, args, kwargs or {}, result)
-        return result if lookup is None else next(self._embeddings)
+        return result if lookup is None else next(self._embeddings).clone()
 
 
 class SampleOrder(NamedTuple):

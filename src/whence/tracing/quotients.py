@@ -35,8 +35,10 @@ def as_quotient(call: TorchCall) -> TorchCall | None:
 
 
 def divides_by_own_sum(numerator: Tensor, denominator: Tensor) -> bool:
-    """Whether a denominator is the sum of the numerator, with or without a constant added."""
+    """Whether a denominator is the sum of the numerator, perhaps with a constant or a least one."""
     node = _skip_routing(denominator.grad_fn)
+    while node is not None and _name(node) in ("clamp", "clamp_min"):
+        node = _skip_routing(_only_source(node))
     operation: Operation | None = getattr(node, "operation", None)
     if node is None or operation is None or operation.kind != "sum":
         return False
