@@ -6,6 +6,8 @@ import io
 import numpy as np
 from PIL import Image
 
+from whence.render.colors import measure_contrast
+
 
 def choose(page, label, names):
     box = page.get_by_label(label).locator("visible=true")
@@ -28,3 +30,32 @@ def decode_pixels(picture):
     """What a data address shows, (height, width, 4)."""
     content = base64.b64decode(picture.partition(",")[2])
     return np.asarray(Image.open(io.BytesIO(content)).convert("RGBA")).astype(int)
+
+
+# Every visible text, its colour and that of the nearest ground behind it.
+TEXTS = """() => {
+  const numbers = (color) => color.match(/[\\d.]+/g).map(Number);
+  const ground = (element) => {
+    for (; element; element = element.parentElement) {
+      const color = numbers(getComputedStyle(element).backgroundColor);
+      if (color.length < 4 || color[3] > 0.5) return color.slice(0, 3);
+    }
+    return [255, 255, 255];
+  };
+  const shown = { opacityProperty: true, visibilityProperty: true };
+  return [...document.querySelectorAll("body *")]
+    .filter((e) => [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim()))
+    .filter((e) => e.checkVisibility(shown) && !e.closest("svg, script, style"))
+    .map((e) => [e.textContent, numbers(getComputedStyle(e).color).slice(0, 3), ground(e)]);
+}"""
+
+
+def is_readable(page):
+    texts = page.evaluate(TEXTS)
+    assert len(texts) > 40
+    return [text for text, ink, ground in texts if measure_contrast(ink, ground) < 4.5] == []
+
+
+def fits_screen(page):
+    """Whether nothing is wider than the screen."""
+    return page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")

@@ -47,3 +47,33 @@ def browser():
         browser = drivers.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield browser
         browser.close()
+
+
+@pytest.fixture(
+    params=[(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")],
+    ids=lambda p: f"{p[0]}-{p[1]}",
+)
+def page(request, browser, address):
+    """A page that was just opened; at the end, it had no errors and asked no other host."""
+    width, scheme = request.param
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page = context.new_page()
+    page.set_default_timeout(60_000)
+    problems, outside = [], []
+    page.on("console", lambda m: problems.append(m.text) if m.type == "error" else None)
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on(
+        "response", lambda r: problems.append(f"{r.status} {r.url}") if r.status >= 400 else None
+    )
+
+    def watch(route):
+        if not route.request.url.startswith((address, "data:", "blob:")):
+            outside.append(route.request.url)
+        route.continue_()
+
+    page.route("**/*", watch)
+    page.goto(address)
+    yield page
+    context.close()
+    assert problems == []
+    assert outside == []

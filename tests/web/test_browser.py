@@ -5,7 +5,7 @@ import io
 import pytest
 from PIL import Image
 
-from tests.web.browser import choose, press, wait_for_maps
+from tests.web.browser import choose, fits_screen, is_readable, press, wait_for_maps
 from whence import demo
 from whence._util.defaults import METHOD
 from whence.render.colors import measure_contrast
@@ -14,36 +14,6 @@ pytestmark = pytest.mark.slow
 
 METHODS = [METHOD, "gae", "input_x_gradient"]
 SENTENCE = "A ${1+1} {{value}} film with <b>superb</b> acting, and not bad at all."
-
-
-@pytest.fixture(
-    params=[(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")],
-    ids=lambda p: f"{p[0]}-{p[1]}",
-)
-def page(request, browser, address):
-    """A page that was just opened; at the end, it had no errors and asked no other host."""
-    width, scheme = request.param
-    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-    page = context.new_page()
-    page.set_default_timeout(60_000)
-    problems, outside = [], []
-    page.on("console", lambda m: problems.append(m.text) if m.type == "error" else None)
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on(
-        "response", lambda r: problems.append(f"{r.status} {r.url}") if r.status >= 400 else None
-    )
-
-    def watch(route):
-        if not route.request.url.startswith((address, "data:", "blob:")):
-            outside.append(route.request.url)
-        route.continue_()
-
-    page.route("**/*", watch)
-    page.goto(address)
-    yield page
-    context.close()
-    assert problems == []
-    assert outside == []
 
 
 def upload_photo(page):
@@ -106,35 +76,6 @@ def check_heads(page):
     every = picture.evaluate("c => c.toDataURL()")
     page.get_by_role("button", name="head 0").click()
     assert picture.evaluate("c => c.toDataURL()") != every
-
-
-# Every visible text, its colour and that of the nearest ground behind it.
-TEXTS = """() => {
-  const numbers = (color) => color.match(/[\\d.]+/g).map(Number);
-  const ground = (element) => {
-    for (; element; element = element.parentElement) {
-      const color = numbers(getComputedStyle(element).backgroundColor);
-      if (color.length < 4 || color[3] > 0.5) return color.slice(0, 3);
-    }
-    return [255, 255, 255];
-  };
-  const shown = { opacityProperty: true, visibilityProperty: true };
-  return [...document.querySelectorAll("body *")]
-    .filter((e) => [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim()))
-    .filter((e) => e.checkVisibility(shown) && !e.closest("svg, script, style"))
-    .map((e) => [e.textContent, numbers(getComputedStyle(e).color).slice(0, 3), ground(e)]);
-}"""
-
-
-def is_readable(page):
-    texts = page.evaluate(TEXTS)
-    assert len(texts) > 40
-    return [text for text, ink, ground in texts if measure_contrast(ink, ground) < 4.5] == []
-
-
-def fits_screen(page):
-    """Whether nothing is wider than the screen."""
-    return page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
 
 
 def test_text(page):

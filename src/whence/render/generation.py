@@ -161,6 +161,8 @@ def _cut_pieces(matrix: ScoreMatrix, text: str | None, is_plain: bool) -> list[P
         start, stop = group.span or (end, end)
         start = max(start, end)  # passages may overlap
         gap = (" " if pieces else "") if text is None else text[end:start]
+        if not pieces:
+            gap = gap.lstrip(" ")  # which some tokenizers put before the first word
         named = group.name if not is_plain and row is None else ""
         shown = text[start:stop] if text is not None and named else _show(group)
         is_special = text is not None and group.span is None

@@ -7,10 +7,17 @@ from collections.abc import Mapping
 from typing import SupportsIndex, TypeAlias
 
 from whence.errors import WhenceError
-from whence.targets.base import TargetContext
+from whence.targets.base import TargetContext, TokenNames
 from whence.targets.classes import find_class_index
 
 OneToken: TypeAlias = SupportsIndex | str
+
+
+def name_token(tokenizer: TokenNames, index: int) -> str:
+    """The text of a token; its spelling where it has none of its own."""
+    text = tokenizer.decode([index])
+    # Part of a character, or a special token that is left out of texts.
+    return text if text.strip("\ufffd") else str(tokenizer.convert_ids_to_tokens([index])[0])
 
 
 class Vocabulary:
@@ -30,11 +37,7 @@ class Vocabulary:
         """The label, or the text of a token; its number if neither is known."""
         if self._labels or self._tokenizer is None:
             return self._labels.get(index, str(index))
-        text = self._tokenizer.decode([index])
-        # Part of a character, or a special token that is left out of texts.
-        return (
-            text if text.strip("\ufffd") else str(self._tokenizer.convert_ids_to_tokens([index])[0])
-        )
+        return name_token(self._tokenizer, index)
 
     def get_text(self, ids: list[int]) -> str:
         """The text of several tokens."""

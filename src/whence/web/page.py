@@ -1,4 +1,4 @@
-"""Lays out the page with Gradio: a tab for photos and a tab for texts."""
+"""Lays out the page with Gradio: tabs for photos, texts and language models."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from whence.inputs.sources import Kind
 from whence.web import views
 from whence.web.events import connect
 from whence.web.handlers import FIRST_TOKEN, NO_CLASS, TabHandlers
+from whence.web.language import LanguageService
+from whence.web.language_handlers import LanguageHandlers
+from whence.web.language_tab import LanguageTab
 from whence.web.limits import MAX_CLASSES, MAX_METHODS, MAX_TEXT_CHARACTERS
 from whence.web.service import ExplanationService, list_methods
 from whence.web.uploads import UploadFolder
@@ -37,6 +40,10 @@ def build_page(service: ExplanationService, uploads: UploadFolder) -> gr.Blocks:
             for title, kind in _TABS.items():
                 with gr.Tab(title):
                     _Tab(TabHandlers(service, uploads, kind))
+            language = LanguageService(service.models)
+            if language.models:
+                with gr.Tab("Language model"):
+                    LanguageTab(LanguageHandlers(language, uploads))
     return page
 
 

@@ -136,7 +136,8 @@ def _make_theme() -> gr.themes.Base:
 
 def _make_css() -> str:
     colors = render_template("render/templates/theme_toggle.css.j2", dark=".dark")
-    return str(colors + read_asset("web/static/page.css"))
+    generation = render_template("render/templates/generation.css.j2")
+    return str(colors + read_asset("web/static/page.css") + generation)
 
 
 def _make_script() -> str:

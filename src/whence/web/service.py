@@ -15,8 +15,9 @@ from whence._util.text import format_probability
 from whence.errors import WhenceError
 from whence.explanation import Explanation
 from whence.inputs.sources import Kind
-from whence.models import LoadedModel, PreparedBatch, load
+from whence.models import LoadedModel, PreparedBatch, load, load_language_model
 from whence.models.forward import compute_logits
+from whence.models.loaded import EMBEDDED_LANGUAGE_MODEL
 from whence.targets import find_class_index, to_probabilities
 from whence.web.limits import MAX_CLASSES, MAX_METHODS
 from whence.web.result_cache import ResultCache
@@ -140,21 +141,27 @@ class ExplanationService:
             loaded = load(name, None, weights, device)
             loaded.name = _choose_name(name, models)
             models[loaded.name] = loaded
-        kinds = {loaded.kind for loaded in models.values()}
+        kinds = {loaded.kind for loaded in models.values() if not loaded.generates}
         for kind, name in _EMBEDDED.items():
             if kind not in kinds:
                 models[name] = load(None, kind, None, device)
+        has_none = not any(loaded.generates for loaded in models.values())
+        if has_none and EMBEDDED_LANGUAGE_MODEL.is_dir():
+            models["stories (embedded)"] = load_language_model(None, device)
         return cls(models)
 
     def list_models(self, kind: Kind) -> list[str]:
-        """The names of models for this kind of input."""
-        return [name for name, loaded in self.models.items() if loaded.kind == kind]
+        """The names of models that classify this kind of input."""
+        classifiers = {name: one for name, one in self.models.items() if not one.generates}
+        return [name for name, loaded in classifiers.items() if loaded.kind == kind]
 
     def predict(self, model: object, page_input: PageInput) -> Prediction:
         """Predict the classes of an input; an error if the page offers no such model for it."""
         if not isinstance(model, str) or model not in self.models:
             raise WhenceError("This page does not offer that model.")
         loaded = self.models[model]
+        if loaded.generates:
+            raise WhenceError(f"The model '{model}' generates text: use it on its own tab.")
         if loaded.kind != page_input.kind:
             kinds = f"{loaded.kind}s, not {page_input.kind}s"
             raise WhenceError(f"The model '{model}' explains {kinds}.")

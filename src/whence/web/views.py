@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import uuid
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -12,12 +13,13 @@ from PIL import Image
 
 from whence import methods
 from whence._util.text import data_uri, to_printable
-from whence.explanation import ExplainedClass, Explanation
+from whence.explanation import ExplainedClass, Explanation, Generation
 from whence.faithfulness import Faithfulness, MethodCurves
 from whence.faithfulness.result import CurveOrder
 from whence.inputs.sources import Kind
 from whence.render import list_colormaps
 from whence.render.colors import Bytes, Floats
+from whence.render.generation import make_view
 from whence.render.overlay import is_signed, scale_to_largest, stretch_contrast, to_finite_array
 from whence.render.templates import render_macro, render_template
 from whence.render.words import Word, find_spaces, list_words
@@ -57,6 +59,17 @@ def render_results(results: Sequence[MethodResult], photo: Image.Image | None) -
     return str(render_macro(_RESULTS, "maps", _style_photo(photo), blocks))
 
 
+def render_generation(generation: Generation) -> str:
+    """A generated text in which one points at a word to see what it came from."""
+    return _render_generation(generation, "")
+
+
+def render_contrast(generation: Generation) -> str:
+    """One generated token, in the text, explained rather than another one."""
+    (token,) = generation.classes()
+    return _render_generation(generation, token.name)
+
+
 def render_faithfulness(
     faithfulness: Faithfulness,
     photo: Image.Image | None,
@@ -87,6 +100,12 @@ def render_heads(attention: HeadAttention, photo: Image.Image | None) -> str:
     template, style = "web/templates/heads.html.j2", _style_photo(photo)
     token = attention.names[attention.token]
     return str(render_template(template, photo_style=style, data=json.dumps(data), token=token))
+
+
+def _render_generation(generation: Generation, title: str) -> str:
+    template, mark = "web/templates/generation.html.j2", uuid.uuid4().hex
+    view = make_view(generation, 0, "word")
+    return str(render_template(template, view=view, mark=mark, title=title, notes=generation.notes))
 
 
 def _describe(result: MethodResult, list_cells: _ListCells) -> dict[str, object]:

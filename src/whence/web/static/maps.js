@@ -72,7 +72,7 @@ const paintWords = (words) => {
 
 const applySettings = () => {
   document.querySelectorAll(".whence .map").forEach((map) => map.levels && paintMap(map));
-  document.querySelectorAll(".whence .words").forEach(paintWords);
+  document.querySelectorAll(".whence.texts .words").forEach(paintWords);
   document.documentElement.dataset.whenceUnit = settings.unit;
 };
 document.addEventListener("input", (event) => {

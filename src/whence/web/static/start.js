@@ -1,12 +1,14 @@
 // Draws every new element that the server sent, as soon as it arrives.
-const drawers = { ".map": prepareMap, ".curves": prepareCurves, ".heads": prepareHeads };
+const drawers = {
+  ".map": prepareMap, ".curves": prepareCurves, ".heads": prepareHeads, ".generation": prepareGeneration,
+};
 const drawNew = () => {
   for (const [selector, prepare] of Object.entries(drawers))
     for (const element of document.querySelectorAll(`.whence${selector}:not([data-drawn]), .whence ${selector}:not([data-drawn])`)) {
       element.dataset.drawn = "";
       prepare(element);
     }
-  document.querySelectorAll(".whence .words").forEach(paintWords);
+  document.querySelectorAll(".whence.texts .words").forEach(paintWords);
 };
 let waiting = false;
 new MutationObserver(() => {

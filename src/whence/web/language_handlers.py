@@ -1,0 +1,78 @@
+"""Handles the events of the tab for language models: takes values, returns HTML and updates."""
+
+from __future__ import annotations
+
+import gradio as gr
+
+from whence.web import views
+from whence.web.language import GeneratedText, LanguageService, check_method, pack_generation
+from whence.web.uploads import UploadFolder
+
+
+class LanguageHandlers:
+    """The handlers of the tab for language models.
+
+    Arguments are the values of components: the name of a model, a prompt, how many tokens to
+    generate, the name of a method. Any of them may be forged.
+    """
+
+    def __init__(self, service: LanguageService, uploads: UploadFolder) -> None:
+        self.service, self.uploads = service, uploads
+
+    def generate(
+        self,
+        model: object,
+        prompt: object,
+        count: object,
+        method: object,
+        progress: gr.Progress = gr.Progress(),  # noqa: B008
+    ) -> tuple[object, ...]:
+        """The generated text, and values for the question why one word and not another."""
+
+        def advance(done: int) -> None:
+            is_last = done == count
+            desc = "Explaining" if is_last else "Generating"
+            progress((done, count), desc=desc, unit="tokens")  # type: ignore[arg-type]
+
+        text = self.service.generate(model, prompt, count, method, advance)
+        tokens = gr.update(choices=text.list_tokens(), value=0)
+        return views.render_generation(text.generation), tokens, _list_others(text, 0), ""
+
+    def generate_sample(
+        self,
+        sample: str,
+        model: object,
+        count: object,
+        method: object,
+        progress: gr.Progress = gr.Progress(),  # noqa: B008
+    ) -> tuple[object, ...]:
+        """The same for a sample, which comes first."""
+        return sample, *self.generate(model, sample, count, method, progress)
+
+    def list_others(
+        self, model: object, prompt: object, count: object, method: object, number: object
+    ) -> object:
+        """The tokens that might have been generated instead of one."""
+        return _list_others(self.service.generate(model, prompt, count, method), number)
+
+    def contrast(
+        self,
+        model: object,
+        prompt: object,
+        count: object,
+        method: object,
+        number: object,
+        other: object,
+    ) -> str:
+        """What spoke for a generated token rather than for another one."""
+        text = self.service.generate(model, prompt, count, method)
+        return views.render_contrast(text.contrast(number, other, check_method(method)))
+
+    def save(self, model: object, prompt: object, count: object, method: object) -> str:
+        """The path of a zip file with a page and all scores."""
+        text = self.service.generate(model, prompt, count, method)
+        return self.uploads.store("whence.zip", pack_generation(text))
+
+
+def _list_others(text: GeneratedText, number: object) -> object:
+    return gr.update(choices=text.list_others(number), value="")
