@@ -64,6 +64,39 @@ def explain_text(page: Page) -> None:
     page.wait_for_function("document.querySelectorAll('.texts .method').length === 3")
 
 
+def explain_contrast(page: Page) -> None:
+    press(page, "Use the sample photo")
+    page.wait_for_selector(".map[data-drawn]")
+    box = page.get_by_label("Rather than", exact=True).locator("visible=true")
+    box.click()
+    box.fill("dog")
+    box.press("Enter")
+    press(page, "Explain")
+    page.wait_for_function("document.querySelectorAll('.map[data-drawn]').length === 1")
+
+
+def generate(page: Page) -> None:
+    page.get_by_role("tab", name="Language model").click()
+    press(page, "Sample 2")
+    page.wait_for_selector(".generation[data-drawn]")
+    page.locator(".generated", has_text="Tom").first.click()
+
+
+def contrast_word(page: Page) -> None:
+    generate(page)
+    press(page, "Why this word")
+    token = page.get_by_label("Generated token")
+    token.click()
+    token.fill("13: Tom")
+    token.press("Enter")
+    page.wait_for_timeout(1500)
+    other = page.get_by_label("Rather than").locator("visible=true")
+    other.fill("Ben")
+    other.press("Enter")
+    press(page, "Explain the difference")
+    page.wait_for_function("document.querySelectorAll('.generation[data-drawn]').length === 2")
+
+
 def main() -> None:
     chromium = os.environ.get("CHROMIUM") or shutil.which("chromium")
     screenshots = {
@@ -72,6 +105,10 @@ def main() -> None:
         "web-faithful": (show_faithfulness, 1100, "light", ".curves"),
         "web-heads": (show_heads, 1100, "dark", ".heads"),
         "web-phone": (explain_photo, 390, "dark", None),
+        "web-contrast": (explain_contrast, 1100, "light", None),
+        "web-language": (generate, 1100, "light", None),
+        "web-language-dark": (contrast_word, 1100, "dark", None),
+        "web-language-phone": (generate, 390, "light", None),
     }
     service = ExplanationService.load()
     with serve_page(service, ServerOptions()) as address, sync_playwright() as drivers:

@@ -61,3 +61,12 @@ def test_cached_photos_are_small_and_uploads_unchanged(service):
     prediction = service.predict("photos", what)
     assert max(prediction.prepared.contents[0].size) == SHOWN_SIDE
     assert what.image.size == (1600, 800)
+
+
+def test_models_without_a_tab_are_refused(text_model, tmp_path):
+    from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+    AutoTokenizer.from_pretrained(text_model).save_pretrained(tmp_path)
+    AutoModelForMaskedLM.from_pretrained(text_model).save_pretrained(tmp_path)
+    with pytest.raises(WhenceError, match="speaks of each token"):
+        ExplanationService.load([str(tmp_path)])

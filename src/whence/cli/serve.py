@@ -27,8 +27,8 @@ def serve(
     model: Annotated[
         list[str] | None,
         typer.Option(
-            help="A model to offer, as `whence explain` takes it; may be repeated. Without one for "
-            "photos or texts, the embedded one."
+            help="A model to offer, as `whence explain` or `generate` takes it; may be repeated. "
+            "Without one for photos, texts or generated text, the embedded one."
         ),
     ] = None,
     weights: Annotated[
@@ -65,7 +65,7 @@ def serve(
         typer.Option(min=1, help="How many requests may wait; further ones are refused as busy."),
     ] = 16,
 ) -> None:
-    """Serve a page that explains photos and texts, compares methods and measures faithfulness.
+    """Serve a page that explains photos, texts and what language models write.
 
     It listens on this machine only, unless --host says otherwise, and sends nothing anywhere.
     """

@@ -174,13 +174,14 @@ def encode_prompt(loaded: LoadedModel, prompt: str, chat: bool = False) -> dict[
     return {name: encoded[name].to(loaded.device) for name in names if name in encoded}
 
 
-class _Counter:
+class TokenCounter:
     """What `generate` calls a streamer: counts the tokens as they come."""
 
     def __init__(self, advance: Callable[[int], None]) -> None:
         self._advance, self._has_prompt = advance, False
 
     def put(self, _tokens: object) -> None:
+        """Count a token."""
         if self._has_prompt:  # which comes first
             self._advance(1)
         self._has_prompt = True
@@ -202,7 +203,7 @@ def _generate(
                 **settings.method.explain_arguments(),
                 against=settings.against,
                 memory=settings.memory,
-                streamer=_Counter(advance),
+                streamer=TokenCounter(advance),
             )
     except torch.OutOfMemoryError:
         message = "The device's memory is too small; generate fewer tokens, or give --memory."

@@ -1,7 +1,8 @@
-"""The web page of `whence serve`: explain a photo or a text, compare methods, measure faithfulness.
+"""The web page of `whence serve`: explain photos, texts and what language models write.
 
-`service` computes and `views` renders HTML, both without Gradio. `page` lays out the components,
-and `handlers` handles their events. `request_filter` refuses requests before Gradio sees them. The
+`service` and `language` compute and `views` renders HTML, all without Gradio. `page` lays out the
+components, and `handlers` handles their events; `language_tab` and `language_handlers` do so for
+language models. `request_filter` refuses requests before Gradio sees them. The
 browser draws overlays itself (`static/*.js`), so that opacity, colours and thresholds change
 without a request.
 """

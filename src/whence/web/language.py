@@ -18,6 +18,7 @@ from whence._util.text import format_probability
 from whence.errors import WhenceError
 from whence.explanation import Generation
 from whence.models import LoadedModel
+from whence.pipeline.generate import TokenCounter, encode_prompt
 from whence.targets.vocabulary import name_token
 from whence.web.limits import MAX_NEW_TOKENS, MAX_PROMPT_TOKENS
 from whence.web.result_cache import ResultCache
@@ -110,7 +111,7 @@ class LanguageService:
             prompt: The beginning of the text.
             count: How many tokens to generate at most.
             method: The name of a method.
-            advance: Called with the number of tokens that are there.
+            advance: Called with 1 when a token was generated.
 
         Raises:
             WhenceError: There is no such model or method, or the prompt does not suit it.
@@ -145,34 +146,17 @@ def pack_generation(text: GeneratedText) -> bytes:
     return out.getvalue()
 
 
-class _Progress:
-    """What `generate` calls a streamer: counts the tokens as they come."""
-
-    def __init__(self, advance: Callable[[int], None]) -> None:
-        self._advance, self._count = advance, -1  # the prompt comes first
-
-    def put(self, _tokens: object) -> None:
-        self._count += 1
-        self._advance(self._count)
-
-    def end(self) -> None:
-        """Nothing is left to do."""
-
-
 def _generate(
     loaded: LoadedModel, prompt: str, count: int, method: str, advance: Callable[[int], None]
 ) -> GeneratedText:
-    encoded = loaded.tokenizer([prompt], return_tensors="pt", verbose=False)
-    ids: Tensor = encoded["input_ids"].to(loaded.device)
-    if not ids.numel() or set(loaded.tokenizer.all_special_ids).issuperset(ids[0].tolist()):
-        raise WhenceError("The model's tokenizer finds no words in this text.")
+    ids: Tensor = encode_prompt(loaded, prompt)["input_ids"]
     if ids.shape[1] > MAX_PROMPT_TOKENS:
         raise WhenceError(
             f"A prompt may have {MAX_PROMPT_TOKENS} tokens on this page; this one has "
             f"{ids.shape[1]:,}."
         )
     generation = loaded.explainer.explain_generation(
-        {"input_ids": ids}, count, method, streamer=_Progress(advance)
+        {"input_ids": ids}, count, method, streamer=TokenCounter(advance)
     )
     return GeneratedText(loaded, ids, generation)
 

@@ -28,10 +28,12 @@ class LanguageHandlers:
         progress: gr.Progress = gr.Progress(),  # noqa: B008
     ) -> tuple[object, ...]:
         """The generated text, and values for the question why one word and not another."""
+        done = 0
 
-        def advance(done: int) -> None:
-            is_last = done == count
-            desc = "Explaining" if is_last else "Generating"
+        def advance(count_new: int) -> None:
+            nonlocal done
+            done += count_new
+            desc = "Explaining" if done == count else "Generating"
             progress((done, count), desc=desc, unit="tokens")  # type: ignore[arg-type]
 
         text = self.service.generate(model, prompt, count, method, advance)

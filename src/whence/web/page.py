@@ -84,7 +84,7 @@ class _Tab:
         others = self.handlers.list_others(models[0])
         with gr.Row():
             self.model = gr.Dropdown(
-                models, value=models[0], label="Model", filterable=False, min_width=200, scale=2
+                models, value=models[0], label="Model", filterable=False, min_width=200, scale=3
             )
             label = f"Methods (up to {MAX_METHODS})"
             self.methods = _add_several(names, [METHOD], MAX_METHODS, label)

@@ -139,6 +139,7 @@ class ExplanationService:
         models: dict[str, LoadedModel] = {}
         for name in names:
             loaded = load(name, None, weights, device)
+            _check_task(loaded)
             loaded.name = _choose_name(name, models)
             models[loaded.name] = loaded
         kinds = {loaded.kind for loaded in models.values() if not loaded.generates}
@@ -183,6 +184,17 @@ class ExplanationService:
             return MethodResult(method, self._cache.get_or_compute(key, compute))
         except WhenceError as error:
             return MethodResult(method, error=str(error))
+
+
+def _check_task(loaded: LoadedModel) -> None:
+    """Refuse models that the page has no tab for: those that speak of each token of a text."""
+    if loaded.kind != "text" or loaded.generates:
+        return
+    if compute_logits(loaded, loaded.prepare(["a"]).inputs).dim() != 2:
+        raise WhenceError(
+            f"The page explains classifiers and models that generate text, and '{loaded.name}' "
+            f"speaks of each token of a text: use `whence explain --position`."
+        )
 
 
 def _choose_name(name: str, others: Collection[str]) -> str:
