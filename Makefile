@@ -17,6 +17,8 @@ demo: $(RUN)/.installed
 		"The story is thin, but the acting is superb and the ending deeply moving." \
 		"An unwatchable mess, not worth a minute of your time." \
 		"Two hours of fine actors with nothing to say."
+	$(RUN)/bin/whence generate --out out/demo --force --tokens 16 \
+		"Once upon a time there was a dog named Max. Max had a red ball. One day, Max lost his"
 	@echo
 	@echo "Pictures and pages are in $(CURDIR)/out/demo: open cat.png and the .html files."
 
