@@ -167,7 +167,7 @@ def test_options_go_to_the_method_or_to_generate(llama):
         ({"max_new_tokens": 2.5}, "max_new_tokens is a whole number"),
         ({"max_new_tokens": 60}, "positions for 64: generate at most"),
         ({"nonsense": 3}, "cannot generate so: .*nonsense"),
-        ({"num_return_sequences": 2, "num_beams": 2}, "generated 4 texts for 2 prompts"),
+        ({"num_return_sequences": 2, "num_beams": 2}, "generated 2 texts for 1 prompt"),
         ({"method": "nonsense"}, "nonsense"),
     ],
 )

@@ -118,19 +118,10 @@ def generate_sequences(
     ends = _list_ids(options.get("eos_token_id", settings.eos_token_id))
     padding = options.pop("pad_token_id", settings.pad_token_id)
     padding = padding if padding is not None else next(iter(ends), 0)
-    ids = pad_sequence(prompts, True, padding, "left")
-    mask = pad_sequence([torch.ones_like(row) for row in prompts], True, 0, "left")
-    returned = _generate(
-        replicate(inner),
-        {"input_ids": ids, "attention_mask": mask, **others},
-        {"do_sample": False, "max_new_tokens": max_new_tokens, "pad_token_id": padding, **options},
-    )
-    if returned.dim() != 2 or len(returned) != len(prompts):
-        raise WhenceError(
-            f"The model generated {len(returned)} texts for {len(prompts)} prompts; one for each "
-            f"can be explained."
-        )
-    outputs = [_cut_at_end(row, ends) for row in returned[:, ids.shape[1] :]]
+    options = {"do_sample": False, **options, "pad_token_id": padding}
+    options["max_new_tokens"] = max_new_tokens
+    outputs = _generate_by_length(replicate(inner), prompts, others, options)
+    outputs = [_cut_at_end(row, ends) for row in outputs]
     if not all(map(len, outputs)):
         raise WhenceError("The model generated nothing after one of the prompts.")
     rows = [torch.cat(parts) for parts in zip(prompts, outputs, strict=True)]
@@ -188,6 +179,31 @@ def _check_room(model: nn.Module, prompts: Sequence[Tensor], count: int) -> None
             f"The prompt has {longest} tokens, and {count} are to be generated, but the model has "
             f"positions for {limit}: {help_}."
         )
+
+
+def _generate_by_length(
+    model: nn.Module, prompts: Sequence[Tensor], others: Mapping[str, Any], options: dict[str, Any]
+) -> list[Tensor]:
+    """What a model generates after each prompt; those of one length go together.
+
+    So none is padded, which some models do not stand.
+    """
+    outputs: dict[int, Tensor] = {}
+    for length in dict.fromkeys(map(len, prompts)):
+        chosen = [n for n, prompt in enumerate(prompts) if len(prompt) == length]
+        ids = torch.stack([prompts[n] for n in chosen])
+        inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        for name, value in others.items():
+            has_rows = isinstance(value, Tensor) and len(value) == len(prompts)
+            inputs[name] = value[chosen] if has_rows else value
+        returned = _generate(model, inputs, options)
+        if returned.dim() != 2 or len(returned) != len(chosen):
+            raise WhenceError(
+                f"The model generated {len(returned)} texts for {len(chosen)} prompt(s); one for "
+                f"each can be explained."
+            )
+        outputs |= dict(zip(chosen, returned[:, length:], strict=True))
+    return [outputs[n] for n in range(len(prompts))]
 
 
 def _generate(model: nn.Module, inputs: dict[str, Any], options: dict[str, Any]) -> Tensor:
