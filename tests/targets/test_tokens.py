@@ -233,3 +233,9 @@ def test_a_classifier_has_no_positions():
     model = build_encoder("ForSequenceClassification")
     with pytest.raises(WhenceError, match=r"Tokens and spans are targets of models.*\(2, 2\)"):
         Explainer(model).explain(make_batch(), targets.token(), **METHOD)
+
+
+def test_names_of_contrasts_have_no_spaces_around():
+    assert targets.join_names(" cat", " dog") == "cat rather than dog"
+    assert targets.join_names(" cat") == " cat"
+    assert targets.join_names("\n", " ") == "\n rather than  "

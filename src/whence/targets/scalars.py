@@ -262,4 +262,7 @@ class ReadScalars(Scalars):
 
 def join_names(target: str, against: str | None = None) -> str:
     """The name of a target, or of a target against another."""
-    return target if against is None else f"{target} rather than {against}"
+    if against is None:
+        return target
+    # Tokens may begin with the space before their word.
+    return f"{target.strip() or target} rather than {against.strip() or against}"
