@@ -45,7 +45,7 @@ class Piece:
 
 
 class RowData(TypedDict):
-    """What a page's script needs to show one generated word."""
+    """What is shown of one generated word."""
 
     name: str
     percent: str
@@ -62,6 +62,23 @@ class GenerationView:
     rows: list[RowData]
     signed: bool
     totals: list[Source]  # of passages, over the whole output
+
+    @property
+    def data(self) -> list[dict[str, object]]:
+        """What a page's script needs: of each row the columns that have a shade, and no others."""
+        return [
+            {
+                "name": row["name"],
+                "percent": row["percent"],
+                "top": row["top"],
+                "cells": [
+                    (column, level, row["scores"][column])
+                    for column, level in enumerate(row["levels"])
+                    if level
+                ],
+            }
+            for row in self.rows
+        ]
 
 
 def format_generation_page(

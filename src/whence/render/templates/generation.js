@@ -27,11 +27,12 @@
     word.tabIndex = 0;
     word.setAttribute("aria-pressed", "true");
     chosen = number;
+    const cells = new Map(row.cells.map(([column, ...cell]) => [column, cell]));
     for (const piece of pieces) {
-      const column = Number(piece.dataset.column), level = row.levels[column];
+      const [level, score] = cells.get(Number(piece.dataset.column)) ?? [0, ""];
       piece.classList.remove(...[...piece.classList].filter(name => /^w[np]\d+$/.test(name)));
       if (level) piece.classList.add(nameShade(level));
-      piece.title = row.scores[column] === "0" ? "" : `score ${row.scores[column]}`;
+      piece.title = score && `score ${score}`;
     }
     status.textContent = "";
     write(status, "b", row.name).dir = "auto";
