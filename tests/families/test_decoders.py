@@ -113,6 +113,22 @@ def test_everything(family, attention, case):
         assert family in FAMILIES
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_generated_tokens_are_next_tokens(family):
+    """One pass over the finished text gives what each token's own prefix gives."""
+    model, ids, method = build(family), make_ids(1, 5), "attnlrp" if family == "Jamba" else "whence"
+    model.generation_config.eos_token_id = None
+    explainer = Explainer(model)
+    found = explainer.explain_generation({"input_ids": ids}, 2, method).scores[0]
+    whole = model.generate(ids, max_new_tokens=2, do_sample=False)
+    for row, end in zip(found, (5, 6), strict=True):
+        before = {"input_ids": whole[:, :end]}
+        expected = explainer.explain(before, int(whole[0, end]), method=method).scores[0]
+        assert expected.abs().max() > 0
+        assert torch.allclose(row[:end], expected, atol=1e-5 * float(expected.abs().max()))
+        assert not row[end:].nan_to_num().any()
+
+
 # Padding -----------------------------------------------------------------------------------------
 
 
