@@ -14,6 +14,7 @@ from whence.methods.registry import Method, register
 from whence.methods.shared.attention_maps import multiply_layers, select_layers
 from whence.tracing import Edit
 from whence.tracing.graph import Block
+from whence.tracing.ops.products import HALF_TYPES
 
 
 @register("value_zeroing")
@@ -79,7 +80,9 @@ class _Zeroing:
         # Which factor of the product holds the values.
         self._value_argument = block.site.values_number
         shape = (evidence.batch, evidence.tokens, evidence.tokens)
-        self.distances = block.output.output.new_zeros(shape)
+        output = block.output.output
+        kept = torch.promote_types(output.dtype, torch.float32)
+        self.distances = torch.zeros(shape, dtype=kept, device=output.device)
         self._values_by_row = self._output_by_row = True
 
     def observe(self) -> dict[int, Edit]:
@@ -152,6 +155,10 @@ def _is_row_first(twice: Tensor, inner: int) -> bool:
 
 def _compute_cosine_distance(a: Tensor, b: Tensor) -> Tensor:
     """Compute 1 - cos by the difference of unit vectors, which keeps digits of small distances."""
-    distance = (F.normalize(a, dim=-1) - F.normalize(b, dim=-1)).square().sum(-1) / 2
-    rounding = (16 * torch.finfo(a.dtype).eps) ** 2 / 2
+    kept = torch.promote_types(a.dtype, torch.float32)
+    distance = (F.normalize(a.to(kept), dim=-1) - F.normalize(b.to(kept), dim=-1)).square()
+    # What is stored in 16 bits is rounded when it is stored; else rounding adds up before.
+    steps = 1 if a.dtype in HALF_TYPES else 16
+    rounding = (steps * torch.finfo(a.dtype).eps) ** 2 / 2
+    distance = distance.sum(-1) / 2
     return torch.where(distance > rounding, distance, 0)

@@ -156,7 +156,10 @@ def multiply_layers(
     Where the matrices, (batch, tokens, tokens), lack the skip connection, it is added as the
     identity, and rows are normalized again.
     """
-    normalized, rows = map(normalize_rows, matrices), evidence.pooling
+    # In float32 at least: many rows that nearly cancel would be lost in 16 bits.
+    dtype = torch.promote_types(evidence.pooling.dtype, torch.float32)
+    normalized = (normalize_rows(matrix.to(dtype)) for matrix in matrices)
+    rows = evidence.pooling.to(dtype)
     if add_identity:
         return add_own_share(*roll_out(rows, normalized, normalize=True), evidence)
     for matrix in normalized:
