@@ -12,7 +12,7 @@ from tests.real import load_real_vit, read_photo
 from tests.zoo import CASES, HandWrittenViT, build_model, make_images, make_texts
 from whence import Explainer, WhenceError
 from whence.tracing import Intervention, record
-from whence.tracing.ops.base import Guard
+from whence.tracing.ops.guard import Guard
 
 PHOTOS = ("ILSVRC2012_val_00000962.JPEG", "ILSVRC2012_val_00002070.JPEG")
 

@@ -12,7 +12,7 @@ from whence import Explainer, WhenceError, methods, rules
 from whence.engine.eager import record_request, run_eagerly
 from whence.errors import TooLargeError
 from whence.methods import registry
-from whence.tracing.ops.base import Guard
+from whence.tracing.ops.guard import Guard
 
 INFINITE = float("inf")
 

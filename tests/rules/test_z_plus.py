@@ -10,7 +10,7 @@ from tests.rules.helpers import RELEVANCE_SETS, divide_guarded, propagate
 from tests.tracing.helpers import predicted_classes, read_maps, record_case
 from tests.tracing.ops.helpers import double
 from whence import rules
-from whence.tracing.ops.base import Guard
+from whence.tracing.ops.guard import Guard
 from whence.tracing.ops.products import ConstantMatMul, Convolution, Linear, use_precision
 
 

@@ -17,7 +17,7 @@ from tests.zoo import HandWrittenViT
 from whence import Explainer, NoRuleError, WhenceError, rules
 from whence.rules import RuleSet
 from whence.tracing import record
-from whence.tracing.ops.base import Guard
+from whence.tracing.ops.guard import Guard
 
 
 def baddbmm(q: Tensor, k: Tensor) -> Tensor:

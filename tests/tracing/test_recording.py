@@ -10,7 +10,7 @@ from tests.tracing.helpers import read_maps
 from tests.zoo import HandWrittenViT, make_images
 from whence import Explainer, NoRuleError, rules
 from whence.tracing import Edit, Intervention, record
-from whence.tracing.ops.base import Guard
+from whence.tracing.ops.guard import Guard
 
 CLASSES = torch.zeros(BATCH, 1, dtype=torch.long)
 

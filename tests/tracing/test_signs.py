@@ -3,7 +3,7 @@
 import torch
 
 from whence import rules
-from whence.tracing.ops.base import Guard
+from whence.tracing.ops.guard import Guard
 from whence.tracing.signs import join_signs, split_signs
 
 

@@ -12,7 +12,8 @@ from tests.tracing.helpers import record_case
 from tests.zoo import CASES, HandWrittenViT, build_model, make_images
 from whence import Explainer, NoRuleError, WhenceError, rules
 from whence.tracing import record
-from whence.tracing.recording import RecordedNode, edge_of
+from whence.tracing.recorded_node import RecordedNode
+from whence.tracing.recording import edge_of
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 
 import torch
@@ -13,12 +14,13 @@ from whence.engine.request import Request, Result, bound_forwards_bytes
 from whence.errors import TooLargeError, WhenceError
 from whence.evidence import Evidence, Forwards
 from whence.evidence.kept import keep_evidence
+from whence.evidence.kinds import AT_MAPS
 from whence.layout import FoundLayout, Tokens
 from whence.methods import Method
 from whence.targets import AskedClasses, ClassScalars, ReadScalars, Scalars
 from whence.tracing import Trace, record
 from whence.tracing.graph.targets import split_targets
-from whence.tracing.ops.base import Guard
+from whence.tracing.ops.guard import Guard
 from whence.tracing.views import select_view
 
 # Targets are explained together, in groups that keep samples x targets to about this number.
@@ -30,6 +32,12 @@ _DIFFERENT_LAYERS = (
     "shapes: explain them one by one to keep it."
 )
 _KEPT = ("attention", "relevance")
+# What can be read of a pass whose operations are computed again, segment by segment; the share of
+# the memory that a segment may take.
+_IN_SEGMENTS = AT_MAPS.union(
+    ("inputs", "input_gradient", "input_relevance", "hidden", "hidden_gradient", "hidden_relevance")
+)
+_SHARE_OF_A_SEGMENT = 1 / 2
 
 
 def run_eagerly(request: Request, max_bytes: float, max_map_bytes: float) -> Result:
@@ -129,6 +137,7 @@ def record_request(request: Request, guard: Guard, max_bytes: float, max_map_byt
             guard=guard,
             max_bytes=max_bytes,
             max_map_bytes=max_map_bytes,
+            max_segment_bytes=_bound_segments(request) if max_bytes == math.inf else math.inf,
             needs_attention=request.method.scores_tokens or request.keep_evidence,
         )
     except (WhenceError, TooLargeError):
@@ -141,6 +150,14 @@ def record_request(request: Request, guard: Guard, max_bytes: float, max_map_byt
                 f"one image, add the batch dimension: inputs[None]."
             ) from error
         raise
+
+
+def _bound_segments(request: Request) -> float:
+    """How many bytes operations may keep at a time of a pass that cannot be cut by samples."""
+    if request.keep_evidence or not _IN_SEGMENTS.issuperset(request.method.needs):
+        return math.inf
+    memory = bound_forwards_bytes(request.arguments.main.device, request.memory)
+    return memory * _SHARE_OF_A_SEGMENT
 
 
 def score(

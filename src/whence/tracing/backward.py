@@ -92,18 +92,18 @@ def propagate_backward(
         incoming = [waiting.pop(node, {}) for waiting in arrived]
         for number in asked.get(node, ()):
             nr = at[number].output_nr
-            read = [_to_dense(values[nr]) if nr in values else None for values in incoming]
+            read = [
+                _to_dense(values[nr]) if nr in values else step.zeros(at[number], seed)
+                for values, seed in zip(incoming, seeds, strict=True)
+            ]
             left.discard(number)
-            yield (
-                number,
-                [
-                    step.zeros(at[number], seed) if r is None else r
-                    for r, seed in zip(read, seeds, strict=True)
-                ],
-            )
+            yield number, read
             del read
         edges = node.next_functions
         wanted = tuple(upstream in leading for upstream, _ in edges)
+        operation: Operation | None = getattr(node, "operation", None)
+        if operation is not None and True in wanted and any(incoming):
+            operation.fetch()
         for values, waiting, rule_set in zip(incoming, arrived, rules, strict=True):
             if not values or True not in wanted:
                 continue
@@ -114,7 +114,6 @@ def propagate_backward(
                     known = waiting.setdefault(upstream, {})
                     known[nr] = _add(known[nr], result) if nr in known else result
             del results
-        operation: Operation | None = getattr(node, "operation", None)
         if release and operation is not None:
             operation.release()
     for number in left:

@@ -187,6 +187,7 @@ class _Walk:
     def _pass_node(self, node: Node, values: dict[int, Tensor]) -> Sequence[Tensor | None]:
         operation: Operation | None = getattr(node, "operation", None)
         if operation is not None:
+            operation.fetch()
             marks = to_marks(values[0])
             if isinstance(operation, Add):
                 return self._pass_addition(node, operation, marks)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from whence.tracing.addresses import Address
 from whence.tracing.ops.base import BackwardRules
+from whence.tracing.segments import Refill
 
 
 class Edit(NamedTuple):
@@ -33,6 +34,7 @@ class Intervention:
         follow_constants: Whether projections of what does not depend on the input are recorded too,
             so that the self-attention of such a sequence can be read. Relevance then differs.
         of: Which explained input the pixels or embeddings are of, if there are several.
+        refill: Gets what operations keep; the run may end before the model's output.
     """
 
     inputs: Sequence[Tensor] | None = None
@@ -42,3 +44,4 @@ class Intervention:
     forward_only: bool = False
     follow_constants: bool = False
     of: str | int | None = None
+    refill: Refill | None = None

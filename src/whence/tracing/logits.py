@@ -10,7 +10,7 @@ from torch import Tensor
 
 from whence._util.torch_internals import view_base
 from whence.errors import WhenceError
-from whence.tracing.ops.base import Guard
+from whence.tracing.ops.guard import Guard
 
 # Models that compare texts with something else return one matrix for each, the other's transpose.
 _PER_TEXT, _PER = "logits_per_text", "logits_per_"

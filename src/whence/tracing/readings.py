@@ -111,7 +111,7 @@ def iterate_sites(
     wanted = [kind for kind in rules if kind in kinds]
     values = trace.iterate_backward(
         [targets[kind] for kind in wanted],
-        [site.graph_tensor for site in sites] if wanted else (),
+        [site.place for site in sites] if wanted else (),
         [rules[kind] for kind in wanted],
         release=release,
     )
@@ -155,6 +155,7 @@ def _read_in_chunks(
     rules: Mapping[str, BackwardRules | None],
 ) -> Iterator[MapReadings]:
     """What there is at maps that were not kept, given what was read at the attention's output."""
+    attention.fetch()
     classes = max((len(values) for values in at_output.values()), default=1)
     for rows, part in attention.split_queries(classes):
         product = part.split_operations()[-1]

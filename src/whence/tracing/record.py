@@ -19,7 +19,7 @@ from whence.tracing.intervention import Intervention
 from whence.tracing.logits import ABSENT_WEIGHTS, Logits, check_logits, read_logits
 from whence.tracing.modules import is_linear_like, record_linear_module, record_module
 from whence.tracing.ops.attention import AttentionSite, find_head_order
-from whence.tracing.ops.base import Guard
+from whence.tracing.ops.guard import Guard
 from whence.tracing.recorder import Recorder
 from whence.tracing.recording import CHECKPOINT
 from whence.tracing.stand_in import copy_arguments, replicate, unwrap_model
@@ -38,6 +38,7 @@ def record(
     guard: Guard | None = None,
     max_bytes: float = math.inf,
     max_map_bytes: float = math.inf,
+    max_segment_bytes: float = math.inf,
     needs_attention: bool = True,
 ) -> Trace:
     """Run a model once and record it.
@@ -57,6 +58,8 @@ def record(
         max_bytes: How many bytes the operations may keep.
         max_map_bytes: Attention whose maps have more bytes than this is recorded without them, and
             can then be read site by site only.
+        max_segment_bytes: How many bytes operations keep at a time; what is beyond is freed, and
+            computed again when it is read.
         needs_attention: Whether to refuse a model whose attention cannot be read; if not, the trace
             says what the problem is.
 
@@ -74,7 +77,7 @@ def record(
             output,
             intervention,
             Guard() if guard is None else guard,
-            (max_bytes, max_map_bytes),
+            (max_bytes, max_map_bytes, max_segment_bytes),
             ignore_no_grad,
             needs_attention,
         )
@@ -96,7 +99,7 @@ def _record(
     output: Callable[[Any], Tensor] | None,
     intervention: Intervention | None,
     guard: Guard,
-    bounds: tuple[float, float],
+    bounds: tuple[float, float, float],
     ignore_no_grad: bool,
     needs_attention: bool,
 ) -> Trace | None:
@@ -143,6 +146,14 @@ def _record(
                 needs_attention=needs_attention,
             )
             trace.finish(logits[names[0]], rerecord)
+            trace.segments.run_again = lambda refill: _record(
+                *(model, args, kwargs, names, output),
+                Intervention(refill=refill, forward_only=True),
+                guard,
+                (math.inf, bounds[1], math.inf),
+                ignore_no_grad,
+                needs_attention,
+            )
             if len(names) > 1:
                 trace.views = make_views(trace, logits)
             if intervention is None or intervention.follow_constants:
@@ -162,7 +173,7 @@ def _record(
 
 
 def _read_first_sample(trace: Trace, site: AttentionSite) -> Tensor:
-    return trace.read_sample([site.graph_tensor])[0]
+    return trace.read_sample([site.place])[0]
 
 
 _NO_ATTENTION = (

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
-from typing_extensions import override
 
 from whence._util.torch_internals import has_lost_gradient, node_metadata, view_base
 from whence.errors import LostGradientError, NoRuleError, TooLargeError, WhenceError
@@ -27,9 +26,12 @@ from whence.tracing.ops.attention import (
     find_upstream_softmax,
     reads_matrix_product,
 )
-from whence.tracing.ops.base import BackwardRules, Guard, Operation, is_traced
+from whence.tracing.ops.base import Operation, is_traced
+from whence.tracing.ops.guard import Guard
 from whence.tracing.ops.products import MatMul
 from whence.tracing.ops.softmax import SOFTMAX, ChunkedAttention
+from whence.tracing.recorded_node import RecordedNode
+from whence.tracing.segments import Segments
 
 # Kinds that every rule set has: no need to note where they were called.
 _COMMON_KINDS = frozenset(("linear", "matmul", "add", "sum", "pass"))
@@ -65,30 +67,10 @@ class InputPlace(NamedTuple):
     rows: Tensor | None = None
 
 
-class RecordedNode(torch.autograd.Function):
-    """The autograd node of an operation."""
-
-    @staticmethod
-    @override
-    def forward(
-        ctx: Any, operation: Operation, rules: BackwardRules | None, *inputs: Tensor
-    ) -> Tensor:
-        ctx.operation, ctx.rules = operation, rules
-        # The same numbers in a tensor of its own: what an operation keeps must not become part of
-        # the graph, and a view made in here could not be written to in place.
-        return operation.forward(*inputs).data
-
-    @staticmethod
-    @override
-    def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor | None, ...]:
-        operation: Operation = ctx.operation
-        if ctx.rules is None:
-            return (None, None, *operation.gradient(outputs[0]))
-        return (None, None, *ctx.rules.propagate(operation, outputs[0]))
-
-
-def edge_of(tensor: Tensor) -> GradientEdge:
+def edge_of(tensor: Tensor | GradientEdge) -> GradientEdge:
     """Where in the graph a tensor is now; it may be overwritten later."""
+    if isinstance(tensor, GradientEdge):
+        return tensor
     if tensor.is_leaf and tensor.requires_grad:
         return get_gradient_edge(tensor)
     return GradientEdge(tensor.grad_fn, tensor.output_nr)  # type: ignore[arg-type]
@@ -119,6 +101,7 @@ class Recording:
         max_bytes: How many bytes the operations may keep.
         max_map_bytes: Attention whose maps have more bytes than this is recorded without them, and
             can then be read site by site only.
+        max_segment_bytes: How many bytes operations keep at a time, as `Segments` does it.
 
     Attributes:
         sites: The attention sites that the logits depend on, nearest the input first.
@@ -138,11 +121,13 @@ class Recording:
         module_names: Mapping[int, str],
         max_bytes: float = math.inf,
         max_map_bytes: float = math.inf,
+        max_segment_bytes: float = math.inf,
     ) -> None:
         self.batch = batch
         self.guard = guard
         self.intervention = intervention
         self.max_map_bytes = max_map_bytes
+        self.segments = Segments(max_segment_bytes)
         self.sites: list[AttentionSite] = []
         self.inputs: list[InputPlace] = []
         self.entries: list[TraceEntry] = []
@@ -214,12 +199,15 @@ class Recording:
         if operation.name == SOFTMAX:
             operation.where = self.where()
             self._pending_softmaxes[operation] = output
+        if self.intervention.refill is not None:
+            self.intervention.refill.take(operation)
         if self.intervention.forward_only:
             operation.release()
         else:
             self.kept_bytes += output.nbytes
             if self.kept_bytes > self._max_bytes:
                 raise TooLargeError
+            self.segments.add(operation, output.nbytes)
             self.entries.append(TraceEntry(operation, tuple(map(edge_of, inputs)), edge_of(output)))
         return output if edit is None or edit.output is None else start_tracing(edit.output(output))
 
@@ -240,7 +228,8 @@ class Recording:
     ) -> None:
         """Note an attention site that has no maps; they would have this shape."""
         weights = torch.empty(shape, device="meta")
-        self.sites.append(AttentionSite(weights, attention, self.where(), output=output))
+        site = AttentionSite(weights, attention, self.where(), output=edge_of(output))
+        self.sites.append(site)
 
     def refuse(self, result: Any, name: str) -> Any:
         """Let gradients pass the outputs of an unknown call, but not relevance.
@@ -281,6 +270,8 @@ class Recording:
         """Copy what operations keep of this tensor's memory, which is about to be overwritten."""
         for entry in self.entries:
             entry.operation.preserve(tensor)
+        if self.intervention.refill is not None:
+            self.intervention.refill.preserve(tensor)
 
     def overwrite(self, tensor: Tensor, value: Tensor) -> Tensor:
         """Write a value into a tensor, as a call in place does."""

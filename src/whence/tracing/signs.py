@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from whence.tracing.ops.base import BackwardRules, Guard
+from whence.tracing.ops.base import BackwardRules
+from whence.tracing.ops.guard import Guard
 
 
 class SeedPart(NamedTuple):

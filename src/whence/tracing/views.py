@@ -34,7 +34,7 @@ def _make_view(trace: Trace, name: str | int, logits: Logits) -> Trace:
     view.batch = len(logits.values)
     view.inputs = [place for place in trace.inputs if place.name == name]
     leaves = {edge_of(place.leaf).node for place in view.inputs}
-    nodes = [edge_of(site.graph_tensor).node for site in trace.sites]
+    nodes = [edge_of(site.place).node for site in trace.sites]
     depend = find_dependent(nodes, leaves, trace.overwrites)
     view.sites = [site for site, depends in zip(trace.sites, depend, strict=True) if depends]
     if not view.sites:

@@ -15,7 +15,7 @@ from tests.zoo import CASES, build_model
 from whence import Explainer
 from whence.engine.compiled import run
 from whence.engine.compiled.run import CompiledProgram, CompiledRunner
-from whence.tracing.ops.base import Guard
+from whence.tracing.ops.guard import Guard
 
 INFINITE = float("inf")
 

@@ -8,13 +8,13 @@ from tests.tracing.ops.helpers import check_gradients, double
 from whence.tracing.ops.base import (
     Add,
     Function,
-    Guard,
     Operation,
     Shift,
     is_norm,
     is_traced,
     shares_memory,
 )
+from whence.tracing.ops.guard import Guard
 from whence.tracing.ops.products import ConstantMatMul, Linear, MatMul
 
 OPERATIONS = {

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from typing_extensions import override
 
-from whence.tracing.ops.base import Guard
+from whence.tracing.ops.guard import Guard
 
 # Ways to look at values that leave no operator in a graph.
 _CONVERSIONS = frozenset(("tolist", "numpy", "__array__", "__dlpack__", "__repr__"))

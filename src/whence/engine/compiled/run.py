@@ -34,7 +34,7 @@ from whence.errors import WhenceError
 from whence.inputs.arguments import list_tensors
 from whence.layout import FoundLayout
 from whence.targets import AskedClasses, ClassScalars
-from whence.tracing.ops.base import Guard
+from whence.tracing.ops.guard import Guard
 
 # So many are kept: several methods that take turns must not push each other out, but each CUDA
 # graph keeps the memory that it works in.

@@ -129,10 +129,10 @@ class NodeGraph:
         """
         operation = operation_of(edge.node)
         if operation is not None:
-            return operation.output
+            return (operation.fetch() if operation.output.is_meta else operation).output
         reader = self.find_reader(edge)
         if reader is not None:
-            return _get_input(self._entries[reader[0]].operation, reader[1])
+            return _get_input(self._entries[reader[0]].operation.fetch(), reader[1])
         for mover in self._movers[edge]:
             # To move numbers back is to undo the move.
             (value,) = run_node(mover, [self.find_value(GradientEdge(mover, 0))])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import Node
+from torch.autograd.graph import GradientEdge, Node
 
 from whence._util.torch_internals import PERMUTE, TRANSPOSE, T
 from whence.tracing.ops.base import Function, Operation
@@ -28,8 +28,8 @@ class AttentionSite:
         where: The module it was computed in.
         keys_first: Whether the factor is the map transposed, as in V^T A^T.
         heads_first: Whether heads come before samples in its leading dimensions.
-        output: The output of attention that is one operation and keeps no map; part of the graph.
-            The weights are then a shape without numbers.
+        output: Where in the graph the output is of attention that is one operation and keeps no
+            map. The weights are then a shape without numbers.
     """
 
     weights: Tensor
@@ -37,10 +37,10 @@ class AttentionSite:
     where: str
     keys_first: bool = False
     heads_first: bool = False
-    output: Tensor | None = None
+    output: GradientEdge | None = None
 
     @property
-    def graph_tensor(self) -> Tensor:
+    def place(self) -> Tensor | GradientEdge:
         """Where in the graph the site is read: at the map, or at the output if there is none."""
         return self.weights if self.output is None else self.output
 

@@ -1,4 +1,4 @@
-"""Operation: one step of the forward pass, as rules see it; sums, functions, and the guard.
+"""Operation: one step of the forward pass, as rules see it; sums and functions.
 
 An operation keeps what its rules need: inputs, output, and the linear maps it is made of. It never
 keeps a tensor that belongs to the graph, so no reference cycle holds memory back.
@@ -14,48 +14,11 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from whence.tracing.ops.activations import Activations
+from whence.tracing.ops.guard import Guard
+
 Values = tuple[Tensor | None, ...]
 Narrowed = tuple["Operation", tuple[torch.Size | None, ...]]
-
-
-class Guard:
-    """Looks at values for one recorded forward pass and the readings of it.
-
-    A model may branch on a value, and a rule may take a shortcut that is right for most values
-    only. By default the value is simply looked at; a compiled program puts another guard in place.
-
-    Attributes:
-        sees_values: Whether values can be looked at now.
-        exact: Whether rules compute without shortcuts.
-    """
-
-    sees_values = True
-
-    def __init__(self, exact: bool = False) -> None:
-        self.exact = exact
-        self._failures: list[Tensor] = []
-
-    def look_at(self, value: Tensor) -> bool | int | float:
-        """The one value of a tensor."""
-        return value.item()
-
-    def shortcut_fails(self, failure: Tensor) -> bool:
-        """Whether a rule should not take its shortcut, given a tensor that is true if so.
-
-        To look at a tensor of a GPU is to wait for it. There the shortcut is taken, and
-        `any_failure` tells in the end if it should not have been.
-        """
-        return bool(failure) if failure.device.type == "cpu" else self.defer_shortcut(failure)
-
-    def defer_shortcut(self, failure: Tensor) -> bool:
-        """Take a shortcut unseen, and keep for the end whether it should not have been taken."""
-        self._failures.append(failure)
-        return False
-
-    def any_failure(self) -> Tensor | None:
-        """True if a shortcut was taken that should not have been; None if none was taken unseen."""
-        failures, self._failures = self._failures, []
-        return torch.stack(failures).any() if failures else None
 
 
 class BackwardRules(Protocol):
@@ -80,7 +43,7 @@ class BackwardRules(Protocol):
         """Whether `propagate` may be given several classes at once, as a first dimension."""
 
 
-class Operation:
+class Operation(Activations):
     """One operation of the forward pass.
 
     Attributes:
@@ -191,6 +154,7 @@ class Add(Operation):
 
     kind = "add"
     supports_classes = True
+    activations = ("a", "b")  # sums stay: the residual stream is one
     a: Tensor
     b: Tensor
 
@@ -234,6 +198,7 @@ class Shift(Operation):
 
     kind = "shift"
     supports_classes = True
+    activations = ("x", "output")
     x: Tensor
 
     def __init__(self, constant: Tensor, name: str = "", where: str = "") -> None:
@@ -265,6 +230,7 @@ class Function(Operation):
         keeps_graph: Whether the graph is kept from the forward pass on, or made when it is wanted.
     """
 
+    activations = ("inputs", "output", "_graph_output")
     inputs: tuple[Tensor, ...]
     divides_by_own_sum = False
     keeps_graph = True

@@ -106,6 +106,7 @@ class Linear(Operation):
     """
 
     kind = "linear"
+    activations = ("x", "output")
     x: Tensor
 
     def __init__(
@@ -244,6 +245,7 @@ class MatMul(Operation):
     """C = A B, both factors depending on the input."""
 
     kind = "matmul"
+    activations = ("a", "b", "output")
     a: Tensor
     b: Tensor
     a_is_attention_map = False  # which is the output of a softmax, so that it is nowhere negative

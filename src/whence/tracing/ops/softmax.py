@@ -86,6 +86,7 @@ class ChunkedAttention(Operation):
 
     kind = "attention"
     supports_classes = True
+    activations = ("queries", "keys", "values", "output")
     queries: Tensor
     keys: Tensor
     values: Tensor

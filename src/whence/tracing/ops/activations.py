@@ -1,0 +1,62 @@
+"""Activations: what an operation keeps of the forward pass, and can free and get again."""
+
+from __future__ import annotations
+
+from typing import Protocol, Self, TypeVar
+
+import torch
+from torch import Tensor
+
+
+class ActivationSource(Protocol):
+    """Has operations computed again whose activations were freed."""
+
+    def fetch(self, index: int) -> Activations:
+        """An operation by its number, with its activations."""
+
+
+class Activations:
+    """What an operation keeps of the forward pass.
+
+    Attributes:
+        activations: Names of the attributes that can be freed and computed again.
+        segments: Frees them where memory is short, and has them computed again.
+        index: The number of the operation.
+    """
+
+    activations: tuple[str, ...] = ("output",)
+    segments: ActivationSource | None = None
+    index = 0
+    _is_set_aside = False
+
+    def set_aside(self) -> None:
+        """Free the activations; their shapes stay known."""
+        for name in self.activations:
+            if hasattr(self, name):
+                setattr(self, name, _to_shapes(getattr(self, name)))
+        self._is_set_aside = True
+
+    def take_over(self, computed: Activations) -> None:
+        """Keep the activations of the same operation that was computed again."""
+        for name in self.activations:
+            if hasattr(self, name):
+                setattr(self, name, getattr(computed, name))
+        self._is_set_aside = False
+
+    def fetch(self) -> Self:
+        """The operation itself, with its activations in memory wherever they were freed."""
+        if self._is_set_aside and self.segments is not None:
+            kept = self.segments.fetch(self.index)
+            if kept is not self:  # this is a copy
+                self.take_over(kept)
+        return self
+
+
+_SomeTensors = TypeVar("_SomeTensors", Tensor, tuple[Tensor, ...])
+
+
+def _to_shapes(value: _SomeTensors) -> _SomeTensors:
+    """Tensors of the same shapes and types that hold no numbers."""
+    if isinstance(value, tuple):
+        return tuple(map(_to_shapes, value))
+    return torch.empty(value.shape, dtype=value.dtype, device="meta")

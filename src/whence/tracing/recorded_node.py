@@ -1,0 +1,33 @@
+"""The autograd node of a recorded operation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from whence.tracing.ops.base import BackwardRules, Operation
+
+
+class RecordedNode(torch.autograd.Function):
+    """The autograd node of an operation."""
+
+    @staticmethod
+    @override
+    def forward(
+        ctx: Any, operation: Operation, rules: BackwardRules | None, *inputs: Tensor
+    ) -> Tensor:
+        ctx.operation, ctx.rules = operation, rules
+        # The same numbers in a tensor of its own: what an operation keeps must not become part of
+        # the graph, and a view made in here could not be written to in place.
+        return operation.forward(*inputs).data
+
+    @staticmethod
+    @override
+    def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor | None, ...]:
+        operation: Operation = ctx.operation
+        if ctx.rules is None:
+            return (None, None, *operation.gradient(outputs[0]))
+        return (None, None, *ctx.rules.propagate(operation, outputs[0]))
