@@ -54,7 +54,8 @@ def run_eagerly(request: Request, max_bytes: float, max_map_bytes: float) -> Res
     """
     for exact in (False, True):
         guard = Guard(exact)
-        trace = record_request(request, guard, max_bytes, max_map_bytes)
+        segment = _bound_segments(request) if max_bytes == math.inf else math.inf
+        trace = record_request(request, guard, max_bytes, max_map_bytes, segment)
         explained = request.arguments.explained_names
         results: list[Result] = []
         for name in explained:
@@ -124,7 +125,13 @@ def split_by_layers(
     return None if parts is None else [(parts[0][0], targets)]
 
 
-def record_request(request: Request, guard: Guard, max_bytes: float, max_map_bytes: float) -> Trace:
+def record_request(
+    request: Request,
+    guard: Guard,
+    max_bytes: float,
+    max_map_bytes: float,
+    max_segment_bytes: float = math.inf,
+) -> Trace:
     """Record the model's forward pass."""
     subject, arguments = request.subject, request.arguments
     try:
@@ -137,7 +144,7 @@ def record_request(request: Request, guard: Guard, max_bytes: float, max_map_byt
             guard=guard,
             max_bytes=max_bytes,
             max_map_bytes=max_map_bytes,
-            max_segment_bytes=_bound_segments(request) if max_bytes == math.inf else math.inf,
+            max_segment_bytes=max_segment_bytes,
             needs_attention=request.method.scores_tokens or request.keep_evidence,
         )
     except (WhenceError, TooLargeError):
