@@ -4,7 +4,7 @@ import pytest
 
 from tests.render.samples import explain_text
 from whence.render.shades import LEVELS
-from whence.render.words import find_spaces, list_words
+from whence.render.words import find_spaces, list_words, to_label
 
 
 def test_scores_are_relative_to_the_largest_word():
@@ -32,3 +32,9 @@ def test_spaces_stand_as_people_write(written):
     spaces = find_spaces(words)
     joined = "".join(w + " " * space for w, space in zip(words, spaces, strict=True))
     assert joined == whole
+
+
+def test_a_line_break_can_be_seen():
+    assert [to_label(text) for text in ("a", "\n", " \n\n", " ", "a\nb")] == [
+        *("a", "↵", "↵", " ", "a b")
+    ]

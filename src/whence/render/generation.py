@@ -11,10 +11,10 @@ import numpy as np
 from whence._util.text import format_probability, percent, to_printable
 from whence.layout.grouping import Grouping, TokenGroup
 from whence.render.colors import Floats, get_theme
-from whence.render.matrix import name_label
 from whence.render.overlay import is_signed, scale_to_largest
 from whence.render.shades import LEVELS
 from whence.render.templates import render_template
+from whence.render.words import is_line_break, to_label
 
 if TYPE_CHECKING:
     from whence.explanation import Generation, ScoreMatrix
@@ -144,9 +144,7 @@ def rank_sources(names: list[str], scores: Floats, most: int = _TOP) -> list[Sou
     positive = np.clip(scores, 0, None)
     total, levels = positive.sum() or 1.0, to_levels(scores)
     order = [int(n) for n in np.argsort(-scores, kind="stable")[:most] if scores[n] > 0]
-    return [
-        Source(_name_label(names[n]), percent(positive[n] / total, 0), levels[n]) for n in order
-    ]
+    return [Source(to_label(names[n]), percent(positive[n] / total, 0), levels[n]) for n in order]
 
 
 def to_levels(scores: Floats) -> list[int]:
@@ -157,7 +155,7 @@ def to_levels(scores: Floats) -> list[int]:
 def _describe_row(matrix: ScoreMatrix, row: int) -> RowData:
     scores = matrix.values[row]
     return {
-        "name": _name_label(matrix.rows[row]),
+        "name": to_label(matrix.rows[row]),
         "percent": format_probability(matrix.probabilities[row]),
         "levels": to_levels(scores),
         "scores": [f"{score:.4g}" for score in scores.tolist()],
@@ -191,13 +189,7 @@ def _cut_pieces(matrix: ScoreMatrix, text: str | None, is_plain: bool) -> list[P
 
 def _show(group: TokenGroup) -> str:
     """The text of a group; a line break gets a sign at which one can point."""
-    is_break = group.name.isspace() and bool(set(group.name) & set("\r\n"))
-    return "↵" + group.name if is_break else group.name
-
-
-def _name_label(name: str) -> str:
-    """A name to stand in one line; a line break is shown as a sign."""
-    return "↵" if name.isspace() and set(name) & set("\r\n") else name_label(name)
+    return to_label(group.name) + group.name if is_line_break(group.name) else group.name
 
 
 def _clean(text: str) -> str:

@@ -53,13 +53,23 @@ def list_words(explanation: Explanation, sample: int = 0, target: int = 0) -> li
         pairs = [(f"#{position}", float(score)) for position, score in enumerate(scores)]
         spaces = [True] * len(pairs)
     else:
-        pairs = [(to_printable(word), s) for word, s in explanation.words(sample, target)]
+        pairs = [(to_label(word), s) for word, s in explanation.words(sample, target)]
         spaces = find_spaces([text for text, _ in pairs])
     shares = scale_to_largest(to_finite_array([score for _, score in pairs]))
     return [
         Word(text, score, float(share), space)
         for (text, score), share, space in zip(pairs, shares, spaces, strict=True)
     ]
+
+
+def is_line_break(text: str) -> bool:
+    """Whether a text is nothing but spaces with a line break among them."""
+    return text.isspace() and bool(set(text) & set("\r\n"))
+
+
+def to_label(text: str) -> str:
+    """A text to stand in one line, without control characters; a line break is a sign."""
+    return "↵" if is_line_break(text) else to_printable(text)
 
 
 def list_class_words(
