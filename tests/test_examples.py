@@ -23,8 +23,9 @@ def execute():
     return module
 
 
-def test_there_is_one_for_photos_and_one_for_texts():
-    assert [path.name for path in NOTEBOOKS] == ["text.ipynb", "vision.ipynb"]
+def test_there_is_one_for_photos_texts_and_language_models():
+    names = ["language.ipynb", "text.ipynb", "vision.ipynb"]
+    assert [path.name for path in NOTEBOOKS] == names
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
