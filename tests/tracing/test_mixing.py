@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.families.decoders import build
+from tests.families.decoders import FAMILIES, SPECIAL, build
+from tests.families.models import build_transformers
 from tests.zoo import HandWrittenViT
 from whence import Explainer, WhenceError
 from whence.tracing import mixing, record
@@ -72,6 +73,21 @@ def test_what_the_graph_does_not_prove_is_shown_by_gradients():
     assert (
         find(Text(**dict.fromkeys(("before", "between", "beside", "after"), choose_rows))) is None
     )
+
+
+def test_layers_of_one_kind_are_looked_at_once(monkeypatch):
+    """Experts choose rows: gradients are read between two layers, and after the last."""
+    calls, look = [], mixing._mixes_values
+    monkeypatch.setattr(mixing, "_mixes_values", lambda *a: (calls.append(a), look(*a))[1])
+    sizes = {**FAMILIES["Mixtral"][1], **SPECIAL, "num_hidden_layers": 4}
+    model = build_transformers("MixtralForCausalLM", "MixtralConfig", **sizes)
+    if not hasattr(model, "set_experts_implementation"):
+        pytest.skip("releases of transformers before 5")
+    model.set_experts_implementation("batched_mm")
+    ids = torch.arange(2 * TOKENS).reshape(2, TOKENS)
+    trace = record(model, (), {"input_ids": ids}, "input_ids", lambda r: r.logits[:, -1])
+    assert mixing.find_mixing(trace) is None
+    assert len(calls) == 2
 
 
 @pytest.mark.parametrize("family", ["GPT2", "Llama", "GPTNeoX", "Phi3"])

@@ -39,10 +39,27 @@ def find_mixing(trace: Trace) -> AttentionLayer | None:
     """
     if any(place.rows is None for place in trace.inputs):
         return None
+    shown: set[tuple[object, ...]] = set()  # layers are mostly alike: one of a kind is enough
     for layer, start, ends in _iterate_gaps(trace):
-        if not _keeps_tokens(start, ends) and _mixes_values(trace, start, ends):
+        nodes, _ = sort_nodes(start.node, {edge.node: None for edge in ends})
+        between = [node for node in nodes if all(node is not edge.node for edge in ends)]
+        tokens, kind = _shape_at(start)[:2], tuple(map(_describe, between))
+        if kind in shown or all(_keeps_tokens_apart(node, tokens) for node in between):
+            continue
+        if _mixes_values(trace, start, ends):
             return layer
+        shown.add(kind)
     return None
+
+
+def _describe(node: Node) -> tuple[object, ...]:
+    """What a node computes, and in which shape; the same for layers of one kind."""
+    operation: Operation | None = getattr(node, "operation", None)
+    return (
+        node.name(),
+        "" if operation is None else operation.name,
+        _shape_at(GradientEdge(node, 0)),
+    )
 
 
 def _iterate_gaps(
@@ -99,14 +116,6 @@ def _find_read_tokens(trace: Trace, left: GradientEdge) -> list[GradientEdge]:
 
 def _shape_at(edge: GradientEdge) -> tuple[int, ...]:
     return tuple(output_metadata(edge.node)[edge.output_nr].shape)
-
-
-def _keeps_tokens(start: GradientEdge, ends: Sequence[GradientEdge]) -> bool:
-    """Whether the graph proves that each token is made of the same token at the ends."""
-    nodes, _ = sort_nodes(start.node, {edge.node: None for edge in ends})
-    tokens = _shape_at(start)[:2]
-    stops = {edge.node for edge in ends}
-    return all(node in stops or _keeps_tokens_apart(node, tokens) for node in nodes)
 
 
 def _keeps_tokens_apart(node: Node, tokens: tuple[int, ...]) -> bool:
