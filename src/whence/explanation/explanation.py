@@ -209,7 +209,7 @@ class Explanation:
             names = [names]
         chances = self._list_probabilities(sample)
         return [
-            ExplainedClass(index, to_printable(str(name).strip() or str(name)), chance, row)
+            ExplainedClass(index, to_printable(str(name)), chance, row)
             for index, name, chance, row in zip(indices, names, chances, scores, strict=True)
         ]
 

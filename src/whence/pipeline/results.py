@@ -272,7 +272,8 @@ def _write_sentence(explanation: Explanation, classes: Sequence[ClassSummary]) -
     """Write a sentence: each class, its probability and the parts with the highest scores."""
     parts = []
     for number, (one, facts) in enumerate(zip(classes, explanation.classes(), strict=True)):
-        decision = one["name"] if facts.probability is None else f"{one['name']} ({facts.percent})"
+        name = one["name"].strip() or repr(one["name"])  # a token may begin with a space
+        decision = name if facts.probability is None else f"{name} ({facts.percent})"
         if explanation.picture_grid is not None:
             maps = explanation.scores[0].reshape(-1, *explanation.picture_grid)
             reason = _find_ninth(maps[number])
