@@ -1,3 +1,5 @@
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,7 @@ def test_prompt_and_output_are_parts_of_the_text():
     generation = make_generation()
     assert (generation.prompt(0), generation.output(0)) == ("Tim has a ball.", " Sue has it.")
     assert (generation.prompt(1), generation.output(1)) == ("A cat", " sat.\n")
-    assert [one.name for one in generation.classes(1)] == [" sat", ". "]
+    assert [one.name for one in generation.classes(1)] == ["sat", "."]
     assert [one.probability for one in generation.classes(1)] == [0.5, 0.5]
     generation.tokens = None
     with pytest.raises(WhenceError, match="The text is not known"):
@@ -126,3 +128,9 @@ def test_a_saved_generation_is_read_as_it_was(tmp_path):
     assert again.target_names == generation.target_names
     with pytest.raises(WhenceError, match="holds 'whence generation 1'"):
         Explanation.load(tmp_path / "a.safetensors")
+
+
+def test_without_pandas_a_sentence_says_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(WhenceError, match="pandas is not installed here: pip install pandas"):
+        make_generation().to_pandas()
