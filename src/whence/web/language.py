@@ -19,8 +19,14 @@ from whence.errors import WhenceError
 from whence.explanation import Generation
 from whence.models import LoadedModel
 from whence.pipeline.generate import TokenCounter, encode_prompt
+from whence.render.words import to_label
 from whence.targets.vocabulary import name_token
-from whence.web.limits import MAX_NEW_TOKENS, MAX_PROMPT_TOKENS
+from whence.web.limits import (
+    MAX_NEW_TOKENS,
+    MAX_PROMPT_TOKENS,
+    MAX_SLOW_NEW_TOKENS,
+    MAX_SLOW_PROMPT_TOKENS,
+)
 from whence.web.result_cache import ResultCache
 from whence.web.service import list_methods
 from whence.web.validation import check_text
@@ -75,9 +81,12 @@ class GeneratedText:
 
     def _find_token(self, other: int | str, chosen: int) -> int | str:
         """A token as the model writes it: at the begin of a word, with the space before it."""
-        tokenizer = self.loaded.tokenizer
-        if isinstance(other, str) and name_token(tokenizer, chosen).startswith(" "):
-            ids: list[int] = tokenizer.encode(f" {other.strip()}", add_special_tokens=False)
+        if isinstance(other, int):
+            return other
+        tokenizer, text = self.loaded.tokenizer, other.strip()
+        begins = name_token(tokenizer, chosen).startswith(" ")
+        for written in (f" {text}", text) if begins else (text,):
+            ids: list[int] = tokenizer.encode(written, add_special_tokens=False)
             if len(ids) == 1:
                 return ids[0]
         return other
@@ -150,6 +159,11 @@ def _generate(
     loaded: LoadedModel, prompt: str, count: int, method: str, advance: Callable[[int], None]
 ) -> GeneratedText:
     ids: Tensor = encode_prompt(loaded, prompt)["input_ids"]
+    if _is_slow(method) and (ids.shape[1] > MAX_SLOW_PROMPT_TOKENS or count > MAX_SLOW_NEW_TOKENS):
+        raise WhenceError(
+            f"Method '{method}' takes long: on this page it explains at most {MAX_SLOW_NEW_TOKENS} "
+            f"generated tokens, after a prompt of at most {MAX_SLOW_PROMPT_TOKENS}."
+        )
     if ids.shape[1] > MAX_PROMPT_TOKENS:
         raise WhenceError(
             f"A prompt may have {MAX_PROMPT_TOKENS} tokens on this page; this one has "
@@ -161,6 +175,11 @@ def _generate(
     return GeneratedText(loaded, ids, generation)
 
 
+def _is_slow(method: str) -> bool:
+    """Whether a method runs the model many times, or solves a flow for each token."""
+    return "forwards" in methods.describe(method).needs or method == "attention_flow"
+
+
 def _check_count(count: object) -> int:
     is_number = isinstance(count, int | float) and not isinstance(count, bool)
     if not is_number or count not in range(1, MAX_NEW_TOKENS + 1):
@@ -170,4 +189,4 @@ def _check_count(count: object) -> int:
 
 def _quote(text: str) -> str:
     """A token as people can read it: without the space before it, a line break as a sign."""
-    return text.strip() or ("↵" if "\n" in text else "␣")
+    return to_label(text).strip() or "␣"

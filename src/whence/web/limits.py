@@ -17,3 +17,6 @@ MAX_CLASSES = 4
 MAX_METHODS = 6
 MAX_PROMPT_TOKENS = 512
 MAX_NEW_TOKENS = 64
+# For methods whose time grows with the number of tokens times that of generated ones.
+MAX_SLOW_PROMPT_TOKENS = 128
+MAX_SLOW_NEW_TOKENS = 16
