@@ -8,6 +8,7 @@ forward passes, half as long on average, and never more memory than one segment 
 
 from __future__ import annotations
 
+import weakref
 from bisect import bisect_right
 from collections.abc import Callable
 from typing import TypeAlias
@@ -82,7 +83,7 @@ class Segments:
             self._filled = len(self._starts)
             self._starts.append(len(self._operations))
             self._bytes = 0
-        operation.segments = self
+        operation.segments = weakref.proxy(self)  # no cycle may hold activations back
         self._operations.append(operation)
         self._bytes += output_bytes
 
