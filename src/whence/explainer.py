@@ -39,8 +39,6 @@ from whence.targets import (
 from whence.tracing import unwrap_model
 from whence.tracing.ops.products import Precision, check_precision, use_precision
 
-_COARSE = (torch.float16, torch.bfloat16)
-
 Inputs = Tensor | Mapping[str, Any]
 """A batch as a model takes it."""
 
@@ -200,10 +198,12 @@ class Explainer:
         checks = [judge(one, of, self.precision) for one, of in zip(asked, results, strict=True)]
         for check in (check for listed in checks for check in listed if check.status == "doubt"):
             warnings.warn(check.sentence, WhenceWarning, stacklevel=2)
-        if request.method.propagates and result.logits.dtype in _COARSE:
+        if result.logits.dtype in request.method.unsteady_types:
+            kind = str(result.logits.dtype).removeprefix("torch.")
             warnings.warn(
-                f"Relevance in {result.logits.dtype} is too coarse to be conserved; explain a "
-                f"float32 copy of the model.",
+                f"Scores of '{request.method_name}' in {kind} may rank parts of the input "
+                f"otherwise than in float32: explain a float32 copy of the model, or use another "
+                f"method, such as 'whence'.",
                 stacklevel=2,
             )
         make = partial(make_explanation, precision=self.precision)

@@ -11,7 +11,8 @@ from tests.zoo import CASES, build_model
 from whence import rules
 from whence.tracing import record
 from whence.tracing.graph import find_blocks
-from whence.tracing.ops.base import Add
+from whence.tracing.ops.base import Add, Operation
+from whence.tracing.segments import Segments
 
 NAMES = ("timm-vit-fused", "Bert-sdpa", "ViTForImageClassification-eager")
 
@@ -63,6 +64,23 @@ def test_sums_stay():
     assert sums
     assert not any(operation.output.is_meta for operation in sums)
     assert all(operation.a.is_meta for operation in sums)
+
+
+def test_segments_leave_room_for_what_stays():
+    def add(activations, size):
+        operation = Operation()
+        operation.activations, operation.output = activations, torch.zeros(size)
+        operation.index = len(segments._operations)
+        segments.add(operation, size)
+
+    segments = Segments(100)
+    for size in (40, 40, 40, 40):
+        add(("output",), size)
+        add(("a",), 10)
+    assert segments._starts == [0, 4]  # as they come: 40 + 10 + 40 + 10 each
+    segments.finish()
+    assert segments._starts == [0, 2, 4]  # 40 stay, so that 60 are left for a segment
+    assert [one.output.is_meta for one in segments._operations] == [True, False] * 2 + [False] * 4
 
 
 def test_the_model_runs_again_no_further_than_the_segment(monkeypatch):

@@ -21,6 +21,7 @@ from whence.methods.shared.attention_maps import (
     require_one_sequence,
 )
 from whence.tracing.graph import is_attention_pooling
+from whence.tracing.ops.products import HALF_TYPES
 
 Floats = NDArray[np.float64]
 # Capacities are whole numbers, multiples of 1 / _UNIT: as fine as 32 bits allow.
@@ -55,6 +56,7 @@ class AttentionFlow(Method):
     needs = ("attention",)
     citation = "Abnar, Zuidema: Quantifying Attention Flow in Transformers, ACL 2020"
     cost = "1, and a maximum flow for each token"
+    unsteady_types = HALF_TYPES
     class_specific = False
 
     start_layer: int = 0

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 from typing_extensions import override
 
@@ -45,6 +46,7 @@ class AttentionGradCam(Method):
         "Interpretability Beyond Attention Visualization, CVPR 2021"
     )
     cost = "2"
+    unsteady_types = (torch.bfloat16,)
 
     layer: int = -1
     gradients: Gradients = "plain"

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 from typing_extensions import override
 
@@ -37,6 +38,7 @@ class AttnLrp(Method):
         "Transformers, ICML 2024"
     )
     cost = "2"
+    unsteady_types = (torch.float16,)
     signed = True
 
     gradients = "attnlrp"

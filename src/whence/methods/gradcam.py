@@ -38,6 +38,7 @@ class GradCam(Method):
         "Deep Networks via Gradient-based Localization, ICCV 2017"
     )
     cost = "2"
+    unsteady_types = (torch.float16,)
 
     layer: int = -1
     gradients: Gradients = "plain"

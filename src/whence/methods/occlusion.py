@@ -16,6 +16,7 @@ from whence.methods.shared.inputs import (
     mark_unpadded_units,
     units_to_inputs,
 )
+from whence.tracing.ops.products import HALF_TYPES
 
 
 @register("occlusion", aliases=("leave_one_out",))
@@ -38,6 +39,7 @@ class Occlusion(Method):
     needs = ("forwards",)
     citation = "Zeiler, Fergus: Visualizing and Understanding Convolutional Networks, ECCV 2014"
     cost = "tokens"
+    unsteady_types = HALF_TYPES
     signed = True
 
     window: int = 1

@@ -11,6 +11,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal, TypeVar
 
+import torch
 from torch import Tensor
 
 from whence import rules
@@ -36,6 +37,8 @@ class Method:
         inputs: What it explains: ``"image"``, ``"text"`` or both.
         streamed: Whether it reads attention maps by `Evidence.fuse_heads` alone, so that they need
             not all be in memory at once.
+        unsteady_types: Types of a model in which scores rank otherwise than in float32: where a
+            rank correlation below 0.99 was measured, or none was.
     """
 
     needs: ClassVar[tuple[str, ...]] = ()
@@ -45,6 +48,7 @@ class Method:
     signed: ClassVar[bool] = False
     inputs: ClassVar[tuple[str, ...]] = ("image", "text")
     streamed: ClassVar[bool] = False
+    unsteady_types: ClassVar[tuple[torch.dtype, ...]] = ()
 
     @property
     def completes(self) -> bool:

@@ -22,6 +22,7 @@ from whence.methods.shared.aggregation import (
 )
 from whence.methods.shared.deletion import rate_by_area, rate_by_rank
 from whence.rules.balanced import Gradients
+from whence.tracing.ops.products import HALF_TYPES
 
 
 @register("search", aliases=("arbitration",))
@@ -72,6 +73,7 @@ class Search(Method):
         "Classification, Data Mining and Knowledge Discovery 2023"
     )
     cost = "3 + 2 × budget × fractions, or 4 + tokens if score is ranked"  # noqa: RUF001
+    unsteady_types = HALF_TYPES
 
     candidates: Literal["aggregations", "methods"] = "aggregations"
     methods: tuple[str, ...] = ("gae", "rollout", "raw_attention", "tiba")

@@ -15,6 +15,7 @@ from whence.evidence import Evidence
 from whence.methods.registry import Method, register
 from whence.methods.shared.attention_maps import check_layer
 from whence.methods.shared.inputs import pixels_to_units
+from whence.tracing.ops.products import HALF_TYPES
 
 
 @register("vit_cx")
@@ -48,6 +49,7 @@ class VitCx(Method):
     needs = ("value_input", "forwards")
     citation = "Xie, Li, Cao, Zhang: ViT-CX: Causal Explanation of Vision Transformers, IJCAI 2023"
     cost = "1 + 2 × masks, at most one mask a channel"  # noqa: RUF001
+    unsteady_types = HALF_TYPES
     inputs = ("image",)
 
     distance: float = 0.1

@@ -146,6 +146,7 @@ def _record(
                 needs_attention=needs_attention,
             )
             trace.finish(logits[names[0]], rerecord)
+            trace.segments.finish()
             trace.segments.run_again = lambda refill: _record(
                 *(model, args, kwargs, names, output),
                 Intervention(refill=refill, forward_only=True),

@@ -54,6 +54,9 @@ class Refill:
             operation.preserve(overwritten)
 
 
+# The share of the bound that a segment may take at least, however much stays in memory.
+_LEAST_SHARE = 1 / 4
+
 RunAgain: TypeAlias = Callable[[Refill], object]
 
 
@@ -61,7 +64,7 @@ class Segments:
     """The segments of one recorded forward pass.
 
     Args:
-        max_bytes: How many bytes the outputs of a segment's operations may take.
+        max_bytes: How many bytes outputs may take, those of a segment and those that always stay.
 
     Attributes:
         run_again: Runs the model again, and gives its operations to a `Refill`.
@@ -73,7 +76,8 @@ class Segments:
         self._max_bytes = max_bytes
         self._starts = [0]
         self._operations: list[Operation] = []
-        self._bytes = 0
+        self._sizes: list[int] = []
+        self._bytes = self._staying = 0
         self._filled = 0
 
     def add(self, operation: Operation, output_bytes: int) -> None:
@@ -85,7 +89,22 @@ class Segments:
             self._bytes = 0
         operation.segments = weakref.proxy(self)  # no cycle may hold activations back
         self._operations.append(operation)
+        self._sizes.append(output_bytes)
         self._bytes += output_bytes
+        self._staying += 0 if "output" in operation.activations else output_bytes
+
+    def finish(self) -> None:
+        """Cut the pass anew, now that it is known how much of it stays in memory all the time."""
+        *_, last = self._starts
+        room = max(self._max_bytes - self._staying, self._max_bytes * _LEAST_SHARE)
+        starts, size = [0], 0
+        for number, output_bytes in enumerate(self._sizes[:last]):
+            if size and size + output_bytes > room:
+                starts.append(number)
+                size = 0
+            size += output_bytes
+        self._starts = [*starts, last] if last else [0]
+        self._filled = len(self._starts) - 1
 
     def fetch(self, index: int) -> Operation:
         """An operation by its number, with all that it keeps in memory."""
