@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 from typing_extensions import override
 
@@ -38,7 +37,6 @@ class AttnLrp(Method):
         "Transformers, ICML 2024"
     )
     cost = "2"
-    unsteady_types = (torch.float16,)
     signed = True
 
     gradients = "attnlrp"

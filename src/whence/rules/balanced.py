@@ -106,9 +106,15 @@ def _layer_norm(
 ) -> Tensor:
     dims = tuple(range(-len(normalized_shape), 0))
     centred = x - x.mean(dims, keepdim=True)
-    spread = (centred.detach().square().mean(dims, keepdim=True) + eps).sqrt()
+    spread = _root_mean_square(centred, dims, eps)
     y = centred / spread if weight is None else centred / spread * weight
     return y if bias is None else y + bias
+
+
+def _root_mean_square(x: Tensor, dims: tuple[int, ...], eps: float) -> Tensor:
+    """The root of mean squares, as a constant; in float16 squares of a few hundred are infinite."""
+    wide = x.detach().to(torch.promote_types(x.dtype, torch.float32))
+    return (wide.square().mean(dims, keepdim=True) + eps).sqrt().to(x.dtype)
 
 
 def _rms_norm(
@@ -118,8 +124,7 @@ def _rms_norm(
     eps: float | None = None,
 ) -> Tensor:
     dims = tuple(range(-len(normalized_shape), 0))
-    eps = torch.finfo(x.dtype).eps if eps is None else eps
-    y = x / (x.detach().square().mean(dims, keepdim=True) + eps).sqrt()
+    y = x / _root_mean_square(x, dims, torch.finfo(x.dtype).eps if eps is None else eps)
     return y if weight is None else y * weight
 
 
