@@ -34,6 +34,8 @@ def connect(
     Handlers check all values themselves, so Gradio does not preprocess them. One event is handled
     at a time, as it keeps all cores busy by itself. Programs may call it if it has an `api_name`.
     """
+    # Progress and errors cover results, not the fields in which a mistake is put right.
+    results = [one for one in outputs if isinstance(one, gr.HTML | gr.File)]
     event(
         _run_in_worker(handler),
         list(inputs),
@@ -41,6 +43,7 @@ def connect(
         preprocess=False,
         api_name=api_name,
         api_visibility="public" if api_name else "private",
+        show_progress_on=results or None,
         concurrency_limit=1,
         concurrency_id="model",
     )
