@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from whence.errors import WhenceError
 
@@ -126,6 +127,30 @@ class Scalar(ABC):
         return None
 
 
+class LogitScalar(Scalar):
+    """A scalar that is one of some logits."""
+
+    @override
+    def values(self, read: Tensor, samples: Tensor) -> Tensor:
+        return pick_columns(self.logits(read, samples), samples, self.indices)
+
+    @override
+    def probabilities(self, read: Tensor, samples: Tensor) -> Tensor | None:
+        logits = self.logits(read, samples)
+        if logits.shape[1] < 2:
+            return None  # a lone logit is a quantity
+        chances = self.to_probabilities(logits.to(torch.promote_types(logits.dtype, torch.float32)))
+        return pick_columns(chances, samples, self.indices)
+
+    def to_probabilities(self, logits: Tensor) -> Tensor:
+        """Probabilities of all logits, (rows, classes)."""
+        return logits.softmax(1)
+
+    @abstractmethod
+    @override
+    def logits(self, read: Tensor, samples: Tensor) -> Tensor: ...
+
+
 class Target(ABC):
     """A scalar of a model's output that can be explained."""
 
@@ -158,6 +183,14 @@ class LogitsPlace(Place):
     def find(self, returned: Any) -> Tensor:
         """The logits."""
         return self.find_logits(returned)
+
+
+class LogitsTarget(Target):
+    """A target that is read in the logits, as the model returned them."""
+
+    @override
+    def make_place(self, context: TargetContext) -> Place:
+        return LogitsPlace(context.find_logits)
 
 
 def pick_rows(read: Tensor, samples: Tensor, positions: Sequence[int]) -> Tensor:

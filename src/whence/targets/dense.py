@@ -12,12 +12,12 @@ from typing_extensions import override
 
 from whence.errors import WhenceError
 from whence.targets.base import (
-    LogitsPlace,
+    LogitScalar,
+    LogitsTarget,
     Place,
     Scalar,
     Target,
     TargetContext,
-    pick_columns,
     pick_rows,
 )
 from whence.targets.classes import OneClass, find_class_index
@@ -56,15 +56,11 @@ def pixel(
 
 
 @dataclass(frozen=True)
-class BoxTarget(Target):
+class BoxTarget(LogitsTarget):
     """A class of one query."""
 
     query: int | None
     label: OneClass | None
-
-    @override
-    def make_place(self, context: TargetContext) -> Place:
-        return LogitsPlace(context.find_logits)
 
     @override
     def resolve(self, place: Place, read: Tensor, context: TargetContext) -> list[Scalar]:
@@ -96,7 +92,7 @@ class BoxTarget(Target):
 
 
 @dataclass
-class BoxScalar(Scalar):
+class BoxScalar(LogitScalar):
     """The logit of a class for a query."""
 
     place: Place
@@ -106,14 +102,8 @@ class BoxScalar(Scalar):
     one_of_all: bool
 
     @override
-    def values(self, read: Tensor, samples: Tensor) -> Tensor:
-        return pick_columns(self.logits(read, samples), samples, self.indices)
-
-    @override
-    def probabilities(self, read: Tensor, samples: Tensor) -> Tensor:
-        logits = self.logits(read, samples).float()
-        chances = logits.softmax(1) if self.one_of_all else logits.sigmoid()
-        return pick_columns(chances, samples, self.indices)
+    def to_probabilities(self, logits: Tensor) -> Tensor:
+        return logits.softmax(1) if self.one_of_all else logits.sigmoid()
 
     @override
     def logits(self, read: Tensor, samples: Tensor) -> Tensor:
@@ -121,15 +111,11 @@ class BoxScalar(Scalar):
 
 
 @dataclass(frozen=True, eq=False)
-class PixelTarget(Target):
+class PixelTarget(LogitsTarget):
     """A class at a place of a dense head, or averaged over a mask of places."""
 
     where: tuple[int, int] | Tensor
     label: OneClass | None
-
-    @override
-    def make_place(self, context: TargetContext) -> Place:
-        return LogitsPlace(context.find_logits)
 
     @override
     def resolve(self, place: Place, read: Tensor, context: TargetContext) -> list[Scalar]:
@@ -180,24 +166,13 @@ def _name(names: Mapping[int, str], index: int) -> str:
 
 
 @dataclass
-class PixelScalar(Scalar):
+class PixelScalar(LogitScalar):
     """The mean logit of a class over places."""
 
     place: Place
     weights: Tensor
     indices: list[int]
     names: list[str]
-
-    @override
-    def values(self, read: Tensor, samples: Tensor) -> Tensor:
-        return pick_columns(self.logits(read, samples), samples, self.indices)
-
-    @override
-    def probabilities(self, read: Tensor, samples: Tensor) -> Tensor | None:
-        logits = self.logits(read, samples)
-        if logits.shape[1] < 2:
-            return None
-        return pick_columns(logits.float().softmax(1), samples, self.indices)
 
     @override
     def logits(self, read: Tensor, samples: Tensor) -> Tensor:

@@ -8,19 +8,15 @@ from torch import Tensor
 from typing_extensions import override
 
 from whence.errors import WhenceError
-from whence.targets.base import LogitsPlace, Place, Scalar, Target, TargetContext, pick_columns
+from whence.targets.base import LogitScalar, LogitsTarget, Place, Scalar, TargetContext
 from whence.targets.classes import OneClass, find_class_index
 
 
 @dataclass(frozen=True)
-class LabelTarget(Target):
+class LabelTarget(LogitsTarget):
     """The logit of a class: by index or name, or the highest."""
 
     label: OneClass | None
-
-    @override
-    def make_place(self, context: TargetContext) -> Place:
-        return LogitsPlace(context.find_logits)
 
     @override
     def resolve(self, place: Place, read: Tensor, context: TargetContext) -> list[Scalar]:
@@ -38,22 +34,12 @@ class LabelTarget(Target):
 
 
 @dataclass
-class LabelScalar(Scalar):
+class LabelScalar(LogitScalar):
     """The logit of a class."""
 
     place: Place
     indices: list[int]
     names: list[str]
-
-    @override
-    def values(self, read: Tensor, samples: Tensor) -> Tensor:
-        return pick_columns(read, samples, self.indices)
-
-    @override
-    def probabilities(self, read: Tensor, samples: Tensor) -> Tensor | None:
-        if read.shape[1] < 2:
-            return None
-        return pick_columns(read.softmax(1), samples, self.indices)
 
     @override
     def logits(self, read: Tensor, samples: Tensor) -> Tensor:

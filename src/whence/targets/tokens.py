@@ -13,12 +13,12 @@ from typing_extensions import override
 
 from whence.errors import WhenceError
 from whence.targets.base import (
+    LogitScalar,
     Place,
     Scalar,
     Target,
     TargetContext,
     TokenSequence,
-    pick_columns,
     pick_rows,
     require_for_each,
 )
@@ -185,7 +185,7 @@ class TokenTarget(Target):
 
 
 @dataclass
-class TokenScalar(Scalar):
+class TokenScalar(LogitScalar):
     """The logit of a token at a row.
 
     Attributes:
@@ -199,15 +199,6 @@ class TokenScalar(Scalar):
     rows: list[int]
     indices: list[int]
     names: list[str]
-
-    @override
-    def values(self, read: Tensor, samples: Tensor) -> Tensor:
-        return pick_columns(self.logits(read, samples), samples, self.indices)
-
-    @override
-    def probabilities(self, read: Tensor, samples: Tensor) -> Tensor:
-        chances = self.logits(read, samples).float().softmax(1)
-        return pick_columns(chances, samples, self.indices)
 
     @override
     def logits(self, read: Tensor, samples: Tensor) -> Tensor:
