@@ -77,6 +77,22 @@ def test_a_program_computes_with_the_values_it_is_given(compiler, model):
     assert compiler.count == 1
 
 
+def test_a_program_is_for_any_classes_against_any_others(compiler, model):
+    runner, x = CompiledRunner(model), make_inputs()
+    for target, against in ((1, 0), ([2, 3], [0, 1])):
+        request = make_request(x, model, target=target, against=against)
+        found = runner.run(request, INFINITE, 8, may_compile=True)()
+        expected = Explainer(model).explain(x, target=target, against=against, method="tiba")
+        assert torch.equal(found.scores[:, 0], expected.scores)
+    assert compiler.count == 1
+    predicted = model(x).argmax(1).tolist()
+    request = make_request(x, model, against=[(one + 1) % 2 for one in predicted])
+    assert has_result(runner, request)
+    same = runner.run(make_request(x, model, against=predicted), INFINITE, 8, may_compile=True)
+    with pytest.raises(WhenceError, match="both are class"):
+        same()
+
+
 def test_other_requests_and_shapes_are_other_programs(compiler, model):
     x = make_inputs()
     runner = CompiledRunner(model)
