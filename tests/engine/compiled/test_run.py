@@ -12,7 +12,7 @@ from torch import nn
 from tests.engine.helpers import make_request
 from tests.tracing.attention_model import AttentionLayer, make_inputs
 from tests.zoo import CASES, build_model
-from whence import Explainer
+from whence import Explainer, WhenceError
 from whence.engine.compiled import run
 from whence.engine.compiled.run import CompiledProgram, CompiledRunner
 from whence.tracing.ops.guard import Guard
