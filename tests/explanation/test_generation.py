@@ -126,8 +126,12 @@ def test_a_saved_generation_is_read_as_it_was(tmp_path):
     assert torch.equal(again.target, generation.target)
     assert again.tokens == generation.tokens
     assert again.target_names == generation.target_names
-    with pytest.raises(WhenceError, match="holds 'whence generation 1'"):
-        Explanation.load(tmp_path / "a.safetensors")
+    assert type(Explanation.load(tmp_path / "a.safetensors")) is Generation
+    Explanation(generation.scores, generation.target, generation.logits).save(
+        tmp_path / "c.safetensors"
+    )
+    with pytest.raises(WhenceError, match="holds 'whence explanation 1'"):
+        Generation.load(tmp_path / "c.safetensors")
 
 
 def test_without_pandas_a_sentence_says_so(monkeypatch):

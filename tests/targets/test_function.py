@@ -97,6 +97,8 @@ class Pair(nn.Module):
     [
         (lambda o, _: o["deep"][0], r"one number for each sample, of shape \(3,\), not \(3, 5\)"),
         (lambda o, _: 3, "not int"),
+        (lambda o: o["deep"], "f\\(outputs, inputs\\) failed: TypeError.*takes 1 positional"),
+        (lambda o, _: o["nothing"], "failed: KeyError: 'nothing'"),
         (lambda o, _: o["deep"][0][:, 0] * torch.nan, "no finite numbers"),
         (lambda o, _: torch.ones(3), "does not depend on the model's output"),
         (lambda o, _: o["deep"][0][:, 0].detach(), "does not depend on the model's output"),

@@ -47,6 +47,15 @@ def read_parts(path: str | Path, form: str) -> tuple[dict[str, Any], dict[str, T
         return facts, tensors
 
 
+def read_form(path: str | Path) -> str:
+    """Read of which form a file is; empty if it is none."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return str((file.metadata() or {}).get("format", ""))
+    except Exception:  # what is wrong is said when the file is read
+        return ""
+
+
 @contextmanager
 def explain_damage(path: str | Path) -> Iterator[None]:
     """Turn what reading a damaged file raises into a sentence.

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from whence._util.saved import explain_damage, read_parts, write_parts
+from whence._util.saved import explain_damage, read_form, read_parts, write_parts
 from whence._util.text import to_printable
 from whence.errors import WhenceError
 from whence.explanation.matrix import ScoreMatrix, tabulate_classes, to_pandas
@@ -302,14 +302,16 @@ class Explanation:
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read what `save` wrote.
+        """Read what `save` wrote; an explanation of generated text is a `Generation` again.
 
         Raises:
             WhenceError: There is no such file, or it is damaged or not an explanation.
         """
-        facts, tensors = read_parts(path, cls._form)
+        form = read_form(path)
+        kind = next((one for one in cls.__subclasses__() if one._form == form), cls)
+        facts, tensors = read_parts(path, kind._form)
         with explain_damage(path):
-            return cls._from_parts(facts, tensors)
+            return kind._from_parts(facts, tensors)
 
     def _to_parts(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """What is saved: facts as JSON, and tensors."""

@@ -76,8 +76,8 @@ class FunctionPlace(Place):
 
         with torch.enable_grad():
             returned = _map_tensors(self._first, make_leaf)
-            values = self._function(returned, self._context.select_inputs(torch.arange(batch)))
-            check_values(values, batch)
+            inputs = self._context.select_inputs(torch.arange(batch))
+            values = call_function(self._function, returned, inputs, batch)
             found: Any = [None] * len(leaves)
             if values.requires_grad:
                 every = list(leaves.values())
@@ -156,17 +156,24 @@ class FunctionScalar(Scalar):
         place = self.place
         if not isinstance(place, FunctionPlace):
             raise TypeError("A function is read at its own place.")
-        values = self._function(place.rebuild(read, samples), self._context.select_inputs(samples))
-        check_values(values, len(read))
-        return values
+        inputs = self._context.select_inputs(samples)
+        return call_function(self._function, place.rebuild(read, samples), inputs, len(read))
 
 
-def check_values(values: object, batch: int) -> None:
-    """Refuse what is not one number for each sample.
+def call_function(function: Function, outputs: Any, inputs: Any, batch: int) -> Tensor:
+    """Call a user's function, and refuse what is not one number for each sample.
 
     Raises:
-        WhenceError: It is not.
+        WhenceError: The function fails, or gives something else.
     """
+    try:
+        values = function(outputs, inputs)
+    except WhenceError:
+        raise
+    except Exception as error:  # the function is the user's own
+        raise WhenceError(
+            f"The target function f(outputs, inputs) failed: {type(error).__name__}: {error}."
+        ) from error
     if not isinstance(values, Tensor) or tuple(values.shape) != (batch,):
         given = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
         raise WhenceError(
@@ -175,3 +182,4 @@ def check_values(values: object, batch: int) -> None:
         )
     if not values.is_floating_point() or not torch.isfinite(values).all():
         raise WhenceError("The target function gives values that are no finite numbers.")
+    return values
