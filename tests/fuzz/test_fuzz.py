@@ -50,7 +50,9 @@ def test_fresh_models():
     assert not failures, f"from seed {start}:\n" + "\n".join(failures)
     plain = [report for report in reports if not report.may_be_refused]
     refused = [report for report in plain if report.refusals]
-    assert len(refused) <= 0.05 * len(plain), f"from seed {start}:\n{format_table(refused)}"
+    # One in twenty of all models, and what chance may add in so few of them (three deviations).
+    most = 0.05 * len(plain) + 3 * (0.05 * 0.95 * len(plain)) ** 0.5
+    assert len(refused) <= most, f"from seed {start}:\n{format_table(refused)}"
 
 
 @pytest.mark.parametrize("seed", read_seeds())
