@@ -3,13 +3,14 @@ PYTHON ?= python3
 TEST := .venv/test
 RUN := .venv/run
 PEERS := .venv/peers
+DOCS := .venv/docs
 PIP := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 N ?= 1000
 SEED ?= 0
 JOBS ?= $(shell nproc)
 
-.PHONY: demo test test-all fuzz lint types benchmark peers pictures notebooks screenshots matrix mutants clean
+.PHONY: demo test test-all fuzz lint types benchmark peers pictures notebooks screenshots docs docs-serve matrix mutants clean
 
 demo: $(RUN)/.installed
 	$(RUN)/bin/whence explain src/whence/demo/cat.jpg --top 2 --out out/demo --force
@@ -60,6 +61,14 @@ screenshots: $(TEST)/.installed
 	$(TEST)/bin/python docs/report_screenshots.py
 	$(TEST)/bin/python docs/web_screenshots.py
 
+# The documentation site, in out/site: open index.html. It needs no network, and neither does the build.
+docs: $(DOCS)/.installed
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
+	@echo "The site is in $(CURDIR)/out/site: open index.html."
+
+docs-serve: $(DOCS)/.installed
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs serve
+
 benchmark: $(RUN)/.installed
 	$(RUN)/bin/python benchmarks/engine.py
 
@@ -79,6 +88,13 @@ $(TEST)/.installed: pyproject.toml constraints.txt
 $(RUN)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(RUN)
 	$(RUN)/bin/python $(PIP) --editable '.[benchmark,methods]'
+	touch $@
+
+# The site reads docstrings without importing them, so it needs the extra `docs` and not torch.
+$(DOCS)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(DOCS)
+	$(PYTHON) scripts/list_extra.py docs > $(DOCS)/requirements.txt
+	$(DOCS)/bin/python $(PIP) --requirement $(DOCS)/requirements.txt
 	touch $@
 
 # lxt supports text models of transformers 4, and asks for more than it needs.
