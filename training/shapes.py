@@ -131,7 +131,7 @@ def train(model: CLIPModel, tokenizer: PreTrainedTokenizerFast, options: argpars
     generator = torch.Generator(device).manual_seed(options.seed)
     model.to(device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.rate, weight_decay=0.02)
-    warm = options.steps // 20
+    warm = max(options.steps // 20, 1)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer,
         lambda step: min(
