@@ -40,7 +40,7 @@ def draw_sheet(
     """Draw a row for each photo and a column for each method, under its name."""
     shown: list[Image.Image | None] = [None] * len(photos)
     if over_photos:
-        seen = model.prepare(photos).contents
+        seen = [photo.seen for photo in model.prepare(photos).photos]
         shown = [photo.resize((SIDE, SIDE), Image.Resampling.LANCZOS) for photo in seen]
     found = {name: explain(photos, model=model, method=name) for name in METHODS}
     columns = [*(["photo"] if over_photos else []), *METHODS]

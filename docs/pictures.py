@@ -86,7 +86,7 @@ MARKS = ("<!-- the table is made by docs/pictures.py -->", "<!-- end of the tabl
 def draw_contact_sheet(photo: Path) -> Image.Image:
     """Draw the sample photo, and the heatmap of every method for cat over it."""
     model = models.load(None, "image")
-    shown = model.prepare([Image.open(photo).convert("RGB")]).contents[0]
+    shown = model.prepare([Image.open(photo).convert("RGB")]).photos[0].seen
     names = [name for name in methods.available() if "image" in methods.describe(name).inputs]
     rows = -(-(len(names) + 1) // COLUMNS)
     width = COLUMNS * (PANEL + GAP) + GAP

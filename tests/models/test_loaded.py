@@ -42,3 +42,18 @@ def test_precision_changes_scores_a_little(image_model):
 def test_precisions_that_are_none(image_model, precision, message):
     with pytest.raises(WhenceError, match=message):
         load(image_model, device="cpu", precision=precision)
+
+
+def test_an_explanation_keeps_photos_and_the_name_of_the_model(image_model, text_model):
+    loaded = load(image_model)
+    prepared = batch(loaded)
+    result = loaded.explain(prepared)
+    assert result.photos == prepared.photos
+    assert [photo.image.size for photo in result.photos] == [(60, 40)] * 2
+    assert result.model == image_model.name  # the path to it is private
+    texts = load(text_model)
+    assert texts.explain(texts.prepare(["a good film"])).photos is None
+
+
+def test_embedded_models_say_so():
+    assert load(None, "image").title == "pets (embedded)"

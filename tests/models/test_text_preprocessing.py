@@ -77,7 +77,7 @@ def test_joined_texts_are_as_tokenised_together(text_model, side):
     for one, other in zip(joined.inputs.encodings, together.encodings, strict=True):
         for field in FIELDS:
             assert getattr(one, field) == getattr(other, field)
-    assert joined.contents == TEXTS
+    assert joined.texts == TEXTS
 
 
 def test_parts_of_a_joined_batch_stay_as_they_were(text_model):
@@ -95,4 +95,4 @@ def test_joined_photos(image_model):
     together = loaded.prepare(images)
     assert torch.equal(joined.inputs, together.inputs)
     assert joined.notes == together.notes
-    assert [one.size for one in joined.contents] == [one.size for one in together.contents]
+    assert [one.box for one in joined.photos] == [one.box for one in together.photos]

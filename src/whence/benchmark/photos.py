@@ -17,10 +17,10 @@ from torch import Tensor
 from whence.errors import WhenceError
 from whence.metrics.segmentation import draw_boxes
 from whence.models import LoadedModel
+from whence.models.crop import narrow_to_middle
 from whence.models.image_preprocessing import (
     CenterCropPreprocessor,
     find_processor,
-    narrow_to_middle,
 )
 
 if TYPE_CHECKING:

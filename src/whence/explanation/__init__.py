@@ -4,6 +4,7 @@ from whence.explanation.explanation import Explanation
 from whence.explanation.generation import Generation
 from whence.explanation.matrix import ScoreMatrix
 from whence.explanation.parts import Check, ExplainedClass, KeptEvidence
+from whence.explanation.photo import Photo
 from whence.explanation.several import Explanations
 
 __all__ = [
@@ -13,5 +14,6 @@ __all__ = [
     "Explanations",
     "Generation",
     "KeptEvidence",
+    "Photo",
     "ScoreMatrix",
 ]

@@ -18,6 +18,7 @@ from whence._util.text import to_printable
 from whence.errors import WhenceError
 from whence.explanation.matrix import ScoreMatrix, tabulate_classes, to_pandas
 from whence.explanation.parts import Check, ExplainedClass, KeptEvidence
+from whence.explanation.photo import Photo, decode_photos, encode_photos
 from whence.explanation.selection import select_samples
 from whence.layout import Tokens, sum_over_words
 from whence.layout.grouping import Grouping
@@ -32,7 +33,7 @@ TENSORS = ("scores", "target", "logits")
 _MAYBE = ("values", "probabilities")
 _FACTS = (
     *("grid", "image_size", "tokens", "target_names", "multi_label"),
-    *("method", "class_specific", "settings", "details", "version", "checks"),
+    *("method", "class_specific", "settings", "details", "version", "checks", "model"),
 )
 
 
@@ -62,6 +63,8 @@ class Explanation:
         checks: What was verified about it.
         values: The explained scalars, in the shape of target, where they are no classes.
         probabilities: Their probabilities, NaN where there is none; None for classes.
+        model: The name of the model; empty if it is not known.
+        photos: The photo of each sample, and what the model saw of it; None if not known.
         evidence: The readings behind the scores, if they were kept. Not saved.
     """
 
@@ -81,6 +84,8 @@ class Explanation:
     checks: list[Check] = field(default_factory=list)
     values: Tensor | None = None
     probabilities: Tensor | None = None
+    model: str = ""
+    photos: list[Photo] | None = field(default=None, repr=False)
     evidence: KeptEvidence | None = field(default=None, repr=False, compare=False)
 
     _form: ClassVar[str] = "whence explanation 1"
@@ -319,15 +324,21 @@ class Explanation:
         facts["tokens"] = None if self.tokens is None else asdict(self.tokens)
         facts["checks"] = [asdict(check) for check in self.checks]
         tensors = {name: getattr(self, name) for name in (*TENSORS, *_MAYBE)}
-        return facts, {name: value for name, value in tensors.items() if value is not None}
+        facts["photos"], pictures = None, dict[str, Tensor]()
+        if self.photos is not None:
+            facts["photos"], pictures = encode_photos(self.photos)
+        known = {name: value for name, value in tensors.items() if value is not None}
+        return facts, known | pictures
 
     @classmethod
     def _from_parts(cls, saved: dict[str, Any], tensors: Mapping[str, Tensor]) -> Self:
-        facts = {"class_specific": True, "details": None, "checks": [], **saved}
+        facts = {"class_specific": True, "details": None, "checks": [], "model": "", **saved}
         facts["checks"] = [Check(**check) for check in facts["checks"]]
         for pair in ("grid", "image_size"):
             facts[pair] = None if facts[pair] is None else tuple(facts[pair])
         facts["tokens"] = None if facts["tokens"] is None else Tokens(**facts["tokens"])
         held: dict[str, Any] = {name: tensors[name] for name in TENSORS}
         held |= {name: tensors.get(name) for name in _MAYBE}
-        return cls(**held, **{name: facts[name] for name in _FACTS})
+        boxes = saved.get("photos")
+        photos = None if boxes is None else decode_photos(boxes, tensors)
+        return cls(**held, **{name: facts[name] for name in _FACTS}, photos=photos)

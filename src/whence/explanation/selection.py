@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 One = TypeVar("One", bound="Explanation")
 
-_LISTS = ("target_names", "details")
+_LISTS = ("target_names", "details", "photos")
 
 
 def select_samples(explanation: One, samples: int | slice) -> One:

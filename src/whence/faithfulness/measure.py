@@ -111,7 +111,7 @@ def measure(
         raise WhenceError("Name at least one method whose faithfulness is measured.")
     if draws < 0:
         raise WhenceError(f"The number of random draws is 0 or more, not {draws}.")
-    if len(prepared.contents) != 1 or any(len(one.scores) != 1 for one in explanations.values()):
+    if len(prepared) != 1 or any(len(one.scores) != 1 for one in explanations.values()):
         raise WhenceError("Faithfulness is measured on one input at a time, not on a batch.")
     if any(e.logits.shape[-1] == 1 and not e.multi_label for e in explanations.values()):
         raise WhenceError(

@@ -23,7 +23,7 @@ class TextUnits:
 
     def __init__(self, loaded: LoadedModel, prepared: PreparedBatch) -> None:
         encodings = getattr(prepared.inputs, "encodings", None)
-        if not encodings:
+        if not encodings or prepared.texts is None:
             raise WhenceError(
                 f"The tokenizer of '{loaded.name}' does not tell where words stand in a text; a "
                 f"fast tokenizer is needed."
@@ -34,7 +34,7 @@ class TextUnits:
         self.order, self.spans = list(spans), list(spans.values())
         if len(spans) < 2:
             raise WhenceError("A text of a single word leaves nothing when it is deleted.")
-        self.text: str = prepared.contents[0][: max(end for _, end in self.spans)]
+        self.text: str = prepared.texts[0][: max(end for _, end in self.spans)]
         self.words: tuple[str, ...] | None = tuple(self.text[a:b].strip() for a, b in self.spans)
 
     def score(self, explanation: Explanation) -> Tensor:

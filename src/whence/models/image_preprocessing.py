@@ -9,20 +9,26 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
 from whence.errors import WhenceError
+from whence.explanation.photo import Box, Photo
+from whence.models.crop import (
+    compute_resized_size,
+    find_crop_box,
+    find_middle,
+    find_processor_box,
+    move_box,
+    narrow_to_middle,
+    probe_box,
+)
 from whence.models.loaded import LoadedModel, PreparedBatch
 
-Box = tuple[float, float, float, float]
-
-# A picture of the result is a few hundred pixels wide; a larger photo would not be drawn better.
-_MAX_CONTENT_SIDE = 1024
 _MIN_SEEN_SHARE = 0.75
-_MAX_PROPORTION = 16
-# Mean difference, of 255: more than between ways to interpolate, less than for a shifted crop.
-_MAX_DIFFERENCE = 6.0
+# Sizes of photos for which a processor's crop is kept.
+_MAX_SIZES = 256
 
 
 @dataclass(frozen=True)
@@ -108,9 +114,15 @@ class CenterCropPreprocessor:
 
     def __call__(self, images: Sequence[Image.Image]) -> PreparedBatch:
         """Prepare a batch of photos."""
-        boxes = [find_crop_box(image.size, self.resize, self.size) for image in images]
-        contents = [cut_box(image, box) for image, box in zip(images, boxes, strict=True)]
-        return _stack_photos([self._to_pixels(image) for image in images], images, boxes, contents)
+        photos = [Photo.from_crop(image, self._find_box(image.size)) for image in images]
+        return _stack_photos([self._to_pixels(image) for image in images], photos)
+
+    def _find_box(self, size: tuple[int, int]) -> Box:
+        if not isinstance(self.resize, int):
+            return find_crop_box(size, self.resize, self.size, round)
+        middle = find_middle(size)
+        narrow = (middle[2] - middle[0], middle[3] - middle[1])
+        return move_box(find_crop_box(narrow, self.resize, self.size, round), middle)
 
     def _to_pixels(self, image: Image.Image) -> Tensor:
         if isinstance(self.resize, int):
@@ -128,18 +140,47 @@ class ProcessorPreprocessor:
 
     def __init__(self, processor: Callable[..., Mapping[str, Tensor]]) -> None:
         self.processor = processor
+        self._boxes: dict[tuple[int, int], Box | None] = {}
 
     def __call__(self, images: Sequence[Image.Image]) -> PreparedBatch:
         """Prepare a batch of photos, one by one: some processors keep their proportions."""
-        crops = getattr(self.processor, "do_center_crop", False)
-        given = [narrow_to_middle(image) if crops else image for image in images]
-        pixels = [self.processor([one], return_tensors="pt")["pixel_values"][0] for one in given]
-        boxes = [find_processor_box(image.size, self.processor) for image in images]
-        contents = [
-            find_content(image, one, box, PixelScale.from_processor(self.processor))
-            for image, one, box in zip(images, pixels, boxes, strict=True)
-        ]
-        return _stack_photos(pixels, images, boxes, contents)
+        photos, pixels = [], []
+        for image in images:
+            given = narrow_to_middle(image) if self._crops else image
+            pixels.append(self.processor([given], return_tensors="pt")["pixel_values"][0])
+            box = self._find_box(image.size)
+            if box is None:  # the pixels themselves are all that is known
+                photos.append(Photo.from_crop(Image.fromarray(self._to_picture(pixels[-1]))))
+            else:
+                photos.append(Photo.from_crop(image, box))
+        return _stack_photos(pixels, photos)
+
+    @property
+    def _crops(self) -> bool:
+        return bool(getattr(self.processor, "do_center_crop", False))
+
+    def _find_box(self, size: tuple[int, int]) -> Box | None:
+        """Find the part that the processor keeps of photos of this size."""
+        if size not in self._boxes:
+            if len(self._boxes) >= _MAX_SIZES:
+                self._boxes.clear()
+            middle = find_middle(size) if self._crops else (0, 0, *size)
+            narrow = (middle[2] - middle[0], middle[3] - middle[1])
+            box = probe_box(self._process, narrow, find_processor_box(narrow, self.processor))
+            self._boxes[size] = None if box is None else move_box(box, middle)
+        return self._boxes[size]
+
+    def _process(self, image: Image.Image) -> NDArray[np.float64]:
+        return self._to_values(self.processor([image], return_tensors="pt")["pixel_values"][0])
+
+    def _to_values(self, pixels: Tensor) -> NDArray[np.float64]:
+        """Convert the model's pixels to (height, width, 3), values from 0 to 255."""
+        scale = PixelScale.from_processor(self.processor)
+        values = scale.to_unit(pixels.double().cpu()) * 255
+        return values.permute(1, 2, 0).numpy()
+
+    def _to_picture(self, pixels: Tensor) -> NDArray[np.uint8]:
+        return self._to_values(pixels).round().astype(np.uint8)
 
 
 def find_processor(loaded: LoadedModel) -> Any:
@@ -153,67 +194,15 @@ def find_processor(loaded: LoadedModel) -> Any:
     return processor
 
 
-def _stack_photos(
-    pixels: Sequence[Tensor],
-    images: Sequence[Image.Image],
-    boxes: Sequence[Box],
-    contents: list[Image.Image],
-) -> PreparedBatch:
+def _stack_photos(pixels: Sequence[Tensor], photos: list[Photo]) -> PreparedBatch:
     """Stack the pixels of photos to a batch, with a note for each that was cropped much."""
     if len({tuple(one.shape) for one in pixels}) > 1:
         raise WhenceError(
             "The photos have different sizes even when prepared for the model; explain them one by "
             "one."
         )
-    notes = [_note_crop(image.size, box) for image, box in zip(images, boxes, strict=True)]
-    return PreparedBatch(torch.stack(list(pixels)), contents, notes)
-
-
-def compute_resized_size(size: tuple[int, int], resize: int | tuple[int, int]) -> tuple[int, int]:
-    """Compute a photo's width and height after resizing (its shorter side, or height and width)."""
-    if not isinstance(resize, int):
-        return resize[1], resize[0]
-    short = min(size)
-    width, height = (resize if side == short else int(resize * side / short) for side in size)
-    return width, height
-
-
-def find_crop_box(
-    size: tuple[int, int], resize: int | tuple[int, int], crop: tuple[int, int]
-) -> Box:
-    """Find the part of a photo that resizing and cropping keep: left, top, right, bottom."""
-    resized = compute_resized_size(size, resize)
-    kept = [min(c, r) for c, r in zip(reversed(crop), resized, strict=True)]
-    scale = [side / r for side, r in zip(size, resized, strict=True)]
-    # Croppers round the margin down, in pixels of the resized photo.
-    left, top = ((r - k) // 2 * s for r, k, s in zip(resized, kept, scale, strict=True))
-    return left, top, left + kept[0] * scale[0], top + kept[1] * scale[1]
-
-
-def find_processor_box(size: tuple[int, int], processor: object) -> Box:
-    """Find the part of a photo that a processor of transformers should keep."""
-    resize, crop = (_read_lengths(getattr(processor, name, None)) for name in ("size", "crop_size"))
-    if resize is None or crop is None or not getattr(processor, "do_center_crop", False):
-        return (0, 0, *size)
-    return find_crop_box(size, resize, (crop, crop) if isinstance(crop, int) else crop)
-
-
-def narrow_to_middle(image: Image.Image) -> Image.Image:
-    """Crop a photo of extreme proportions to its middle, enough for a crop of the middle.
-
-    Resizing by the shorter side would make a strip of 4096 x 3 pixels a third of a million wide.
-    """
-    short = min(image.size)
-    width, height = (min(side, short * _MAX_PROPORTION) for side in image.size)
-    left, top = (image.width - width) // 2, (image.height - height) // 2
-    return image.crop((left, top, left + width, top + height))
-
-
-def cut_box(image: Image.Image, box: Box) -> Image.Image:
-    """Cut a part of a photo, in its own proportions and at most about a thousand pixels wide."""
-    scale = min(1.0, _MAX_CONTENT_SIDE / max(box[2] - box[0], box[3] - box[1]))
-    size = [max(1, round((box[i + 2] - box[i]) * scale)) for i in (0, 1)]
-    return image.resize((size[0], size[1]), Image.Resampling.BICUBIC, box)
+    notes = [_note_crop(photo.image.size, photo.box) for photo in photos]
+    return PreparedBatch(torch.stack(list(pixels)), notes, photos=photos)
 
 
 def _note_crop(size: tuple[int, int], box: Box) -> list[str]:
@@ -221,33 +210,3 @@ def _note_crop(size: tuple[int, int], box: Box) -> list[str]:
     share = (box[2] - box[0]) * (box[3] - box[1]) / (size[0] * size[1])
     cropped = share < _MIN_SEEN_SHARE
     return [f"the model saw only the middle {share:.0%} of the photo"] if cropped else []
-
-
-def find_content(
-    image: Image.Image, pixels: Tensor, expected: Box, scale: PixelScale
-) -> Image.Image:
-    """Find the part of a photo that a processor of transformers kept.
-
-    Processors do not report how they cropped. So the usual ways are tried, and the first that looks
-    like the pixels is taken; if none does, the pixels themselves are returned.
-    """
-    values = scale.to_unit(pixels.double()) * 255
-    seen = values.permute(1, 2, 0).float().numpy()
-    size = (seen.shape[1], seen.shape[0])
-    for box in (expected, (0, 0, *image.size)):
-        tried = np.asarray(image.resize(size, Image.Resampling.BILINEAR, box), dtype=np.float32)
-        if np.abs(tried - seen).mean() < _MAX_DIFFERENCE:
-            return cut_box(image, box)
-    return Image.fromarray(seen.round().astype(np.uint8))
-
-
-def _read_lengths(size: object) -> int | tuple[int, int] | None:
-    """Read a processor's size: the shorter side, or height and width; None for anything else."""
-    if isinstance(size, int):
-        return size
-    names = ("shortest_edge", "height", "width")
-    values = size if isinstance(size, Mapping) else {n: getattr(size, n, None) for n in names}
-    short, height, width = (int(values.get(name) or 0) for name in names)
-    if short:
-        return short
-    return (height, width) if height and width else None

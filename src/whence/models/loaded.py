@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from whence._util.files import is_folder
 from whence._util.text import first_line
 from whence.errors import WhenceError
 from whence.explainer import Explainer
-from whence.explanation import Explanation
+from whence.explanation import Explanation, Photo
 from whence.inputs.sources import Kind
 from whence.layout import Tokens
 from whence.layout.words import cut_words
@@ -36,13 +37,19 @@ class PreparedBatch:
 
     Attributes:
         inputs: The model's input: pixels, or tokenised texts.
-        contents: For each input, the part of the photo that was not cropped, or the text.
         notes: For each input, the changes that its owner should know of.
+        photos: For each input, the photo and what the model saw of it; None of texts.
+        texts: For each input, the text; None of photos.
     """
 
     inputs: Tensor | BatchEncoding
-    contents: list[Any]
     notes: list[list[str]]
+    photos: list[Photo] | None = None
+    texts: list[str] | None = None
+
+    def __len__(self) -> int:
+        """Number of photos or texts."""
+        return len(self.notes)
 
 
 @dataclass
@@ -86,6 +93,14 @@ class LoadedModel:
             precision=self.precision,  # type: ignore[arg-type]  # which refuses other words
         )
 
+    @property
+    def title(self) -> str:
+        """The name to show: of a folder its last part, and that a model is embedded."""
+        path = Path(self.name)
+        if path.parent == _DEMO:
+            return f"{path.name} (embedded)"
+        return path.resolve().name if is_folder(path) else self.name
+
     def to_eager(self) -> LoadedModel:
         """Return this model without compiling, for inputs of which few have the same shape."""
         return dataclasses.replace(self, compile=False)
@@ -117,8 +132,9 @@ class LoadedModel:
         """Explain a prepared batch; the arguments are those of `Explainer.explain`."""
         explanation: Explanation = self.explainer.explain(prepared.inputs, **request)
         encodings = getattr(prepared.inputs, "encodings", None)
-        if explanation.tokens is not None and encodings:
-            explanation.tokens = _place_in_texts(explanation.tokens, encodings, prepared.contents)
+        if explanation.tokens is not None and encodings and prepared.texts is not None:
+            explanation.tokens = _place_in_texts(explanation.tokens, encodings, prepared.texts)
+        explanation.model, explanation.photos = self.title, prepared.photos
         return explanation
 
 

@@ -64,7 +64,7 @@ class TextPreprocessor:
         unknown = ids.count(self.tokenizer.unk_token_id)
         if unknown:
             notes.append(f"{unknown} token(s) are not in the model's vocabulary")
-        return PreparedBatch(batch.convert_to_tensors("pt"), [text], [notes])
+        return PreparedBatch(batch.convert_to_tensors("pt"), [notes], texts=[text])
 
 
 def _pop_cut_count(batch: BatchEncoding) -> int:
@@ -93,13 +93,14 @@ def join_batches(
     """Join batches; texts, one a batch, are padded to the longest, and not tokenised again."""
     if len(batches) == 1:
         return batches[0]
-    contents = [content for batch in batches for content in batch.contents]
     notes = [note for batch in batches for note in batch.notes]
     pixels = [batch.inputs for batch in batches if isinstance(batch.inputs, Tensor)]
     if pixels or tokenizer is None:
-        return PreparedBatch(torch.cat(pixels), contents, notes)
-    texts = [batch.inputs for batch in batches if not isinstance(batch.inputs, Tensor)]
-    return PreparedBatch(_pad(texts, tokenizer), contents, notes)
+        photos = [photo for batch in batches for photo in batch.photos or ()]
+        return PreparedBatch(torch.cat(pixels), notes, photos=photos)
+    encoded = [batch.inputs for batch in batches if not isinstance(batch.inputs, Tensor)]
+    texts = [text for batch in batches for text in batch.texts or ()]
+    return PreparedBatch(_pad(encoded, tokenizer), notes, texts=texts)
 
 
 def _pad(texts: Sequence[BatchEncoding], tokenizer: PreTrainedTokenizerBase) -> BatchEncoding:

@@ -191,7 +191,7 @@ class _BatchExplainer:
 
     def _is_common(self, batch: PreparedBatch) -> bool:
         """Whether other batches have this shape: full ones of photos, or of texts that were cut."""
-        if len(batch.contents) < self.settings.batch:
+        if len(batch) < self.settings.batch:
             return False
         if isinstance(batch.inputs, torch.Tensor):
             return True

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 import torch
-from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -172,7 +171,7 @@ def _write_result(
     if one.prepared is not None:
         (explanation,) = one.explanations.values()
         try:
-            _write_files(output.folder, name, files, explanation, one.prepared.contents[0])
+            _write_files(output.folder, name, files, explanation)
         except WhenceError as problem:
             error = str(problem)
         else:
@@ -185,13 +184,12 @@ def _write_result(
     return InputResult(one.index, _describe_failure(name, source, model, str(error)))
 
 
-def _write_files(
-    folder: Path, name: str, files: dict[str, str], explanation: Explanation, content: object
-) -> None:
+def _write_files(folder: Path, name: str, files: dict[str, str], explanation: Explanation) -> None:
     with stage_files(folder) as stage:
         explanation.save(stage / files["explanation"])
-        if isinstance(content, Image.Image):
-            render.draw_figure(content, explanation, title=name).save(stage / files["figure"])
+        if explanation.photos is not None:
+            seen = explanation.photos[0].seen
+            render.draw_figure(seen, explanation, title=name).save(stage / files["figure"])
         else:
             page = render.format_text_page(explanation, title=name)
             (stage / files["page"]).write_text(page, encoding="utf-8")

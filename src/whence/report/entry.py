@@ -80,15 +80,15 @@ def build_entry(name: str, kind: Kind, explained: ExplainedInput, faithfulness: 
             measured = measure(explained.loaded, explained.prepared, explanations, draws=0)
         except WhenceError as error:  # the explanation is there all the same
             notes.append(f"faithfulness was not measured: {first_line(error)}")
-    shown = explained.prepared.contents[0]
+    shown = explained.prepared.photos[0].seen if explained.prepared.photos else None
     first = next(iter(explanations.values()))
     return Entry(
         name,
         kind,
         predicted=_name_prediction(first, explained.loaded.class_names),
         results=tuple(_list_results(explanations, measured)),
-        photo=encode_photo(shown) if kind == "image" else "",
-        aspect_ratio=bound_aspect_ratio(shown) if kind == "image" else 1.0,
+        photo=encode_photo(shown) if shown else "",
+        aspect_ratio=bound_aspect_ratio(shown) if shown else 1.0,
         notes=tuple(notes),
     )
 

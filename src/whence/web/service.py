@@ -69,8 +69,7 @@ class Prediction:
     @property
     def photo(self) -> Image.Image | None:
         """The part of a photo that the model saw; None for a text."""
-        shown = self.prepared.contents[0]
-        return shown if isinstance(shown, Image.Image) else None
+        return self.prepared.photos[0].seen if self.prepared.photos else None
 
     def choose(self, classes: object, against: object = None, default_count: int = 1) -> Choice:
         """Find the classes that a request names by index or name.
@@ -207,9 +206,8 @@ def _choose_name(name: str, others: Collection[str]) -> str:
 
 def _predict(key: tuple[str, str], loaded: LoadedModel, page_input: PageInput) -> Prediction:
     prepared = loaded.prepare([page_input.image or page_input.text])
-    if page_input.kind == "image":
-        prepared.contents = [photo.copy() for photo in prepared.contents]
-        prepared.contents[0].thumbnail((SHOWN_SIDE, SHOWN_SIDE))
+    if prepared.photos:
+        prepared.photos = [photo.shrink(SHOWN_SIDE) for photo in prepared.photos]
     logits = compute_logits(loaded, prepared.inputs)[0].double().cpu()
     return Prediction(key, loaded, prepared, _rank_classes(loaded, logits))
 

@@ -144,7 +144,8 @@ class BenchmarkProtocol(Generic[PreparedT]):
     ) -> tuple[Image.Image | str, Explanation]:
         """The input to show (a photo, or the text), and its explanation for the judged class."""
         prepared = loaded.prepare([sample.content])
-        return prepared.contents[0], loaded.explain(prepared, **method.explain_arguments())
+        shown = prepared.photos[0].seen if prepared.photos else sample.content
+        return shown, loaded.explain(prepared, **method.explain_arguments())
 
 
 AnyProtocol: TypeAlias = BenchmarkProtocol[Any]

@@ -211,4 +211,4 @@ class RationaleProtocol(BenchmarkProtocol["Sample"]):
         explanation = explain_batch(loaded, batch.to(loaded.device), method, target=[target])
         strings = loaded.tokenizer.convert_ids_to_tokens(batch["input_ids"][0].tolist())
         explanation.tokens = Tokens([strings], encoded.word_ids, [list(sample.words)])
-        return " ".join(sample.words), select_sample(explanation, 0, PreparedBatch(batch, [""], []))
+        return " ".join(sample.words), select_sample(explanation, 0, PreparedBatch(batch, [[]]))

@@ -1,0 +1,128 @@
+"""The part of a photo that a model saw, found for processors that crop, squash and turn."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageOps
+
+from whence.models.crop import find_crop_box, probe_box
+from whence.models.image_preprocessing import CenterCropPreprocessor, ProcessorPreprocessor
+
+SIZES = [(300, 180), (150, 333), (97, 97), (641, 480)]
+
+
+def draw_square(size, centre, side=20):
+    """A black photo with a white square around a point."""
+    image = Image.new("RGB", size)
+    x, y = (round(c - side / 2) for c in centre)
+    image.paste("white", (x, y, x + side, y + side))
+    return image, (x + side / 2, y + side / 2)
+
+
+def find_centre(pixels):
+    """The middle of what is bright in the model's input, as shares of its width and height."""
+    bright = pixels.double().sum(0)
+    bright = bright - bright.min()
+    height, width = bright.shape
+    y = (bright.sum(1) * (torch.arange(height) + 0.5)).sum() / bright.sum()
+    x = (bright.sum(0) * (torch.arange(width) + 0.5)).sum() / bright.sum()
+    return float(x) / width, float(y) / height
+
+
+def build_processors():
+    import transformers
+
+    square = {"height": 64, "width": 64}
+    shortest = transformers.BitImageProcessor(size={"shortest_edge": 72}, crop_size=square)
+    exact = transformers.CLIPImageProcessor(size={"shortest_edge": 64}, crop_size=square)
+    odd = transformers.BitImageProcessor(size={"shortest_edge": 77}, crop_size=square)
+    squash = transformers.ViTImageProcessor(size=square)
+    percent = transformers.ConvNextImageProcessor(size={"shortest_edge": 64}, crop_pct=0.875)
+    levit = transformers.LevitImageProcessor(size={"shortest_edge": 64}, crop_size=square)
+    return {
+        "shortest_edge": shortest,
+        "no margin": exact,
+        "odd margin": odd,
+        "squash": squash,
+        "crop_pct": percent,
+        "levit": levit,
+    }
+
+
+def build_preprocessors():
+    half = (0.5, 0.5, 0.5)
+    crops = {
+        "timm": CenterCropPreprocessor((64, 64), 71, half, half),
+        "timm squash": CenterCropPreprocessor((64, 64), (64, 64), half, half),
+        "timm wide": CenterCropPreprocessor((64, 96), (72, 108), half, half),
+    }
+    return crops | {n: ProcessorPreprocessor(one) for n, one in build_processors().items()}
+
+
+@pytest.fixture(scope="module")
+def preprocessors():
+    pytest.importorskip("transformers")
+    return build_preprocessors()
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_what_the_model_saw_lies_where_the_box_says(preprocessors, size):
+    """A square in the photo, found in the model's pixels, is led back to where it was drawn."""
+    for name, prepare in preprocessors.items():
+        photo, centre = draw_square(size, (0.42 * size[0], 0.6 * size[1]))
+        prepared = prepare([photo])
+        (kept,) = prepared.photos
+        assert np.array_equal(kept.image, photo), name
+        seen = find_centre(prepared.inputs[0])
+        # A model's pixel is up to this many of the photo's; the square is found to a fraction.
+        pixel = max(size) / 64
+        assert kept.locate(*seen) == pytest.approx(centre, abs=0.15 * pixel), name
+        shown = find_centre(torch.from_numpy(np.array(kept.seen)).permute(2, 0, 1))
+        assert shown == pytest.approx(seen, abs=0.004), name
+
+
+def test_the_seen_part_is_what_the_processor_kept(preprocessors):
+    """Boxes by hand: a photo of 300 x 180 for 64 x 64."""
+    found = {
+        name: prepare([Image.new("RGB", (300, 180))]).photos[0]
+        for name, prepare in preprocessors.items()
+    }
+    # Its shorter side becomes 72 and its longer 120; 28 and 4 pixels are cut off on each side.
+    assert found["shortest_edge"].box == pytest.approx((70, 10, 230, 170))
+    assert found["no margin"].box == pytest.approx((21 * 300 / 106, 0, 85 * 300 / 106, 180))
+    assert found["squash"].box == (0, 0, 300, 180)
+    assert not found["squash"].has_crop
+    # 64 / 0.875 is 73, and the longer side becomes 121: read off this processor's pixels alone.
+    expected = (28 * 300 / 121, 4 * 180 / 73, 92 * 300 / 121, 68 * 180 / 73)
+    assert found["crop_pct"].box == pytest.approx(expected, abs=0.3)
+    # 71 and 118; half of 7 is rounded to 4.
+    expected = (27 * 300 / 118, 4 * 180 / 71, 91 * 300 / 118, 68 * 180 / 71)
+    assert found["timm"].box == pytest.approx(expected)
+    assert found["timm squash"].box == (0, 0, 300, 180)
+    assert found["timm wide"].seen.size == (267, 160)
+
+
+@pytest.mark.parametrize("change", [ImageOps.mirror, ImageOps.flip, lambda i: i.rotate(90)])
+def test_turned_photos_have_no_box(change):
+    def process(image):
+        return np.asarray(change(image).resize((32, 32)), dtype=float)
+
+    assert probe_box(process, (90, 60), (0, 0, 90, 60)) is None
+
+
+def test_a_corner_is_found():
+    """A crop that no setting names, blue first: read off the pixels."""
+
+    def process(image):
+        corner = image.crop((30, 5, 130, 85)).resize((50, 40), Image.Resampling.BICUBIC)
+        return np.asarray(corner, dtype=float)[..., ::-1]
+
+    assert probe_box(process, (240, 120), (0, 0, 240, 120)) == pytest.approx(
+        (30, 5, 130, 85), abs=0.5
+    )
+
+
+def test_margins_are_rounded_as_croppers_do():
+    # 75 - 64 is odd: 5 pixels are cut off at the left, or 6 by rounding half to even.
+    assert find_crop_box((75, 75), 75, (64, 64))[0] == 5
+    assert find_crop_box((75, 75), 75, (64, 64), round)[0] == 6
