@@ -8,7 +8,7 @@ import pytest
 
 from whence import methods
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 
 

@@ -1,0 +1,130 @@
+"""A stand-in for the model hub's cache: small random models under the names that pages use."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import tokenizers
+import torch
+import transformers
+from torch import nn
+
+SIZES = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 48,
+}
+LEARNED = """The story is thin, but the acting is superb and the ending deeply moving.
+A gripping film. An unwatchable mess, not worth a minute of your time.
+The capital of France is Paris. The capital of Italy is Rome.
+Lily has a red ball. Tom has a blue kite. Lily plays with her red ball, and Ben has a big drum.
+a photo of a cat, a photo of a dog, two remotes on a pink blanket. Once upon a time."""
+CLASSES = ("tabby", "tiger cat", "Persian cat", "Siamese cat", "Egyptian cat", "golden retriever")
+
+
+def save_hub(cache: Path) -> Path:
+    """Save every model of `MODELS` where the hub's library looks for models it has fetched."""
+    for name, save in MODELS.items():
+        home = cache / f"models--{name.replace('/', '--')}"
+        snapshot = home / "snapshots" / ("0" * 40)
+        snapshot.mkdir(parents=True)
+        (home / "refs").mkdir()
+        (home / "refs" / "main").write_text("0" * 40)
+        torch.manual_seed(0)
+        save(snapshot)
+    return cache
+
+
+def enlarge_weights(model: nn.Module) -> nn.Module:
+    """Enlarge the weights, so that scores differ."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape) * 0.1)
+    return model.eval()
+
+
+def build_tokenizer(template: str, **names: str) -> transformers.PreTrainedTokenizerFast:
+    """Build a tokenizer of bytes that knows the pages' words, with special tokens by name."""
+    inner = tokenizers.Tokenizer(tokenizers.models.BPE())
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = tokenizers.decoders.ByteLevel()
+    special = list(dict.fromkeys(names.values()))
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=600,
+        special_tokens=special,
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    inner.train_from_iterator(LEARNED.splitlines() * 3, trainer)
+    inner.post_processor = tokenizers.processors.TemplateProcessing(
+        single=template, special_tokens=[(name, special.index(name)) for name in special]
+    )
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=inner, **names)
+
+
+def save_photo_classifier(folder: Path) -> None:
+    labels = dict(enumerate(CLASSES))
+    config = transformers.ViTConfig(**SIZES, image_size=32, patch_size=8, id2label=labels)
+    enlarge_weights(transformers.ViTForImageClassification(config)).save_pretrained(folder)
+    transformers.ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(folder)
+
+
+def save_text_classifier(folder: Path) -> None:
+    names = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    tokenizer = build_tokenizer("[CLS] $A [SEP]", **names)
+    tokenizer.save_pretrained(folder)
+    labels = {0: "NEGATIVE", 1: "POSITIVE"}
+    config = transformers.DistilBertConfig(
+        vocab_size=len(tokenizer), dim=32, n_layers=2, n_heads=2, hidden_dim=48, id2label=labels
+    )
+    model = transformers.DistilBertForSequenceClassification(config)
+    enlarge_weights(model).save_pretrained(folder)
+
+
+def save_language_model(folder: Path) -> None:
+    tokenizer = build_tokenizer("$A", eos_token="<|endoftext|>", pad_token="<|endoftext|>")
+    tokenizer.save_pretrained(folder)
+    config = transformers.LlamaConfig(
+        **SIZES, vocab_size=len(tokenizer), num_key_value_heads=2, eos_token_id=0, pad_token_id=0
+    )
+    enlarge_weights(transformers.LlamaForCausalLM(config)).save_pretrained(folder)
+
+
+def save_clip(folder: Path) -> None:
+    names = {"bos_token": "<|startoftext|>", "eos_token": "<|endoftext|>"}
+    tokenizer = build_tokenizer(
+        "<|startoftext|> $A <|endoftext|>", **names, pad_token="<|endoftext|>"
+    )
+    ends = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
+    config = transformers.CLIPConfig(
+        text_config={**SIZES, **ends, "vocab_size": len(tokenizer)},
+        vision_config={**SIZES, "image_size": 32, "patch_size": 8},
+        projection_dim=16,
+    )
+    enlarge_weights(transformers.CLIPModel(config)).save_pretrained(folder)
+    side = {"height": 32, "width": 32}
+    pixels = transformers.CLIPImageProcessor(size={"shortest_edge": 32}, crop_size=side)
+    transformers.CLIPProcessor(pixels, tokenizer).save_pretrained(folder)
+
+
+def save_detector(folder: Path) -> None:
+    config = transformers.YolosConfig(
+        **SIZES,
+        image_size=[48, 64],
+        patch_size=16,
+        num_detection_tokens=5,
+        id2label={0: "cat", 1: "remote", 2: "couch"},
+        use_mid_position_embeddings=False,
+    )
+    enlarge_weights(transformers.YolosForObjectDetection(config)).save_pretrained(folder)
+    processor = transformers.YolosImageProcessor(size={"height": 48, "width": 64})
+    processor.save_pretrained(folder)
+
+
+MODELS: dict[str, Callable[[Path], None]] = {
+    "google/vit-base-patch16-224": save_photo_classifier,
+    "distilbert/distilbert-base-uncased-finetuned-sst-2-english": save_text_classifier,
+    "HuggingFaceTB/SmolLM2-135M": save_language_model,
+    "openai/clip-vit-base-patch32": save_clip,
+    "hustvl/yolos-tiny": save_detector,
+}
