@@ -17,13 +17,34 @@ def choose(page, label, names):
         box.press("Enter")
 
 
+def choose_methods(page, names):
+    """Choose methods by their cards."""
+    open_settings(page)
+    more = page.locator("[data-cards]").locator("visible=true")
+    if more.get_attribute("aria-expanded") == "false":
+        more.click()
+    for name in names:
+        page.get_by_label(name, exact=False).and_(
+            page.locator(f".cards input[name='{name}'], .cards input[value='{name}']")
+        ).locator("visible=true").check()
+
+
+def open_settings(page):
+    """Open the panel of settings where it is a sheet, as on a phone."""
+    button = page.locator("[data-sheet]").locator("visible=true")
+    if button.count() and page.locator(".settings.open").count() == 0:
+        button.click()
+
+
 def press(page, name):
     page.get_by_role("button", name=name).locator("visible=true").click()
 
 
 def wait_for_maps(page, count):
-    page.wait_for_function(f"document.querySelectorAll('.map[data-drawn]').length === {count}")
-    return page.locator(".map canvas").evaluate_all("all => all.map(c => c.toDataURL())")
+    page.wait_for_function(
+        f"document.querySelectorAll('.cells .map[data-drawn]').length === {count}"
+    )
+    return page.locator(".cells .map canvas").evaluate_all("all => all.map(c => c.toDataURL())")
 
 
 def decode_pixels(picture):

@@ -9,7 +9,8 @@ from tests.web.client import make_png
 from whence import Explainer, WhenceError, methods
 from whence._util.defaults import METHOD
 from whence.models import load
-from whence.web.service import SHOWN_SIDE, Choice, ExplanationService, list_methods
+from whence.web.method_cards import list_methods
+from whence.web.service import SHOWN_SIDE, Choice, ExplanationService
 from whence.web.validation import check_text, decode_photo
 
 

@@ -50,7 +50,8 @@ class TabHandlers:
         """The same for a new input or model, and empty values for what belonged to the old one."""
         if not value:
             chosen, other = self._update_choice(model, Choice(()))
-            return "", chosen, "", other, *_clear_details()
+            empty = views.render_fragment("empty", self.kind)
+            return "", chosen, empty, other, *_clear_details()
         return *self.explain(model, value, [], names or [METHOD]), *_clear_details()
 
     def explain_sample(self, sample: Path | str, model: str, names: object) -> tuple[object, ...]:

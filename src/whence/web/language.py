@@ -27,8 +27,8 @@ from whence.web.limits import (
     MAX_SLOW_NEW_TOKENS,
     MAX_SLOW_PROMPT_TOKENS,
 )
+from whence.web.method_cards import is_slow, list_methods
 from whence.web.result_cache import ResultCache
-from whence.web.service import list_methods
 from whence.web.validation import check_text
 
 # Texts that are kept; each has the logits of all its tokens.
@@ -159,7 +159,7 @@ def _generate(
     loaded: LoadedModel, prompt: str, count: int, method: str, advance: Callable[[int], None]
 ) -> GeneratedText:
     ids: Tensor = encode_prompt(loaded, prompt)["input_ids"]
-    if _is_slow(method) and (ids.shape[1] > MAX_SLOW_PROMPT_TOKENS or count > MAX_SLOW_NEW_TOKENS):
+    if is_slow(method) and (ids.shape[1] > MAX_SLOW_PROMPT_TOKENS or count > MAX_SLOW_NEW_TOKENS):
         raise WhenceError(
             f"Method '{method}' takes long: on this page it explains at most {MAX_SLOW_NEW_TOKENS} "
             f"generated tokens, after a prompt of at most {MAX_SLOW_PROMPT_TOKENS}."
@@ -173,11 +173,6 @@ def _generate(
         {"input_ids": ids}, count, method, streamer=TokenCounter(advance)
     )
     return GeneratedText(loaded, ids, generation)
-
-
-def _is_slow(method: str) -> bool:
-    """Whether a method runs the model many times, or solves a flow for each token."""
-    return "forwards" in methods.describe(method).needs or method == "attention_flow"
 
 
 def _check_count(count: object) -> int:

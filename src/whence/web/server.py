@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import gradio as gr
+from markupsafe import Markup
 from starlette.middleware import Middleware
 
 from whence.errors import WhenceError
@@ -26,6 +27,7 @@ from whence.web.uploads import UploadFolder
 
 # Gradio keeps the last values of so many visitors; nothing here reads them.
 _SESSIONS = 32
+_STYLE_SHEETS = ("layout", "gradio", "results", "details")
 LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
 
 
@@ -137,7 +139,8 @@ def _make_theme() -> gr.themes.Base:
 def _make_css() -> str:
     colors = render_template("render/templates/theme_toggle.css.j2", dark=".dark")
     generation = render_template("render/templates/generation.css.j2")
-    return str(colors + read_asset("web/static/page.css") + generation)
+    sheets = [read_asset(f"web/static/{name}.css") for name in _STYLE_SHEETS]
+    return str(Markup().join([colors, *sheets, generation]))
 
 
 def _make_script() -> str:

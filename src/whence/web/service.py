@@ -20,6 +20,7 @@ from whence.models.forward import compute_logits
 from whence.models.loaded import EMBEDDED_LANGUAGE_MODEL
 from whence.targets import find_class_index, to_probabilities
 from whence.web.limits import MAX_CLASSES, MAX_METHODS
+from whence.web.method_cards import list_methods
 from whence.web.result_cache import ResultCache
 from whence.web.validation import PageInput
 
@@ -106,11 +107,6 @@ class MethodResult:
     method: str
     explanation: Explanation | None = None  # of the one input, scores (1, classes, units)
     error: str = ""
-
-
-def list_methods(kind: Kind) -> list[str]:
-    """The names of methods that explain this kind of input."""
-    return [name for name in methods.available() if kind in methods.describe(name).inputs]
 
 
 def get_explanations(results: Sequence[MethodResult]) -> dict[str, Explanation]:

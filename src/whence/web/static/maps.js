@@ -1,5 +1,5 @@
-// Draws score maps over photos, colours words, and draws both again as the controls change.
-const settings = { opacity: 0.6, colormap: "auto", threshold: 0, unit: "words" };
+// Draws score maps over photos, the chosen one large, and draws them again as the controls change.
+const settings = { opacity: 0.6, colormap: "auto", threshold: 0, unit: "words", view: "over" };
 const LONG_SIDE = 256;
 
 const prepareMap = (map) => {
@@ -11,7 +11,57 @@ const prepareMap = (map) => {
   map.shares = parseNumbers(map.dataset.shares);
   map.scores = parseNumbers(map.dataset.scores);
   map.levels = upsample(map.shares, rows, columns, canvas.height, canvas.width);
-  map.append(makeElement("i", { class: "cursor", hidden: "" }), makeElement("output", { class: "readout" }));
+  paintMap(map);
+};
+const paintMap = (map) => {
+  const signed = map.dataset.signed === "1";
+  const name = settings.colormap === "auto" ? (signed ? "balance" : "heat") : settings.colormap;
+  const table = tables[name];
+  const canvas = map.querySelector("canvas"), context = canvas.getContext("2d");
+  const image = context.createImageData(canvas.width, canvas.height);
+  for (let index = 0; index < map.levels.length; index++) {
+    const share = map.levels[index];
+    if (Math.abs(share) < settings.threshold || (share < 0 && !table.diverging)) continue;
+    const level = table.diverging ? Math.round(128 + 127 * share) : Math.round(255 * share);
+    for (let c = 0; c < 3; c++) image.data[4 * index + c] = table.colors[3 * level + c];
+    image.data[4 * index + 3] = settings.opacity * table.alphas[level];
+  }
+  context.putImageData(image, 0, 0);
+  map.querySelector(".photo").style.filter = `saturate(${1 - settings.opacity})`;
+};
+
+// The chosen map, large: with the photo beside it if asked for, and the score of each patch.
+const prepareMaps = (section) => {
+  const small = [...section.querySelectorAll(".multiples .map")];
+  section.dataset.count = small.length;
+  section.style.setProperty("--columns", Math.max(1, ...[...section.querySelectorAll(".cells")].map((c) => c.children.length)));
+  const hero = section.querySelector(".hero");
+  const choose = (map) => {
+    for (const one of small) one.setAttribute("aria-pressed", String(one === map));
+    hero.replaceChildren(...makeHero(map));
+    prepareLarge(hero.querySelector(".map"));
+  };
+  for (const map of small) map.addEventListener("click", () => choose(map));
+  if (small.length) choose(small[0]);
+  else hero.remove();
+};
+const makeHero = (map) => {
+  const caption = map.closest("figure").querySelector("figcaption");
+  const large = makeElement("div", { class: "map large", tabindex: 0, role: "img", "aria-label": map.getAttribute("aria-label") },
+    makeElement("i", { class: "photo" }), makeElement("canvas", { "aria-hidden": "true" }),
+    makeElement("i", { class: "cursor", hidden: "" }), makeElement("output", { class: "readout" }));
+  for (const name of ["rows", "columns", "signed", "scores", "shares", "method"]) large.dataset[name] = map.dataset[name];
+  const title = makeElement("p", { class: "title" }, ...[...caption.children].slice(0, 2).map((part) => part.cloneNode(true)),
+    makeElement("span", { class: "note" }, `by ${map.dataset.method}`));
+  const beside = makeElement("div", { class: "view alone", role: "img", "aria-label": "The photo as the model saw it" },
+    makeElement("i", { class: "photo" }));
+  const says = caption.querySelector(".says");
+  return [title, makeElement("div", { class: "frames" }, beside, large), ...(says ? [says.cloneNode(true)] : [])];
+};
+const prepareLarge = (map) => {
+  map.dataset.drawn = "";
+  prepareMap(map);
+  const rows = +map.dataset.rows, columns = +map.dataset.columns;
   map.addEventListener("pointermove", (event) => {
     const box = map.getBoundingClientRect();
     showScore(map,
@@ -31,7 +81,6 @@ const prepareMap = (map) => {
       Math.min(rows - 1, Math.max(0, row + move * down)),
       Math.min(columns - 1, Math.max(0, column + move * right)));
   });
-  paintMap(map);
 };
 const showScore = (map, row, column) => {
   const rows = +map.dataset.rows, columns = +map.dataset.columns;
@@ -45,25 +94,18 @@ const showScore = (map, row, column) => {
     left: `${(100 * column) / columns}%`, top: `${(100 * row) / rows}%`,
     width: `${100 / columns}%`, height: `${100 / rows}%`,
   });
-  const index = row * columns + column;
-  const score = map.scores[index].toPrecision(3), share = map.shares[index].toFixed(2);
-  readout.textContent = `row ${row + 1}, column ${column + 1}: ${score} (${share} of the largest)`;
+  // Beside the patch, towards the middle of the map, so that it is never cut off.
+  readout.style.top = row < rows / 2 ? `${(100 * (row + 1)) / rows}%` : "auto";
+  readout.style.bottom = row < rows / 2 ? "auto" : `${100 - (100 * row) / rows}%`;
+  readout.style.left = column < columns / 2 ? `${(100 * column) / columns}%` : "auto";
+  readout.style.right = column < columns / 2 ? "auto" : `${100 - (100 * (column + 1)) / columns}%`;
+  readout.textContent = describeScore(map, row, column, map.scores[row * columns + column]);
 };
-const paintMap = (map) => {
-  const signed = map.dataset.signed === "1";
-  const name = settings.colormap === "auto" ? (signed ? "balance" : "heat") : settings.colormap;
-  const table = tables[name];
-  const canvas = map.querySelector("canvas"), context = canvas.getContext("2d");
-  const image = context.createImageData(canvas.width, canvas.height);
-  for (let index = 0; index < map.levels.length; index++) {
-    const share = map.levels[index];
-    if (Math.abs(share) < settings.threshold || (share < 0 && !table.diverging)) continue;
-    const level = table.diverging ? Math.round(128 + 127 * share) : Math.round(255 * share);
-    for (let c = 0; c < 3; c++) image.data[4 * index + c] = table.colors[3 * level + c];
-    image.data[4 * index + 3] = settings.opacity * table.alphas[level];
-  }
-  context.putImageData(image, 0, 0);
-  map.querySelector(".photo").style.filter = `saturate(${1 - settings.opacity})`;
+const describeScore = (map, row, column, score) => {
+  const largest = map.scores.reduce((most, one) => Math.max(most, Math.abs(one)), 0);
+  const share = largest ? Math.round((100 * Math.abs(score)) / largest) : 0;
+  const side = map.dataset.signed !== "1" || score === 0 ? "" : score > 0 ? ", for the class" : ", against it";
+  return `row ${row + 1}, column ${column + 1}: ${score.toPrecision(3)} (${share}% of the strongest${side})`;
 };
 const paintWords = (words) => {
   for (const word of words.querySelectorAll("span"))
@@ -73,7 +115,11 @@ const paintWords = (words) => {
 const applySettings = () => {
   document.querySelectorAll(".whence .map").forEach((map) => map.levels && paintMap(map));
   document.querySelectorAll(".whence.texts .words").forEach(paintWords);
+  showSettings();
+};
+const showSettings = () => {
   document.documentElement.dataset.whenceUnit = settings.unit;
+  document.documentElement.dataset.whenceView = settings.view;
 };
 document.addEventListener("input", (event) => {
   const { control } = event.target.dataset ?? {};
@@ -84,4 +130,4 @@ document.addEventListener("input", (event) => {
     if (other !== event.target && other.type !== "radio") other.value = value;
   requestAnimationFrame(applySettings);
 });
-document.documentElement.dataset.whenceUnit = settings.unit;
+showSettings();

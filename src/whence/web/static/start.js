@@ -1,10 +1,11 @@
 // Draws every new element that the server sent, as soon as it arrives.
 const drawers = {
-  ".map": prepareMap, ".curves": prepareCurves, ".heads": prepareHeads, ".generation": prepareGeneration,
+  ".whence .cells .map": prepareMap, ".whence.maps": prepareMaps, ".whence .curves": prepareCurves, ".whence.heads": prepareHeads,
+  ".whence .generation": prepareGeneration, ".cards label > span": prepareCard,
 };
 const drawNew = () => {
   for (const [selector, prepare] of Object.entries(drawers))
-    for (const element of document.querySelectorAll(`.whence${selector}:not([data-drawn]), .whence ${selector}:not([data-drawn])`)) {
+    for (const element of document.querySelectorAll(`:is(${selector}):not([data-drawn])`)) {
       element.dataset.drawn = "";
       prepare(element);
     }

@@ -1,0 +1,142 @@
+"""Lays out the tab of one kind of classifier, of photos or texts, with Gradio."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import gradio as gr
+from gradio.components import Component
+
+from whence.demo import PHOTO, SENTENCES
+from whence.inputs.sources import Kind
+from whence.web import panel, views
+from whence.web.events import connect
+from whence.web.handlers import FIRST_TOKEN, NO_CLASS, TabHandlers
+from whence.web.limits import MAX_CLASSES, MAX_TEXT_CHARACTERS
+from whence.web.validation import FORMATS
+
+_SAMPLES: dict[Kind, dict[str, Path | str]] = {
+    "image": {"Use the sample photo": PHOTO},
+    "text": {f"Sample {n}": sentence for n, sentence in enumerate(SENTENCES, 1)},
+}
+
+
+class ClassifierTab:
+    """The components of one tab, connected to their handlers."""
+
+    def __init__(self, handlers: TabHandlers) -> None:
+        self.handlers, self.kind = handlers, handlers.kind
+        with gr.Row(elem_classes="workbench"):
+            with panel.add_panel(self.kind):
+                self.input, new_input = _add_photo() if self.kind == "image" else _add_text()
+                samples = panel.add_samples(_SAMPLES[self.kind])
+                self._add_choices()
+            with panel.add_stage(self.kind):
+                self.probabilities = panel.add_output("probabilities-place")
+                self._add_views()
+        request = [self.model, self.input, self.classes, self.methods, self.against]
+        results = [self.probabilities, self.classes, self.result, self.against]
+        everything = [*results, *self.details]
+        connect(self.button.click, handlers.explain, request, results, f"explain_{self.kind}")
+        for event in (new_input, self.model.input):
+            connect(event, handlers.explain_new, [self.model, self.input, self.methods], everything)
+        for button, sample in samples.items():
+            explain_sample = functools.partial(handlers.explain_sample, sample)
+            outputs = [self.input, *everything]
+            connect(button.click, explain_sample, [self.model, self.methods], outputs)
+
+    @property
+    def request(self) -> list[Component]:
+        """The components that say what is asked for."""
+        return [self.model, self.input, self.classes, self.methods, self.against]
+
+    def _add_choices(self) -> None:
+        models = self.handlers.service.list_models(self.kind)
+        self.model = panel.add_model(models)
+        self.methods = panel.add_methods(self.kind)
+        panel.add_all_methods(self.kind)
+        self.classes = gr.Dropdown(
+            self.handlers.list_classes(models[0]),
+            value=[],
+            multiselect=True,
+            max_choices=MAX_CLASSES,
+            label=f"Classes (up to {MAX_CLASSES}; type to find one)",
+            min_width=0,
+        )
+        self.against = gr.Dropdown(
+            self.handlers.list_others(models[0]),
+            value=NO_CLASS,
+            label="Rather than (what tells it from this class?)",
+            min_width=0,
+        )
+        self.button = gr.Button("Explain", variant="primary", elem_classes="go")
+
+    def _add_views(self) -> None:
+        with gr.Tabs(elem_classes="views"):
+            with gr.Tab("Explanation"):
+                self.result = panel.add_output("result", views.render_fragment("empty", self.kind))
+                gr.HTML(views.render_controls(self.kind), apply_default_css=False)
+            with gr.Tab("Compare"):
+                curves = self._add_faithfulness()
+            with gr.Tab("Heads"):
+                heads = self._add_heads()
+            with gr.Tab("Files"):
+                self._add_bundles([curves, *heads])
+        self.details = [curves, *heads]
+
+    def _add_faithfulness(self) -> Component:
+        gr.HTML(views.render_fragment("about_faithfulness", self.kind), apply_default_css=False)
+        button = gr.Button(f"Compare on my {_name(self.kind)}", elem_classes="run")
+        curves = panel.add_output("details")
+        name = f"faithful_{self.kind}"
+        connect(button.click, self.handlers.measure_faithfulness, self.request, [curves], name)
+        return curves
+
+    def _add_heads(self) -> list[Component]:
+        with gr.Row(elem_classes="ask"):
+            token = gr.Dropdown(FIRST_TOKEN, value=0, label="Token", min_width=160)
+            button = gr.Button("Show all heads", elem_classes="run")
+        heads = panel.add_output("details")
+        request, results = [self.model, self.input, token], [token, heads]
+        connect(button.click, self.handlers.show_heads, request, results, f"heads_{self.kind}")
+        connect(token.input, self.handlers.show_heads, request, results)
+        return [heads, token]
+
+    def _add_bundles(self, details: Sequence[Component]) -> None:
+        gr.HTML(views.render_fragment("about_bundles"), apply_default_css=False)
+        button = gr.Button("Make a bundle: input, pictures, scores, settings")
+        saved = gr.File(label="Bundle", interactive=False, height=90)
+        name = f"save_{self.kind}"
+        connect(button.click, self.handlers.save_bundle, self.request, [saved], name)
+        upload = gr.File(label="Open a bundle (.zip)", height=140)
+        inputs = [self.input, self.model, self.classes, self.methods]
+        outputs = [*inputs, self.probabilities, self.result, self.against, *details]
+        connect(upload.upload, self.handlers.open_bundle, [upload], outputs, f"open_{self.kind}")
+
+
+def _name(kind: Kind) -> str:
+    return "photo" if kind == "image" else "text"
+
+
+def _add_photo() -> tuple[Component, Callable[..., object]]:
+    """Add the field for a photo; returns it and the event of a new photo."""
+    label = f"Photo ({', '.join(FORMATS)})"
+    photo = gr.Image(
+        label=label, sources=["upload", "clipboard"], type="filepath", height=200, buttons=[]
+    )
+    return photo, photo.input
+
+
+def _add_text() -> tuple[Component, Callable[..., object]]:
+    """Add the field for a text; returns it and the event of a new text."""
+    text = gr.Textbox(
+        label="Text",
+        placeholder="Type or paste a text, then press Explain.",
+        lines=4,
+        max_lines=8,
+        max_length=MAX_TEXT_CHARACTERS,
+        submit_btn=False,
+    )
+    return text, text.submit

@@ -1,0 +1,67 @@
+"""Pieces that all tabs share: the panel of settings, the stage of results, cards of methods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+import gradio as gr
+
+from whence._util.defaults import METHOD
+from whence.web import views
+from whence.web.limits import MAX_METHODS
+from whence.web.method_cards import WHY_RECOMMENDED, CardKind, list_cards
+
+S = TypeVar("S")
+
+
+@contextmanager
+def add_panel(kind: CardKind) -> Iterator[None]:
+    """Add the panel that holds the input and the settings: beside the results, or a sheet."""
+    with gr.Column(elem_classes="settings", elem_id=f"panel-{kind}", min_width=0):
+        yield
+
+
+@contextmanager
+def add_stage(kind: CardKind) -> Iterator[None]:
+    """Add the place of the results; on a phone, a bar above it opens the panel."""
+    with gr.Column(elem_classes="stage", min_width=0):
+        gr.HTML(views.render_fragment("bar", kind), apply_default_css=False, elem_classes="bar")
+        yield
+
+
+def add_samples(samples: Mapping[str, S]) -> dict[gr.Button, S]:
+    """Add a button for each sample."""
+    with gr.Row(elem_classes="samples"):
+        return {
+            gr.Button(name, size="sm", min_width=80, elem_classes="sample"): sample
+            for name, sample in samples.items()
+        }
+
+
+def add_model(models: Sequence[str]) -> gr.Dropdown:
+    """Add the choice of a model."""
+    return gr.Dropdown(models, value=models[0], label="Model", filterable=False, min_width=0)
+
+
+def add_methods(kind: CardKind) -> gr.CheckboxGroup:
+    """Add a card for each method, of which several can be chosen."""
+    label = f"Methods (up to {MAX_METHODS})"
+    return gr.CheckboxGroup(list_cards(kind), value=[METHOD], label=label, elem_classes="cards")
+
+
+def add_method(kind: CardKind) -> gr.Radio:
+    """Add a card for each method, of which one can be chosen."""
+    return gr.Radio(list_cards(kind), value=METHOD, label="Method", elem_classes="cards")
+
+
+def add_all_methods(kind: CardKind) -> None:
+    """Add the button that shows the cards of all methods, and why three come first."""
+    html = views.render_fragment("all_methods", WHY_RECOMMENDED[kind], len(list_cards(kind)))
+    gr.HTML(html, apply_default_css=False)
+
+
+def add_output(name: str, value: str = "") -> gr.HTML:
+    """Add a place for HTML that a handler returns."""
+    return gr.HTML(value, apply_default_css=False, elem_classes=name)

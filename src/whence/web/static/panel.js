@@ -1,0 +1,38 @@
+// The panel of settings: cards of methods, and the sheet that it becomes on a phone.
+const prepareCard = (text) => {
+  const [name, cost, idea] = text.textContent.split("\n");
+  if (!idea) return;
+  text.replaceChildren(makeElement("b", {}, name), " ", makeElement("small", { class: "cost" }, cost), " ",
+    makeElement("small", { class: "idea" }, idea));
+};
+const closeSheets = () => {
+  for (const sheet of document.querySelectorAll(".settings.open")) {
+    sheet.classList.remove("open");
+    const button = document.querySelector(`[data-sheet="${sheet.id}"]`);
+    button?.setAttribute("aria-expanded", "false");
+    if (sheet.contains(document.activeElement)) button?.focus();
+  }
+  document.documentElement.classList.remove("has-sheet");
+};
+const openSheet = (button) => {
+  const sheet = document.getElementById(button.dataset.sheet);
+  if (!sheet.querySelector(".close-sheet"))
+    sheet.prepend(makeElement("button", { type: "button", class: "close-sheet", "aria-label": "Close the settings" }, "Done"));
+  sheet.classList.add("open");
+  button.setAttribute("aria-expanded", "true");
+  document.documentElement.classList.add("has-sheet");
+  sheet.querySelector(".close-sheet").focus();
+};
+document.addEventListener("click", (event) => {
+  const button = event.target.closest?.("button");
+  if (!button) return;
+  if (button.dataset.sheet) openSheet(button);
+  if (button.matches(".close-sheet, .go, .sample")) closeSheets();
+  if (button.dataset.press) document.querySelector(button.dataset.press)?.click();
+  if ("cards" in button.dataset) {
+    const open = button.getAttribute("aria-expanded") !== "true";
+    button.setAttribute("aria-expanded", String(open));
+    button.closest(".settings").classList.toggle("all", open);
+  }
+});
+document.addEventListener("keydown", (event) => { if (event.key === "Escape") closeSheets(); });
