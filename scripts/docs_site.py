@@ -5,24 +5,27 @@ from pathlib import Path
 from typing import Any
 
 from latex2mathml.converter import convert
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
-FENCE = re.compile(r"^( *)```math\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```math\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"\$`([^`]+)`\$")
 
 
-def render_formulas(markdown: str) -> str:
-    """Replace formulas in TeX, as GitHub writes them, by MathML, which browsers draw themselves."""
-
-    def block(match: re.Match[str]) -> str:
-        rows = [row for row in match[2].strip().split("\n\n") if row]
-        drawn = "".join(convert(" ".join(row.split()), display="block") for row in rows)
-        return f'{match[1]}<div class="formula">{drawn}</div>'
-
-    markdown = FENCE.sub(block, markdown)
-    return INLINE.sub(lambda match: convert(match[1]), markdown)
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the changelog, which lies at the top of the repository."""
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    files.append(File.generated(config, "changelog.md", content=text))
+    return files
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Prepare the text of a page for the site."""
-    return render_formulas(markdown)
+    """Replace formulas in TeX, as GitHub takes them, by MathML, which browsers draw themselves."""
+    markdown = FENCE.sub(lambda match: render_block(match[1]), markdown)
+    return INLINE.sub(lambda match: convert(match[1]), markdown)
+
+
+def render_block(tex: str) -> str:
+    """Render a formula that stands by itself; wide ones scroll on a phone."""
+    return f'<div class="formula" tabindex="0">{convert(" ".join(tex.split()), "block")}</div>'
