@@ -333,7 +333,7 @@ def test_an_example_whose_shortcut_fails_can_be_compiled(model, inputs, programs
 @compiler
 @never_refused
 def test_explanations_by_the_real_compiler():
-    check(VIT, "tiba", REQUESTS[:1])
+    check(VIT, "whence", REQUESTS[:1])
 
 
 @compiler
