@@ -1,4 +1,4 @@
-"""Showing how far long work has come: a bar in a terminal, nothing elsewhere."""
+"""Showing how far long work has come: a bar in a terminal, or to whoever watches."""
 
 from __future__ import annotations
 
@@ -6,8 +6,47 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Protocol
 
 _shown: ContextVar[bool] = ContextVar("a bar is shown", default=False)
+
+
+class Watcher(Protocol):
+    """Is told how far work has come, and may end it by an error of its own."""
+
+    def report(self, doing: str, done: int, total: int) -> None:
+        """Take note that so many of all steps are done."""
+
+    def check(self) -> None:
+        """Raise an error if the work is to end; called many times a second."""
+
+
+_watcher: ContextVar[Watcher | None] = ContextVar("the watcher", default=None)
+
+
+@contextmanager
+def watch(watcher: Watcher) -> Iterator[None]:
+    """Tell a watcher, and not a terminal, of the work in this block and this thread."""
+    token = _watcher.set(watcher)
+    try:
+        yield
+    finally:
+        _watcher.reset(token)
+
+
+def check_watcher() -> None:
+    """Give a watcher the occasion to end the work."""
+    watcher = _watcher.get()
+    if watcher is not None:
+        watcher.check()
+
+
+def report_progress(doing: str, done: int, total: int) -> None:
+    """Tell a watcher that so many of all steps are done; it may end the work."""
+    watcher = _watcher.get()
+    if watcher is not None:
+        watcher.check()
+        watcher.report(doing, done, total)
 
 
 @contextmanager
@@ -16,11 +55,36 @@ def bar(doing: str, total: int) -> Iterator[Callable[[int], None]]:
 
     It tells how many steps are done, and how much time has passed and is left.
 
-    Only one bar is shown at a time, the outermost, and only to a terminal.
+    Only one bar is shown at a time, the outermost of more than one step, and only to a terminal or
+    a watcher.
     """
-    if _shown.get() or not sys.stderr.isatty():
-        yield lambda steps: None  # noqa: ARG005
+    is_watched = _watcher.get() is not None
+    if _shown.get() or total < 2 or not (is_watched or sys.stderr.isatty()):
+        yield lambda steps: check_watcher()  # noqa: ARG005
         return
+    token = _shown.set(True)
+    try:
+        with (_report if is_watched else _draw)(doing, total) as advance:
+            yield advance
+    finally:
+        _shown.reset(token)
+
+
+@contextmanager
+def _report(doing: str, total: int) -> Iterator[Callable[[int], None]]:
+    done = 0
+
+    def advance(steps: int) -> None:
+        nonlocal done
+        done += steps
+        report_progress(doing, done, total)
+
+    advance(0)
+    yield advance
+
+
+@contextmanager
+def _draw(doing: str, total: int) -> Iterator[Callable[[int], None]]:
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -39,10 +103,6 @@ def bar(doing: str, total: int) -> Iterator[Callable[[int], None]]:
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    token = _shown.set(True)
-    try:
-        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-            task = progress.add_task(doing, total=total)
-            yield lambda steps: progress.advance(task, steps)
-    finally:
-        _shown.reset(token)
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(doing, total=total)
+        yield lambda steps: progress.advance(task, steps)

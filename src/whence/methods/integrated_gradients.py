@@ -9,6 +9,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from whence._util.extras import import_extra
+from whence._util.progress import bar
 from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
@@ -67,16 +68,19 @@ class IntegratedGradients(Method):
     @override
     def __call__(self, evidence: Evidence) -> Tensor:
         model = evidence.forwards.as_function(self.gradient_rules)
-
-        def compute_targets(*given: Tensor) -> Tensor:
-            return evidence.targets.values(model(*given), given[-1]).T
-
-        method = import_extra("captum.attr", "captum").IntegratedGradients(compute_targets)
+        attribution = import_extra("captum.attr", "captum").IntegratedGradients
         samples = torch.arange(evidence.batch, device=evidence.logits.device)
-        attributions = [
-            self._explain_chunk(evidence, method, samples[chunk])
-            for chunk in evidence.forwards.chunks(evidence.batch, "integrating gradients")
-        ]
+        rows = evidence.batch * self.steps * evidence.targets.count
+        with bar("integrating gradients", rows) as advance:
+
+            def compute_targets(*given: Tensor) -> Tensor:
+                values = evidence.targets.values(model(*given), given[-1]).T
+                advance(len(given[-1]))
+                return values
+
+            method = attribution(compute_targets)
+            chunks = evidence.forwards.chunks(evidence.batch, "integrating gradients")
+            attributions = [self._explain_chunk(evidence, method, samples[c]) for c in chunks]
         return torch.cat(attributions, 1)
 
     @staticmethod

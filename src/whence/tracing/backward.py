@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
 from whence._util import torch_internals as internals
+from whence._util.progress import check_watcher
 from whence._util.torch_internals import node_metadata, output_metadata
 from whence.errors import NoRuleError
 from whence.tracing.ops.base import BackwardRules, Operation
@@ -61,6 +62,7 @@ def propagate_backward(
         waiting[top] = {start.output_nr: seed}
     left = set(range(len(at)))
     for node in order:
+        check_watcher()
         incoming = [waiting.pop(node, {}) for waiting in arrived]
         for number in asked.get(node, ()):
             nr = at[number].output_nr

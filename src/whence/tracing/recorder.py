@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from whence._util.progress import check_watcher
 from whence._util.torch_internals import SET_GRAD_ENABLED, AttributeGetter
 from whence.errors import LostGradientError
 from whence.tracing import calls
@@ -69,6 +70,7 @@ class Recorder(TorchFunctionMode):
             return func(*args)
         if name in _LOOKS:
             return _LOOKS[name](recording.guard.look_at(args[0]))
+        check_watcher()
         if name == SET_GRAD_ENABLED and self._ignore_no_grad:
             return None
         in_place = name == "__setitem__" or (name[-1] == "_" and name[-2:] != "__")

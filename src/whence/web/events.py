@@ -1,25 +1,33 @@
-"""Connects events of Gradio components to handlers, which run one at a time in one thread."""
+"""Connects events of Gradio components to handlers, which run in the lanes of the page."""
 
 from __future__ import annotations
 
-import contextvars
 import functools
 import logging
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import copy_context
+from weakref import WeakKeyDictionary
 
 import gradio as gr
 from gradio.components import Component
+from gradio.context import LocalContext
 
 from whence.errors import WhenceError
+from whence.web.lanes import Job, JobCancelledError, Lanes
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
-# One thread runs all handlers: torch keeps memory for every thread that ever computed.
-_worker = ThreadPoolExecutor(1, "whence")
 _log = logging.getLogger("whence.web")
+_lanes_of_pages: WeakKeyDictionary[gr.Blocks, Lanes] = WeakKeyDictionary()
+
+
+@contextmanager
+def open_lanes(page: gr.Blocks, limit: int) -> Iterator[None]:
+    """Open the lanes of a page until the block ends; in each, `limit` requests may wait."""
+    lanes = _lanes_of_pages[page] = Lanes(limit)
+    try:
+        yield
+    finally:
+        lanes.cancel()
 
 
 def connect(
@@ -31,33 +39,50 @@ def connect(
 ) -> None:
     """Call a handler with the values of inputs on an event such as ``button.click``.
 
-    Handlers check all values themselves, so Gradio does not preprocess them. One event is handled
-    at a time, as it keeps all cores busy by itself. Programs may call it if it has an `api_name`.
+    Handlers check all values themselves, so Gradio does not preprocess them. Each call is a job in
+    the lanes of the page. Programs may call it if it has an `api_name`.
     """
     # Progress and errors cover results, not the fields in which a mistake is put right.
     results = [one for one in outputs if isinstance(one, gr.HTML | gr.File)]
     event(
-        _run_in_worker(handler),
+        _run_as_job(handler, len(outputs)),
         list(inputs),
         list(outputs),
         preprocess=False,
         api_name=api_name,
         api_visibility="public" if api_name else "private",
         show_progress_on=results or None,
-        concurrency_limit=1,
-        concurrency_id="model",
+        concurrency_limit=None,  # the lanes say whose turn it is
     )
 
 
-def _run_in_worker(handler: Callable[P, R]) -> Callable[P, R]:
-    """Run a handler in the worker thread. Users see a WhenceError; other errors go to the log."""
+def connect_cancel(event: Callable[..., object]) -> None:
+    """Cancel all that a visitor waits for, on an event such as ``button.click``."""
+    event(
+        _cancel,
+        None,
+        None,
+        api_visibility="private",
+        show_progress="hidden",
+        concurrency_limit=None,
+    )
+
+
+async def _cancel() -> None:
+    _get_lanes().cancel(_get_visitor())
+
+
+def _run_as_job(handler: Callable[..., object], count: int) -> Callable[..., Awaitable[object]]:
+    """Run a handler as a job. Visitors see a WhenceError; other errors go to the log."""
 
     @functools.wraps(handler)
-    def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        # Gradio finds the progress bar through the context of the request.
-        context = contextvars.copy_context()
+    async def run(*args: object) -> object:
+        job = Job(_get_visitor(), _make_display(), _make_look())
         try:
-            return _worker.submit(lambda: context.run(handler, *args, **kwargs)).result()
+            return await _get_lanes().run(job, functools.partial(handler, *args))
+        except JobCancelledError:
+            gr.Info("Cancelled.", duration=4)
+            return gr.skip() if count == 1 else (gr.skip(),) * count
         except WhenceError as error:
             raise gr.Error(str(error), print_exception=False) from None
         except Exception:
@@ -66,3 +91,34 @@ def _run_in_worker(handler: Callable[P, R]) -> Callable[P, R]:
             raise gr.Error(sentence, print_exception=False) from None
 
     return run
+
+
+def _get_lanes() -> Lanes:
+    page = LocalContext.blocks.get()
+    if page is None:
+        raise RuntimeError("Events are handled while a page is served.")
+    return _lanes_of_pages[page]
+
+
+def _get_visitor() -> str:
+    """The name that Gradio gives to an open page, or to a single request of a program."""
+    request = LocalContext.request.get()
+    return "" if request is None else str(request.session_hash)
+
+
+def _make_display() -> Callable[[str, tuple[int, int] | None], None]:
+    """Make a function that shows progress to the visitor of this event, from any thread."""
+    # Gradio finds the event through the context of the request.
+    progress, context = gr.Progress(), copy_context()
+
+    def show(doing: str, steps: tuple[int, int] | None) -> None:
+        context.copy().run(progress, steps, doing)
+
+    return show
+
+
+def _make_look() -> Callable[[], bool]:
+    """Make a function that tells whether the visitor of this event has left."""
+    page, event_id = LocalContext.blocks.get(), LocalContext.event_id.get()
+    event = page._queue.event_ids_to_events.get(event_id or "") if page is not None else None
+    return lambda: event is not None and not event.alive

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import gradio as gr
 
 from whence._util.defaults import METHOD
+from whence._util.progress import report_progress
 from whence.errors import WhenceError
 from whence.faithfulness import measure
 from whence.inputs.sources import Kind
 from whence.web import views
 from whence.web.attention_heads import compute_head_attention
 from whence.web.bundle import Bundle, pack_bundle, unpack_bundle
+from whence.web.lanes import enter_slow_lane
 from whence.web.limits import MAX_PHOTO_BYTES, MAX_UPLOAD_BYTES
 from whence.web.service import Choice, ExplanationService, MethodResult, get_explanations
 from whence.web.uploads import UploadFolder
@@ -68,22 +71,19 @@ class TabHandlers:
         classes: object,
         names: object,
         against: object = None,
-        progress: gr.Progress = gr.Progress(),  # noqa: B008
     ) -> str:
         """Deletion curves of chosen methods and classes."""
         prediction = self.service.predict(model, self._read_input(value))
         choice = prediction.choose(classes, against)
         results = self.service.explain(prediction, choice, names)
-
-        def report(done: int, total: int) -> None:
-            progress((done, total), desc="Removing parts", unit="passes")
-
+        explanations = get_explanations(results)
+        enter_slow_lane()
         faithfulness = measure(
             prediction.loaded,
             prediction.prepared,
-            get_explanations(results),
+            explanations,
             against=choice.against,
-            progress=report,
+            progress=functools.partial(report_progress, "removing parts"),
         )
         failed = [result for result in results if result.error]
         is_contrast = choice.against is not None

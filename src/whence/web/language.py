@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import tempfile
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 
 from whence import methods, targets
+from whence._util.progress import report_progress
 from whence._util.text import format_probability
 from whence.errors import WhenceError
 from whence.explanation import Generation
@@ -21,6 +21,7 @@ from whence.models import LoadedModel
 from whence.pipeline.generate import TokenCounter, encode_prompt
 from whence.render.words import to_label
 from whence.targets.vocabulary import name_token
+from whence.web.lanes import Pace, enter_slow_lane
 from whence.web.limits import (
     MAX_NEW_TOKENS,
     MAX_PROMPT_TOKENS,
@@ -29,6 +30,7 @@ from whence.web.limits import (
 )
 from whence.web.method_cards import is_slow, list_methods
 from whence.web.result_cache import ResultCache
+from whence.web.service import limit_memory
 from whence.web.validation import check_text
 
 # Texts that are kept; each has the logits of all its tokens.
@@ -67,6 +69,8 @@ class GeneratedText:
         step = self._check_step(number)
         if isinstance(other, bool) or not isinstance(other, int | str) or other == "":
             raise WhenceError("Choose another token, or type one, that is not there.")
+        if is_slow(method):
+            enter_slow_lane()
         generation, position = self.generation, self.prompt.shape[1] + step
         chosen = int(generation.target[0, step])
         ids = torch.cat([self.prompt, generation.target[:, : step + 1].to(self.prompt)], 1)
@@ -75,6 +79,7 @@ class GeneratedText:
             classes=[targets.token(position - 1, chosen)],
             against=targets.token(position - 1, self._find_token(other, chosen)),
             method=method,
+            memory=limit_memory(self.loaded, method),
         )
         at = torch.tensor([[position]])
         return Generation.from_explanation(explanation, at, torch.tensor([position]))
@@ -103,7 +108,7 @@ class LanguageService:
 
     def __init__(self, models: Mapping[str, LoadedModel]) -> None:
         self.models = {name: loaded for name, loaded in models.items() if loaded.generates}
-        self._cache = ResultCache(_CACHE_SIZE)
+        self._cache, self._pace = ResultCache(_CACHE_SIZE), Pace()
 
     def generate(
         self,
@@ -111,7 +116,6 @@ class LanguageService:
         prompt: object,
         count: object,
         method: object,
-        advance: Callable[[int], None] = lambda _: None,
     ) -> GeneratedText:
         """Generate text and explain every token of it.
 
@@ -120,7 +124,6 @@ class LanguageService:
             prompt: The beginning of the text.
             count: How many tokens to generate at most.
             method: The name of a method.
-            advance: Called with 1 when a token was generated.
 
         Raises:
             WhenceError: There is no such model or method, or the prompt does not suit it.
@@ -130,9 +133,11 @@ class LanguageService:
         loaded, page_input = self.models[model], check_text(prompt)
         tokens, name = _check_count(count), check_method(method)
         key = model, page_input.digest, tokens, name
-        compute = functools.partial(
-            _generate, loaded, page_input.text, tokens, name, advance=advance
-        )
+
+        def compute() -> GeneratedText:
+            with self._pace.measure((model, name), is_slow(name)):
+                return _generate(loaded, page_input.text, tokens, name)
+
         return self._cache.get_or_compute(key, compute)
 
 
@@ -155,9 +160,7 @@ def pack_generation(text: GeneratedText) -> bytes:
     return out.getvalue()
 
 
-def _generate(
-    loaded: LoadedModel, prompt: str, count: int, method: str, advance: Callable[[int], None]
-) -> GeneratedText:
+def _generate(loaded: LoadedModel, prompt: str, count: int, method: str) -> GeneratedText:
     ids: Tensor = encode_prompt(loaded, prompt)["input_ids"]
     if is_slow(method) and (ids.shape[1] > MAX_SLOW_PROMPT_TOKENS or count > MAX_SLOW_NEW_TOKENS):
         raise WhenceError(
@@ -169,8 +172,16 @@ def _generate(
             f"A prompt may have {MAX_PROMPT_TOKENS} tokens on this page; this one has "
             f"{ids.shape[1]:,}."
         )
+    done = 0
+
+    def advance(tokens: int) -> None:
+        nonlocal done
+        done += tokens
+        report_progress("explaining" if done == count else "generating", done, count)
+
+    memory = limit_memory(loaded, method)
     generation = loaded.explainer.explain_generation(
-        {"input_ids": ids}, count, method, streamer=TokenCounter(advance)
+        {"input_ids": ids}, count, method, memory=memory, streamer=TokenCounter(advance)
     )
     return GeneratedText(loaded, ids, generation)
 

@@ -20,36 +20,18 @@ class LanguageHandlers:
         self.service, self.uploads = service, uploads
 
     def generate(
-        self,
-        model: object,
-        prompt: object,
-        count: object,
-        method: object,
-        progress: gr.Progress = gr.Progress(),  # noqa: B008
+        self, model: object, prompt: object, count: object, method: object
     ) -> tuple[object, ...]:
         """The generated text, and values for the question why one word and not another."""
-        done = 0
-
-        def advance(count_new: int) -> None:
-            nonlocal done
-            done += count_new
-            desc = "Explaining" if done == count else "Generating"
-            progress((done, count), desc=desc, unit="tokens")  # type: ignore[arg-type]
-
-        text = self.service.generate(model, prompt, count, method, advance)
+        text = self.service.generate(model, prompt, count, method)
         tokens = gr.update(choices=text.list_tokens(), value=0)
         return views.render_generation(text.generation), tokens, _list_others(text, 0), ""
 
     def generate_sample(
-        self,
-        sample: str,
-        model: object,
-        count: object,
-        method: object,
-        progress: gr.Progress = gr.Progress(),  # noqa: B008
+        self, sample: str, model: object, count: object, method: object
     ) -> tuple[object, ...]:
         """The same for a sample, which comes first."""
-        return sample, *self.generate(model, sample, count, method, progress)
+        return sample, *self.generate(model, sample, count, method)
 
     def list_others(
         self, model: object, prompt: object, count: object, method: object, number: object

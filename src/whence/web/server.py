@@ -7,7 +7,7 @@ import os
 import socket
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from whence.errors import WhenceError
 from whence.render.colors import THEMES, get_colormap
 from whence.render.overlay import tabulate_colors, tabulate_opacities
 from whence.render.templates import read_asset, render_template
+from whence.web.events import open_lanes
 from whence.web.limits import MAX_UPLOAD_BYTES
 from whence.web.page import build_page
 from whence.web.request_filter import RequestFilter
@@ -38,17 +39,20 @@ class ServerOptions:
     host: str = "127.0.0.1"
     port: int | None = None  # None for the first free one from 7860
     auth: tuple[str, str] | None = None  # a name and a password; None if anyone may use the page
-    queue: int = 16  # how many requests may wait
+    queue: int = 16  # how many requests may wait in each lane
 
 
 @contextmanager
 def serve_page(service: ExplanationService, options: ServerOptions) -> Iterator[str]:
     """Serve the page until the block ends, and yield its address."""
     _check_host(options.host)
-    with tempfile.TemporaryDirectory(prefix="whence-") as folder, _set_environment(folder):
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="whence-"))
+        stack.enter_context(_set_environment(folder))
         uploads = UploadFolder(Path(folder))
         page = build_page(service, uploads)
         page.queue(max_size=options.queue, api_open=False)
+        stack.enter_context(open_lanes(page, options.queue))
         hosts = LOOPBACK if options.host in LOOPBACK else ()
         request_filter = Middleware(RequestFilter, hosts=hosts, uploads=uploads)
         try:
@@ -62,6 +66,8 @@ def serve_page(service: ExplanationService, options: ServerOptions) -> Iterator[
                 quiet=True,
                 show_error=False,
                 max_file_size=MAX_UPLOAD_BYTES,
+                # All that run or wait in the lanes, and room for those who cancel.
+                max_threads=2 * (options.queue + 1) + 16,
                 ssr_mode=False,
                 pwa=False,
                 mcp_server=False,

@@ -19,13 +19,16 @@ from whence.models import LoadedModel, PreparedBatch, load, load_language_model
 from whence.models.forward import compute_logits
 from whence.models.loaded import EMBEDDED_LANGUAGE_MODEL
 from whence.targets import find_class_index, to_probabilities
+from whence.web.lanes import Pace
 from whence.web.limits import MAX_CLASSES, MAX_METHODS
-from whence.web.method_cards import list_methods
+from whence.web.method_cards import is_slow, list_methods
 from whence.web.result_cache import ResultCache
 from whence.web.validation import PageInput
 
 # Results that are kept: those of the few people who use one page at a time.
 _CACHE_SIZE = 64
+# Memory for the rows of one forward pass.
+_PASS_GIBIBYTES = 1 / 8
 # The longer side, in pixels, of photos on the page.
 SHOWN_SIDE = 512
 _EMBEDDED: dict[Kind, str] = {"image": "pets (embedded)", "text": "sentiment (embedded)"}
@@ -109,6 +112,15 @@ class MethodResult:
     error: str = ""
 
 
+def limit_memory(loaded: LoadedModel, method: str) -> float | None:
+    """The memory for a method of many passes: on a CPU so little that each takes a moment.
+
+    Between passes, a visitor sees how far the work has come, and may cancel it.
+    """
+    on_a_cpu = torch.device(loaded.device).type == "cpu"
+    return _PASS_GIBIBYTES if on_a_cpu and "forwards" in methods.describe(method).needs else None
+
+
 def get_explanations(results: Sequence[MethodResult]) -> dict[str, Explanation]:
     """The explanations of methods that did not fail, by method; an error if all failed."""
     explanations = {r.method: r.explanation for r in results if r.explanation is not None}
@@ -123,6 +135,7 @@ class ExplanationService:
 
     models: dict[str, LoadedModel]  # by the name on the page; no request ever adds one
     _cache: ResultCache = field(default_factory=lambda: ResultCache(_CACHE_SIZE), repr=False)
+    _pace: Pace = field(default_factory=Pace, repr=False)
 
     @classmethod
     def load(
@@ -171,8 +184,15 @@ class ExplanationService:
 
     def _explain_by(self, method: str, prediction: Prediction, choice: Choice) -> MethodResult:
         def compute() -> Explanation:
-            request = {"classes": list(choice.classes), "against": choice.against}
-            return prediction.loaded.explain(prediction.prepared, method=method, **request)
+            loaded = prediction.loaded
+            with self._pace.measure((loaded.name, method), is_slow(method)):
+                return loaded.explain(
+                    prediction.prepared,
+                    method=method,
+                    classes=list(choice.classes),
+                    against=choice.against,
+                    memory=limit_memory(loaded, method),
+                )
 
         try:
             key = *prediction.key, choice, method
