@@ -10,6 +10,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 import whence
 from whence import Explanation, activation_maximization, explain, methods, models, render
+from whence.explanation import Generation
 from whence.maximization import Channel, Head
 from whence.render.colors import to_hex
 from whence.render.shades import shade_word
@@ -19,6 +20,8 @@ DEMO = Path(whence.__file__).parent / "demo"
 IMAGES = Path(__file__).parent / "images"
 SENTENCE = "The story is thin, but the acting is superb and the ending deeply moving."
 SIZE = 22
+STORY = "Lily has a red ball. Tom has a blue kite. One day, Tom plays with his"
+EXPLAINED = ("kite", "red")
 
 
 def draw_words(explanation: Explanation, x: float, y: float, size: int) -> tuple[list[str], float]:
@@ -53,6 +56,41 @@ def draw_sentence(explanation: Explanation) -> str:
     answer = f"{predicted.name} {predicted.percent}"
     shapes.append(f'<text x="{x + 12:.1f}" y="33" fill="#555">{html.escape(answer)}</text>')
     return wrap_svg(shapes, x + ImageFont.load_default(SIZE).getlength(answer) + 24, 52, SIZE)
+
+
+def draw_story(story: Generation, explained: tuple[str, ...], size: int = 17) -> str:
+    """Draw a generated text once for each of some of its words: what did the word come from?"""
+    table = story.matrix(by="word")
+    font, y, end = ImageFont.load_default(size), 34.0, 0.0
+    boxes: list[str] = []
+    words: list[str] = []
+    prompt = len(table.columns) - len(table.rows)
+    for name in explained:
+        row = table.rows.index(name)
+        scores = table.values[row]
+        x = 14.0
+        for column, word in enumerate(table.columns):
+            width = font.getlength(word)
+            x += 3 if word in ".,!?" else font.getlength(" ") + 3
+            box = (
+                f'x="{x - 3:.1f}" y="{y - 1.1 * size:.1f}" width="{width + 6:.1f}" '
+                f'height="{1.5 * size:.1f}" rx="3"'
+            )
+            ink = "#1a1a1a" if column - prompt < row else "#a0a0a0"
+            if column - prompt == row:
+                boxes.append(f'<rect {box} fill="#3d4663"/>')
+                ink = "#fff"
+            elif scores[column] > 0.05 * scores.max():
+                color = to_hex(shade_word(scores[column] / scores.max(), "light"))
+                boxes.append(f'<rect {box} fill="{color}"/>')
+            weight = ' font-weight="600"' if column >= prompt else ""
+            words.append(
+                f'<text x="{x:.1f}" y="{y:.1f}" fill="{ink}"{weight} textLength="{width:.1f}" '
+                f'lengthAdjust="spacingAndGlyphs">{html.escape(word)}</text>'
+            )
+            x += width
+        end, y = max(end, x), y + 2.3 * size
+    return wrap_svg([*boxes, *words], end + 14, y - 1.1 * size, size)
 
 
 def draw_maximal_pictures() -> Image.Image:
@@ -152,6 +190,9 @@ def main() -> None:
     figure = render.draw_figure(photo, explain(photo, classes=["cat", "dog"]))
     figure.to_image(1.0).save(IMAGES / "cat.png", optimize=True)
     (IMAGES / "sentence.svg").write_text(draw_sentence(explain(SENTENCE)), encoding="utf-8")
+    model = models.load_language_model(None)
+    story = model.explainer.explain_generation(model.tokenizer([STORY], return_tensors="pt"), 12)
+    (IMAGES / "story.svg").write_text(draw_story(story, EXPLAINED), encoding="utf-8")
     draw_maximal_pictures().save(IMAGES / "activation-maximization.png", optimize=True)
     sheet = draw_contact_sheet(DEMO / "cat.jpg")
     sheet.quantize(256, dither=Image.Dither.NONE).save(IMAGES / "methods.png", optimize=True)
