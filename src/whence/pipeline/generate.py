@@ -21,7 +21,7 @@ from whence.methods import registry
 from whence.methods.registry import MethodSpecification
 from whence.models import LoadedModel, load_language_model
 from whence.pipeline.results import OutputSettings, check_absent, choose_names
-from whence.render import draw_matrix, format_generation_page
+from whence.render import format_generation_page
 from whence.render.files import format_csv, format_json
 from whence.rules import get as get_rules
 
@@ -140,8 +140,7 @@ def generate_to_files(
             (stage / files[kind].name).write_text(content, encoding="utf-8", newline="")
         generation.save(stage / files["generation"].name)
         try:
-            matrix = generation.matrix(0, settings.by)
-            draw_matrix(matrix, title=title).save(stage / files["figure"].name)
+            generation.plot(by=settings.by, title=title).save(stage / files["figure"].name)
         except WhenceError as error:  # a long text is no figure, but all else is
             notes.append(f"There is no figure: {error}".removesuffix("."))
             del files["figure"]

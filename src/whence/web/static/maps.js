@@ -27,7 +27,7 @@ const paintMap = (map) => {
     image.data[4 * index + 3] = settings.opacity * table.alphas[level];
   }
   context.putImageData(image, 0, 0);
-  map.querySelector(".photo").style.filter = `saturate(${1 - settings.opacity})`;
+  map.querySelector(".photo").style.filter = `saturate(${Math.max(0, 1 - 1.5 * settings.opacity)})`;
 };
 
 // The chosen map, large: with the photo beside it if asked for, and the score of each patch.
