@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from whence._util.near_names import suggest_paths
 from whence.errors import WhenceError
 
 
@@ -30,8 +31,9 @@ def exists(path: Path) -> bool:
 def check_is_file(path: Path, expected: str) -> None:
     """Refuse a path at which there is no file, and say what was expected there."""
     if not is_file(path):
-        state = f"a folder, not {expected}" if is_folder(path) else "not there, or may not be read"
-        raise WhenceError(f"'{path}' is {state}.")
+        if is_folder(path):
+            raise WhenceError(f"'{path}' is a folder, not {expected}.")
+        raise WhenceError(f"'{path}' is not there, or may not be read.{suggest_paths(path)}")
 
 
 def check_ending(path: str | Path, endings: Sequence[str]) -> str:

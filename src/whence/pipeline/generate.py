@@ -14,7 +14,7 @@ import torch
 from whence._util.files import check_is_file, check_writable, is_file, stage_files
 from whence.errors import WhenceError, WhenceWarning
 from whence.explanation import Generation
-from whence.inputs.sources import Source
+from whence.inputs.sources import Source, check_is_sentence
 from whence.inputs.texts import validate_text
 from whence.layout.grouping import KINDS, Grouping, Passages
 from whence.methods import registry
@@ -59,12 +59,21 @@ class GenerationResult:
     notes: list[str] = field(default_factory=list)
 
 
-def read_prompt(argument: str) -> Source:
-    """The prompt that an argument is: text itself, a text file, or - for standard input."""
+def read_prompt(argument: str, as_text: bool = False) -> Source:
+    """The prompt that an argument is: text itself, a text file, or - for standard input.
+
+    Args:
+        argument: One word that names no file, or what looks like a path, is an error.
+        as_text: Whether it is text in any case.
+    """
+    if as_text:
+        return Source("text", text=argument)
     if argument == "-":
         return Source("text")
     if len(argument) < 1000 and is_file(Path(argument)):
         return Source("text", Path(argument))
+    if argument.strip():
+        check_is_sentence(argument, "--text")
     return Source("text", text=argument)
 
 
