@@ -1,12 +1,16 @@
 """Hooks of MkDocs: formulas become MathML, and pages outside of docs/ become part of the site."""
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+
+sys.path.insert(0, str(Path(__file__).parent))
+import llms  # beside this file, which MkDocs loads by its path
 
 ROOT = Path(__file__).parents[1]
 FENCE = re.compile(r"^```math\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -29,3 +33,16 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 def render_block(tex: str) -> str:
     """Render a formula that stands by itself; wide ones scroll on a phone."""
     return f'<div class="formula" tabindex="0">{convert(" ".join(tex.split()), "block")}</div>'
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Write llms.txt with the addresses of the site, and all pages in one file."""
+    site = Path(config.site_dir)
+    text = re.sub(r"(README|(\w[\w-]*))\.md\)", link_page, llms.make_index())
+    (site / "llms.txt").write_text(text, encoding="utf-8")
+    (site / "llms-full.txt").write_text(llms.make_whole(), encoding="utf-8")
+
+
+def link_page(match: re.Match[str]) -> str:
+    """Name the page that MkDocs makes of a file: README.md is the index of its folder."""
+    return f"{match[2] or 'index'}.html)"

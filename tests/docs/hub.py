@@ -121,10 +121,36 @@ def save_detector(folder: Path) -> None:
     processor.save_pretrained(folder)
 
 
+def save_encoder_decoder_detector(folder: Path) -> None:
+    backbone = transformers.ResNetConfig(
+        embedding_size=8,
+        hidden_sizes=[8, 8, 8, 16],
+        depths=[1, 1, 1, 1],
+        layer_type="basic",
+        out_features=["stage4"],
+    )
+    halves = ("encoder", "decoder")
+    config = transformers.DetrConfig(
+        backbone_config=backbone,
+        use_timm_backbone=False,
+        use_pretrained_backbone=False,
+        d_model=16,
+        num_queries=4,
+        id2label={0: "cat", 1: "remote"},
+        **{f"{half}_layers": 2 for half in halves},
+        **{f"{half}_attention_heads": 2 for half in halves},
+        **{f"{half}_ffn_dim": 32 for half in halves},
+    )
+    enlarge_weights(transformers.DetrForObjectDetection(config)).save_pretrained(folder)
+    processor = transformers.DetrImageProcessor(size={"height": 96, "width": 128})
+    processor.save_pretrained(folder)
+
+
 MODELS: dict[str, Callable[[Path], None]] = {
     "google/vit-base-patch16-224": save_photo_classifier,
     "distilbert/distilbert-base-uncased-finetuned-sst-2-english": save_text_classifier,
     "HuggingFaceTB/SmolLM2-135M": save_language_model,
     "openai/clip-vit-base-patch32": save_clip,
     "hustvl/yolos-tiny": save_detector,
+    "facebook/detr-resnet-50": save_encoder_decoder_detector,
 }

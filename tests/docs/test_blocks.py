@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.benchmark import sets
-from tests.docs.blocks import Block, list_commands, read_blocks, run_command, run_page
+from tests.docs.blocks import SHOWN, Block, list_commands, read_blocks, run_command, run_page
 from tests.docs.hub import save_hub
 from tests.saved import make_photo, save_image_model, save_text_model
 from whence.methods.registry import _methods as METHODS
@@ -16,12 +16,22 @@ from whence.tracing.calls import registered_kinds as OPERATIONS
 
 ROOT = Path(__file__).parents[2]
 # Pages that take seconds each run with the slow tests.
-SLOW = {"docs/activation-maximization.md", "docs/benchmark.md", "docs/report.md"}
+SLOW = {
+    "docs/activation-maximization.md",
+    "docs/benchmark.md",
+    "docs/howto/audit.md",
+    "docs/howto/benchmark.md",
+    "docs/howto/own-method.md",
+    "docs/howto/report.md",
+    "docs/report.md",
+    "docs/which-method.md",
+}
 
 
 def list_pages() -> list[Path]:
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    return [page.relative_to(ROOT) for page in pages if read_blocks(page)]
+    found = (page for page in pages if any(b.language not in SHOWN for b in read_blocks(page)))
+    return [page.relative_to(ROOT) for page in found]
 
 
 def mark(page: Path):

@@ -1,6 +1,7 @@
 """The registry of methods: find a method by name, describe it, build it from its options."""
 
 import dataclasses
+import difflib
 import functools
 import inspect
 import math
@@ -14,7 +15,6 @@ import torch
 from torch import Tensor
 
 from whence import rules
-from whence._util.near_names import suggest_names
 from whence.errors import WhenceError
 from whence.evidence import KINDS, Evidence
 from whence.rules import RuleSet
@@ -166,9 +166,10 @@ def get(name: str) -> type[Method]:
     """
     method = _methods.get(_aliases.get(name, name)) if isinstance(name, str) else None
     if method is None:
-        near = suggest_names(str(name), [*_methods, *_aliases])
+        near = difflib.get_close_matches(str(name), [*_methods, *_aliases], n=1)
+        hint = f" Did you mean '{near[0]}'?" if near else ""
         raise WhenceError(
-            f"There is no method '{name}'.{near} Available: {', '.join(available())}."
+            f"There is no method '{name}'.{hint} Available: {', '.join(available())}."
         )
     return method
 

@@ -1,0 +1,80 @@
+"""The site builds strictly, asks for nothing outside itself, and shows formulas and docstrings."""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def load_script(name: str):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_list_of_pages_for_language_models_is_current():
+    llms = load_script("llms")
+    assert llms.OUT.read_text(encoding="utf-8") == llms.make_index(), "run python scripts/llms.py"
+
+
+def test_formulas_are_ones_that_can_be_drawn():
+    convert = pytest.importorskip("latex2mathml.converter").convert
+    drawn = 0
+    for page in sorted((ROOT / "docs").rglob("*.md")):
+        for tex in re.findall(r"^```math\n(.*?)^```$", page.read_text(), re.M | re.S):
+            mathml = convert(" ".join(tex.split()), "block")
+            assert "\\" not in re.sub(r"&[^;]+;", "", mathml), f"{page}: {tex}"
+            drawn += 1
+    assert drawn > 20
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    pytest.importorskip("mkdocs")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "WARNING" not in done.stderr
+    return folder
+
+
+@pytest.mark.slow
+def test_pages_load_nothing_from_elsewhere(site):
+    loading = re.compile(r"""<(?:script|img|iframe|link|source)[^>]*(?:src|href)=["']?https?:""")
+    pages = sorted(site.rglob("*.html"))
+    assert len(pages) > 60
+    for page in pages:
+        assert not loading.search(page.read_text(encoding="utf-8")), page
+    styles = "".join(path.read_text(encoding="utf-8") for path in site.rglob("*.css"))
+    assert not re.search(r"@import|url\(['\"]?https?:", styles)
+
+
+@pytest.mark.slow
+def test_formulas_docstrings_and_search_are_there(site):
+    assert (site / "methods" / "tiba.html").read_text(encoding="utf-8").count("<math") == 1
+    assert "explain_generation" in (site / "api" / "explain.html").read_text(encoding="utf-8")
+    index = (site / "search" / "search_index.json").read_text(encoding="utf-8")
+    assert "Generic Attention-model Explainability" in index
+    assert "howto/clip.html" in (site / "llms.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_addresses_for_language_models_exist(site):
+    addresses = re.findall(r"\]\(([^)]+)\)", (site / "llms.txt").read_text(encoding="utf-8"))
+    assert len(addresses) > 60
+    assert [one for one in addresses if not (site / one).is_file()] == []
