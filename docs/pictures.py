@@ -187,7 +187,7 @@ def insert_table(page: str) -> str:
 def main() -> None:
     """Write the pictures."""
     photo = Image.open(DEMO / "cat.jpg")
-    figure = render.draw_figure(photo, explain(photo, classes=["cat", "dog"]))
+    figure = explain(photo, classes=["cat", "dog"]).plot()
     figure.to_image(1.0).save(IMAGES / "cat.png", optimize=True)
     (IMAGES / "sentence.svg").write_text(draw_sentence(explain(SENTENCE)), encoding="utf-8")
     model = models.load_language_model(None)

@@ -80,7 +80,7 @@ def test_a_mapping_without_tensors():
 def test_classes_that_do_not_exist():
     assert_refused("Class 5 does not exist: the model has 5 classes", make_images(32, 32), target=5)
     model = HandWrittenViT()
-    with pytest.raises(WhenceError, match=r"no class 'kat'. Nearest: 'cat'"):
+    with pytest.raises(WhenceError, match=r"no class 'kat'. The model has 'cat'"):
         Explainer(model, class_names=["cat", "dog"]).explain(make_images(32, 32), target="kat")
 
 

@@ -59,7 +59,7 @@ def test_a_warning_is_a_sentence(two_photos):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--target", "kat"], "There is no class 'kat'. Nearest: 'cat'"),
+        (["--target", "kat"], "There is no class 'kat'. The model has 'cat', 'dog', 'crane'"),
         (["--target", "7"], "Class 7 does not exist"),
         (["--top", "9"], "the model has 3 classes"),
         (["--top", "2", "--target", "cat"], "either --target or --top"),

@@ -27,7 +27,7 @@ def _difference() -> torch.Tensor:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--against", "awful"], "There is no class 'awful'. Nearest"),
+        (["--against", "awful"], "There is no class 'awful'. The model has 'negative'"),
         (["--target", "positive", "--against", "positive"], "both are class 1 here, 'positive'"),
         (["--position", "1", "--top", "2"], "either --position or --top"),
         (["--position", "1"], "Tokens and spans are targets of models"),

@@ -47,10 +47,8 @@ def test_nothing_is_written_over_without_force(here, report):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ["none/"],
-            "No input could be explained, so no page is written. none: 'none' is not there",
-        ),
+        (["none/"], "'none/' is not there, or may not be read"),
+        (["phots"], "'phots' is no file or folder here. Did you mean 'photos'?"),
         (["photos/c.png"], "c.png: 'c.png' is"),
         (["photos", "--model", "TEXTS"], "explains texts, not images"),
         (["photos", "--out", "photos"], "'photos' is a folder; name the page's file"),

@@ -269,8 +269,8 @@ def test_details_of_a_method_are_part_of_the_explanation(tmp_path, monkeypatch):
     several = explainer.explain(make_images(32, 32), classes=[4, 0, 3, 1, 2], method="looks")
     expected = [[{"sample": n, "class": c} for c in (4, 0, 3, 1, 2)] for n in range(3)]
     assert several.details == expected
-    several.save(tmp_path / "one")
-    assert Explanation.load(tmp_path / "one").details == expected
+    several.save(tmp_path / "one.safetensors")
+    assert Explanation.load(tmp_path / "one.safetensors").details == expected
     one = explainer.explain(make_images(32, 32), target=[2, 0, 1], method="looks")
     assert one.details == [{"sample": n, "class": c} for n, c in enumerate((2, 0, 1))]
 

@@ -1,14 +1,17 @@
+import dataclasses
 import json
 import os
 import stat
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import save_file
 from torch.nn import functional as F
 
 from tests.zoo import HandWrittenViT, make_images
 from whence import Explainer, Explanation, Explanations, WhenceError
+from whence.explanation import Photo
 from whence.layout import Tokens
 from whence.version import __version__
 
@@ -71,7 +74,7 @@ def test_saved_and_loaded(of_images, of_text, tmp_path):
 
 
 def test_what_cannot_be_loaded_says_so(of_images, tmp_path):
-    good = tmp_path / "good"
+    good = tmp_path / "good.safetensors"
     of_images.save(good)
     content = good.read_bytes()
     (tmp_path / "cut").write_bytes(content[:-7])
@@ -93,18 +96,19 @@ def test_what_cannot_be_loaded_says_so(of_images, tmp_path):
 
 
 def test_what_cannot_be_saved_says_so_and_leaves_nothing(of_images, tmp_path):
-    (tmp_path / "folder").mkdir()
-    for path in (tmp_path / "none" / "x", tmp_path / "folder", tmp_path / ("x" * 300)):
+    (tmp_path / "folder.json").mkdir()
+    names = ("none/x.png", "folder.json", "x" * 300 + ".safetensors")
+    for path in (tmp_path / name for name in names):
         with pytest.raises(WhenceError, match="cannot be written"):
             of_images.save(path)
-    assert os.listdir(tmp_path) == ["folder"]
+    assert os.listdir(tmp_path) == ["folder.json"]
 
 
 def test_saving_over_a_file_replaces_it(of_images, of_text, tmp_path):
-    of_text.save(tmp_path / "one")
-    of_images.save(str(tmp_path / "one"))
-    assert Explanation.load(tmp_path / "one").grid == (4, 4)
-    assert stat.S_IMODE((tmp_path / "one").stat().st_mode) & stat.S_IRUSR
+    of_text.save(tmp_path / "one.safetensors")
+    of_images.save(str(tmp_path / "one.safetensors"))
+    assert Explanation.load(tmp_path / "one.safetensors").grid == (4, 4)
+    assert stat.S_IMODE((tmp_path / "one.safetensors").stat().st_mode) & stat.S_IRUSR
 
 
 def test_multi_label_probabilities_are_each_their_own(tmp_path):
@@ -114,8 +118,8 @@ def test_multi_label_probabilities_are_each_their_own(tmp_path):
     )
     chances = [one.probability for one in explanation.classes()]
     assert chances == pytest.approx(torch.sigmoid(logits[0]).tolist())
-    explanation.save(tmp_path / "one")
-    assert Explanation.load(tmp_path / "one").multi_label
+    explanation.save(tmp_path / "one.safetensors")
+    assert Explanation.load(tmp_path / "one.safetensors").multi_label
 
 
 def test_classes_have_names_probabilities_and_scores():
@@ -190,13 +194,28 @@ def test_samples_of_images_are_selected(of_images):
         of_images.matrix()
 
 
-@pytest.mark.parametrize("suffix", ["html", "png", "svg", "json", "csv"])
-def test_texts_are_written_to_be_read(of_text, of_images, suffix, tmp_path):
-    path = tmp_path / f"a.{suffix}"
-    of_text.save(path)
-    content = path.read_bytes()
-    if suffix != "png":
-        assert b"film" in content
-    with pytest.raises(WhenceError, match="explanation of texts only"):
-        of_images.save(path)
-    assert path.read_bytes() == content
+def test_one_line_says_what_it_is(of_images, of_text):
+    assert repr(of_images) == "Explanation(whence, 3 photos, 4\u00d74)"
+    one = of_images[0]
+    first = one.get_class()
+    one.model = "pets"
+    assert (
+        repr(one)
+        == f"Explanation(whence, model pets, 1 photo, {first.name} {first.percent}, 4\u00d74)"
+    )
+    assert str(of_text) == "Explanation(1 text, class 1 50.0%, 4 tokens)"
+    one.scores[0, 0] = torch.nan
+    assert repr(one) == "Explanation(whence, model pets, 1 photo, 4\u00d74)"
+
+
+def test_photos_as_tables(of_images):
+    pytest.importorskip("pandas")
+    table = of_images.to_pandas(1)
+    assert len(table) == 16
+    for line in table.itertuples():
+        assert line.score == pytest.approx(float(of_images.scores[1, 4 * line.row + line.column]))
+        assert (line.x, line.y) == (8 * line.column + 4, 8 * line.row + 4)  # 32 pixels, 4 patches
+    photo = Photo(Image.new("RGB", (200, 100)), (50, 0, 150, 100))
+    of_crop = dataclasses.replace(of_images[1], photos=[photo]).to_pandas()
+    assert of_crop["x"].min() == 50 + 12.5
+    assert of_crop["y"].max() == 87.5

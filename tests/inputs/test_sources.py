@@ -6,7 +6,7 @@ import pytest
 
 from tests.saved import make_photo
 from whence import WhenceError
-from whence.inputs import Source, decode_text, expand, read_text
+from whence.inputs import Source, decode_text, expand, read_input, read_text
 from whence.inputs.texts import MAX_BYTES
 
 
@@ -27,9 +27,10 @@ def names(*arguments: str) -> list[str]:
     return [source.title for source in expand(arguments)]
 
 
-def refused(message: str, *arguments: str) -> None:
-    with pytest.raises(WhenceError, match=message):
+def find_problem(*arguments: str) -> str:
+    with pytest.raises(WhenceError) as raised:
         expand(arguments)
+    return str(raised.value)
 
 
 def test_files_folders_and_globs(folder):
@@ -49,16 +50,18 @@ def test_files_folders_and_globs(folder):
 
 def test_folders_and_globs_that_hold_nothing(folder):
     (folder / "empty").mkdir()
-    refused("folder 'empty' holds no photo and no text file", "empty")
-    refused(r"No photo or text file matches '\*.gif'", "*.gif")
-    refused(r"No photo or text file matches '\*.pdf'", "*.pdf")
-    refused(r"No photo or text file matches 'none/\*'", "none/*")
-    refused("Nothing to explain")
+    assert "folder 'empty' holds no photo and no text file" in find_problem("empty")
+    for pattern in ("*.gif", "*.pdf", "none/*"):
+        assert find_problem(pattern) == f"No photo or text file matches '{pattern}'."
+    assert "Nothing to explain" in find_problem()
 
 
 @pytest.mark.parametrize(
     "text",
-    ["A film.", "good", "Was it good?", "🎉🎉", "סרט נפלא", "what? [sic] *", "x" * 5000, "a\0b"],
+    [
+        *("A film.", "Good.", "Wonderful!", "Was it good?", "🎉🎉", "סרט נפלא", "what? [sic] *"),
+        *("x" * 5000, "a\0b", "好电影", "either/or is dull"),
+    ],
 )
 def test_what_names_no_file_is_text(text, folder):
     (source,) = expand([text])
@@ -66,12 +69,51 @@ def test_what_names_no_file_is_text(text, folder):
 
 
 @pytest.mark.parametrize(
-    "path", ["none.jpg", "my cat.jpg", "none.txt", "no/such/folder", "~/x.png"]
+    "path",
+    ["none.jpg", "my cat.jpg", "none.txt", "none.csv", "no/such/folder", "~/x.png", "./my cat"],
 )
 def test_what_looks_like_a_path_is_one(path, folder):
-    (source,) = expand([path])
-    with pytest.raises(WhenceError, match="is not there"):
-        source.read()
+    assert find_problem(path) == (
+        f"'{path}' is not there, or may not be read. If it is a text, say so with --text."
+    )
+
+
+@pytest.mark.parametrize("word", ["good", "phots", "q1.jgp", "really?", "trés"])
+def test_one_word_is_no_sentence(word, folder):
+    (folder / "photos").mkdir()
+    make_photo().save(folder / "q1.jpg")
+    near = {"phots": " Did you mean 'photos'?", "q1.jgp": " Did you mean 'q1.jpg'?"}
+    assert find_problem(word) == (
+        f"'{word}' is no file or folder here.{near.get(word, '')} If it is a text, say so with "
+        f"--text."
+    )
+    (source,) = expand([word], as_text=True)
+    assert source == Source("text", text=word)
+
+
+def test_one_mistyped_name_among_others(folder):
+    wrong, right = expand(["d.jpg", "c.txt"])
+    assert "'d.jpg' is not there" in wrong.problem
+    assert right.read() == "good"
+
+
+def test_a_sentence_without_quotes(folder):
+    assert 'put it in quotes: "A wonderful film".' in find_problem("A", "wonderful", "film")
+
+
+def test_addresses_are_no_files(folder):
+    assert "is an address; save what is there as a file" in find_problem("https://a.b/c.jpg")
+
+
+def test_strings_in_python(folder):
+    assert read_input("good") == "good"
+    assert read_input("c.txt") == "good"
+    assert read_input("c.txt", "text") == "c.txt"
+    assert read_input("b.jpg").size == make_photo().size
+    with pytest.raises(WhenceError, match=r"Did you mean 'b.jpg'.* say so with kind='text'"):
+        read_input("b.jpeg")
+    with pytest.raises(WhenceError, match="'good' is not there"):
+        read_input("good", "image")
 
 
 def test_a_file_of_another_kind(folder):
@@ -96,10 +138,7 @@ def test_rows_of_tables_are_texts(folder):
     found = {source.title.rpartition("/")[2]: source for source in expand([str(folder)])}
     assert found["reviews.csv, row 2"].text == "bad"
     assert "has no texts: its header names no column text" in found["numbers.csv"].problem
-    refused("numbers.csv' has no texts", "numbers.csv")
-    (missing,) = expand(["none.csv"])
-    with pytest.raises(WhenceError, match="is not there"):
-        missing.read()
+    assert "numbers.csv' has no texts" in find_problem("numbers.csv")
 
 
 def test_standard_input(monkeypatch):
@@ -109,7 +148,7 @@ def test_standard_input(monkeypatch):
     assert source.read() == "naïve 🎉"
     with pytest.raises(WhenceError, match="Standard input is empty"):
         source.read()
-    refused("only once", "-", "-")
+    assert "only once" in find_problem("-", "-")
 
 
 def test_titles_are_short():

@@ -147,7 +147,7 @@ def test_negative_numbers_count_from_the_end():
     ("target", "message"),
     [
         (5, "Class 5 does not exist: the model has 5 classes, 0 to 4"),
-        ("LABEL_9", "There is no class 'LABEL_9'. Nearest: 'label_"),
+        ("LABEL_9", "There is no class 'LABEL_9'. The model has 'LABEL_0'"),
         (None, "A class is an index or a name, not None"),
         (Channel(4, 0), "The model has 4 hidden states, 0 to 3; there is no 4"),
         (Channel(-5, 0), "The model has 4 hidden states, 0 to 3; there is no -5"),

@@ -95,7 +95,7 @@ def test_what_a_user_typed_becomes_the_value_of_an_option():
 def test_numbers_of_numpy_are_numbers(tmp_path):
     result = Explainer(HandWrittenViT()).explain(make_images(32, 32), start_layer=np.int64(1))
     assert result.settings["start_layer"] == 1
-    result.save(tmp_path / "one")
+    result.save(tmp_path / "one.safetensors")
     built = methods.build("smoothgrad", {"noise": np.float32(0.5), "samples": np.int32(3)})
     assert (type(built.noise), type(built.samples)) == (float, int)
 

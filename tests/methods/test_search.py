@@ -183,8 +183,8 @@ def test_it_is_deterministic_and_saved_with_its_winner(tmp_path):
     assert torch.equal(torch.random.get_rng_state(), state)
     assert torch.equal(first.scores, second.scores)
     assert first.settings == second.settings
-    first.save(tmp_path / "one")
-    assert Explanation.load(tmp_path / "one").details == first.details
+    first.save(tmp_path / "one.safetensors")
+    assert Explanation.load(tmp_path / "one.safetensors").details == first.details
 
 
 def test_of_equal_candidates_the_first_wins():

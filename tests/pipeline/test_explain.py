@@ -45,7 +45,7 @@ def test_full_batches_are_compiled(two_photos, programs):
 
 
 def test_texts_of_different_lengths_are_not_compiled(two_photos, programs):
-    texts = ["good", "a good film", "the film is good", "a wonderful film and very good ."]
+    texts = ["so good", "a good film", "the film is good", "a wonderful film and very good ."]
     assert len(read_summary(*texts, "--batch", "1", "--compile")) == 4
     assert programs == []
 
@@ -77,12 +77,12 @@ def test_a_model_that_fails_now_and_then(two_photos, monkeypatch):
 
 def test_a_method_for_photos_fails_texts_beside_them(two_photos):
     pytest.importorskip("sklearn")
-    entries = read_summary("one.png", "good", "--method", "vit_cx", code=1)
+    entries = read_summary("one.png", "good film", "--method", "vit_cx", code=1)
     assert [entry["error"] for entry in entries] == [
         None,
         "Method 'vit_cx' explains images only.",
     ]
-    alone = run_explain("good", "--method", "vit_cx", "--out", "other", code=2)
+    alone = run_explain("good film", "--method", "vit_cx", "--out", "other", code=2)
     assert "'vit_cx' explains images only" in alone.output
 
 
@@ -102,7 +102,7 @@ def tokenized(monkeypatch) -> list[str]:
 
 @pytest.mark.parametrize("batch", [1, 2, 16])
 def test_a_text_is_tokenised_once(two_photos, tokenized, batch):
-    texts = ["a good film", "awful", "good " * 100]
+    texts = ["a good film", "awful !", "good " * 100]
     entries = read_summary(*texts, "--batch", batch)
     assert tokenized == texts
     assert [entry["notes"] for entry in entries] == [

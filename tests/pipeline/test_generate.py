@@ -33,11 +33,17 @@ def settings(folder):
 
 def test_a_prompt_is_text_or_a_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert read_prompt("a/b? or *.txt") == Source("text", text="a/b? or *.txt")
+    assert read_prompt("a/b? or *?") == Source("text", text="a/b? or *?")
     (tmp_path / "prompt.md").write_text("Tim had")
     assert read_prompt("prompt.md").read() == "Tim had"
     assert read_prompt("-") == Source("text")
     assert read_prompt("a" * 5000).text == "a" * 5000
+    with pytest.raises(WhenceError, match=r"'promt.md' is not there.* Did you mean 'prompt.md'?"):
+        read_prompt("promt.md")
+    with pytest.raises(WhenceError, match=r"'Once' is no file .* say so with --text"):
+        read_prompt("Once")
+    for text in ("Once", "-", "prompt.md"):
+        assert read_prompt(text, as_text=True) == Source("text", text=text)
 
 
 def test_chat_templates_are_applied(folder):

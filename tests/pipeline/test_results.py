@@ -41,12 +41,14 @@ def test_bad_inputs_are_named_and_the_rest_goes_on(two_photos):
     content = (two_photos / "two.jpg").read_bytes()
     (two_photos / "cut.jpg").write_bytes(content[: len(content) // 2])
     (two_photos / "empty.txt").write_text("")
-    result = run_explain("none.jpg", "fake.jpg", "one.png", "cut.jpg", "empty.txt", "good", code=1)
+    result = run_explain(
+        "none.jpg", "fake.jpg", "one.png", "cut.jpg", "empty.txt", "good film", code=1
+    )
     for name in ("none.jpg", "fake.jpg", "cut.jpg", "empty.txt"):
         assert result.stderr.count(f"{name}: ") == 1
     assert len(result.stderr.splitlines()) == 4
     assert list_files(two_photos / "whence-out") == [
-        *("good.html", "good.safetensors", "one.png", "one.safetensors", "summary.json")
+        *("good-film.html", "good-film.safetensors", "one.png", "one.safetensors", "summary.json")
     ]
     entries = json.loads((two_photos / "whence-out" / "summary.json").read_text())["inputs"]
     assert [bool(entry["error"]) for entry in entries] == [True, True, False, True, True, False]

@@ -25,6 +25,7 @@ def explain_image(scores, names=None, logits=None) -> Explanation:
         method="tiba",
         settings={"rules": "stable"},
         version="1.2.3",
+        model="pets",
     )
 
 

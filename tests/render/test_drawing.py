@@ -32,16 +32,16 @@ def test_names_keep_their_room_in_any_font():
 
 def test_svg_keeps_text_and_embeds_pictures():
     name = "<b>猫 & \x00 עברית 😀"
-    figure = draw_figure(PHOTO, explain_image(np.eye(3), name), title='a "title"')
+    figure = draw_figure(explain_image(np.eye(3), name), image=PHOTO, title='a "title"')
     root = ElementTree.fromstring(figure.to_svg())
     written = [element.text for element in root.iter(f"{SVG}text")]
     assert "<b>猫 & \ufffd עברית 😀" in written
     assert 'a "title"' in written
     images = list(root.iter(f"{SVG}image"))
     assert len(images) == 3
-    for image in images:
+    for image, form in zip(images, ("jpeg", "jpeg", "png"), strict=True):
         head, _, content = image.get("href").partition(",")
-        assert head == "data:image/png;base64"
+        assert head == f"data:image/{form};base64"
         decoded = Image.open(io.BytesIO(base64.b64decode(content)))
         assert decoded.width == round(2 * float(image.get("width")))
     outside = re.sub(r"base64,[^\"]*", "", figure.to_svg()).replace(
@@ -52,7 +52,7 @@ def test_svg_keeps_text_and_embeds_pictures():
 
 
 def test_saved_by_suffix_whole_or_not_at_all(tmp_path):
-    figure = draw_figure(PHOTO, explain_image(np.eye(3)))
+    figure = draw_figure(explain_image(np.eye(3)), image=PHOTO)
     figure.save(tmp_path / "a.PNG")
     assert Image.open(tmp_path / "a.PNG").size == figure.to_image(2.0).size
     figure.save(str(tmp_path / "a.svg"))

@@ -15,6 +15,10 @@ SVG = "{http://www.w3.org/2000/svg}"
 PHOTO = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 60, 3), np.uint8))
 
 
+def draw(photo, explanation, sample=0, **options) -> Figure:
+    return draw_figure(explanation, sample, image=photo, **options)
+
+
 def find_shapes(figure: Figure, kind):
     return [shape for shape in figure.shapes if isinstance(shape, kind)]
 
@@ -31,28 +35,29 @@ def is_inside(figure: Figure, shape) -> bool:
 def test_original_beside_each_class_with_its_probability():
     names = ["cat", "dog"]
     logits = torch.tensor([[2.0, 1.0, 0.0, -1.0]])
-    figure = draw_figure(PHOTO, explain_image(torch.rand(2, 4, 6), names, logits), title="a photo")
+    figure = draw(PHOTO, explain_image(torch.rand(2, 4, 6), names, logits), title="a photo")
     chances = torch.softmax(logits[0], 0)
     assert list_texts(figure)[:6] == [
-        *("a photo", "Original"),
+        *("a photo", "Photo"),
         *("cat", f"{100 * chances[0]:.1f}%"),
         *("dog", f"{100 * chances[1]:.1f}%"),
     ]
     assert [p.description for p in find_shapes(figure, Picture)] == [
-        "Original",
-        "cat",
-        "dog",
+        "Photo",
+        "Map for cat",
+        "Map for dog",
         "low to high",
     ]
-    assert "tiba · whence 1.2.3" in list_texts(figure)
+    assert list_texts(figure)[-1] == "method: tiba · model: pets · whence 1.2.3"
     bars = [box for box in find_shapes(figure, Rectangle) if box.height == 3]
     assert bars[1].width / bars[0].width == pytest.approx(float(chances[0]))
 
 
 def test_panels_hold_the_overlay():
     scores = torch.rand(4, 6)
-    figure = draw_figure(PHOTO, explain_image(scores))
+    figure = draw(PHOTO, explain_image(scores))
     original, panel, _ = find_shapes(figure, Picture)
+    assert original.is_photo
     assert (original.width / original.height) == pytest.approx(1.5, abs=0.01)
     size = (90, 60)
     resized = PHOTO.resize(size, Image.Resampling.LANCZOS)
@@ -61,7 +66,7 @@ def test_panels_hold_the_overlay():
 
 
 def test_pixels_lie_where_the_shapes_say():
-    figure = draw_figure(Image.new("RGB", (50, 50), (10, 200, 30)), explain_image(np.zeros((2, 2))))
+    figure = draw(Image.new("RGB", (50, 50), (10, 200, 30)), explain_image(np.zeros((2, 2))))
     picture = find_shapes(figure, Picture)[0]
     for scale in (1.0, 2.5):
         image = figure.to_image(scale)
@@ -77,16 +82,16 @@ def test_pixels_lie_where_the_shapes_say():
 def test_themes_change_page_and_ink():
     explanation = explain_image(np.eye(3))
     for name, theme in THEMES.items():
-        figure = draw_figure(PHOTO, explanation, theme=name)
+        figure = draw(PHOTO, explanation, theme=name)
         assert figure.background == theme.background
         assert {words.color for words in find_shapes(figure, TextLine)} == {theme.ink, theme.muted}
     with pytest.raises(WhenceError, match="no theme 'pink'; there are light, dark"):
-        draw_figure(PHOTO, explanation, theme="pink")
+        draw(PHOTO, explanation, theme="pink")
 
 
 def test_ten_classes_wrap_into_rows():
     names = [f"name {i}" for i in range(10)]
-    figure = draw_figure(PHOTO, explain_image(torch.rand(10, 3, 3), names))
+    figure = draw(PHOTO, explain_image(torch.rand(10, 3, 3), names))
     panels = find_shapes(figure, Picture)[:-1]
     assert len(panels) == 11
     assert len({panel.y for panel in panels}) == 4
@@ -96,7 +101,7 @@ def test_ten_classes_wrap_into_rows():
 
 @pytest.mark.parametrize("size", [(1, 1), (3000, 20), (20, 3000), (4000, 1), (5, 7)])
 def test_odd_shapes_fit_the_page(size):
-    figure = draw_figure(PHOTO.resize(size), explain_image(torch.rand(2, 3, 3), ["x" * 500, "y"]))
+    figure = draw(PHOTO.resize(size), explain_image(torch.rand(2, 3, 3), ["x" * 500, "y"]))
     assert all(is_inside(figure, shape) for shape in figure.shapes)
     assert figure.to_image().size == (round(figure.width), round(figure.height))
     picture = find_shapes(figure, Picture)[0]
@@ -105,13 +110,14 @@ def test_odd_shapes_fit_the_page(size):
 
 
 def test_a_huge_photo_is_kept_small():
-    figure = draw_figure(Image.new("L", (12_000, 300)), explain_image(np.eye(2)))
-    assert max(find_shapes(figure, Picture)[0].draw.args[0].size) <= 2560
+    figure = draw(Image.new("L", (12_000, 300)), explain_image(np.eye(2)))
+    panel = find_shapes(figure, Picture)[1]
+    assert max(panel.draw.func.__self__.photo.image.size) <= 1024
 
 
 def test_long_names_end_in_an_ellipsis():
     long = "a class of very many words " * 9
-    figure = draw_figure(PHOTO, explain_image(np.eye(2), long), title=long * 9)
+    figure = draw(PHOTO, explain_image(np.eye(2), long), title=long * 9)
     title, _, name, _ = list_texts(figure)[:4]
     assert title.endswith("…")
     assert name.endswith("…")
@@ -121,14 +127,14 @@ def test_long_names_end_in_an_ellipsis():
 
 
 def test_classes_without_names_and_logits_without_probability():
-    figure = draw_figure(PHOTO, explain_image(torch.rand(2, 2, 2)))
+    figure = draw(PHOTO, explain_image(torch.rand(2, 2, 2)))
     assert {"class 0", "class 1"} <= set(list_texts(figure))
-    alone = draw_figure(PHOTO, explain_image(np.eye(2), "it", torch.tensor([[3.0]])))
+    alone = draw(PHOTO, explain_image(np.eye(2), "it", torch.tensor([[3.0]])))
     assert not any("%" in text for text in list_texts(alone))
 
 
 def test_certainty_is_never_claimed():
-    figure = draw_figure(
+    figure = draw(
         PHOTO, explain_image(torch.rand(2, 2, 2), ["a", "b"], torch.tensor([[50.0, -50.0]]))
     )
     assert {">99.9%", "<0.1%"} <= set(list_texts(figure))
@@ -136,7 +142,7 @@ def test_certainty_is_never_claimed():
 
 def test_legend_names_both_signs():
     one_signed = np.stack([np.eye(2), -np.eye(2)])
-    figure = draw_figure(PHOTO, explain_image(one_signed, ["a", "b"]))
+    figure = draw(PHOTO, explain_image(one_signed, ["a", "b"]))
     assert {"- against", "+ for", "0"} <= set(list_texts(figure))
     # One legend serves all panels, so the class without negative scores shares the map.
     panel = find_shapes(figure, Picture)[1].draw((8, 8))
@@ -146,19 +152,19 @@ def test_legend_names_both_signs():
 
 @pytest.mark.parametrize("scores", [np.zeros((3, 3)), np.full((3, 3), 0.2), [[7.0]]])
 def test_maps_without_contrast(scores):
-    draw_figure(PHOTO, explain_image(scores)).to_image()
+    draw(PHOTO, explain_image(scores)).to_image()
 
 
 def test_what_cannot_be_drawn_says_so():
     explanation = explain_image(np.eye(2))
     with pytest.raises(WhenceError, match="no sample 1; the samples are 0 to 0"):
-        draw_figure(PHOTO, explanation, 1)
-    with pytest.raises(WhenceError, match="a figure needs one of an image"):
-        draw_figure(PHOTO, explain_text(["a"], [1.0]))
+        draw(PHOTO, explanation, 1)
+    with pytest.raises(WhenceError, match="of tokens; it cannot be laid over an image"):
+        draw(PHOTO, explain_text(["a"], [1.0]))
     with pytest.raises(WhenceError, match="NaN or infinite"):
-        draw_figure(PHOTO, explain_image([[1.0, float("nan")]]))
+        draw(PHOTO, explain_image([[1.0, float("nan")]]))
     with pytest.raises(WhenceError, match="opacity lies between"):
-        draw_figure(PHOTO, explanation, opacity=-1)
+        draw(PHOTO, explanation, opacity=-1)
     for scale in (0, -1, float("nan"), 1e6):
         with pytest.raises(WhenceError, match="cannot be drawn at scale"):
-            draw_figure(PHOTO, explanation).to_image(scale)
+            draw(PHOTO, explanation).to_image(scale)

@@ -37,7 +37,7 @@ def test_where_there_is_no_score_the_photo_stays_but_pales():
     photo = Image.new("RGB", (8, 8), (200, 50, 50))
     assert (to_pixels(overlay(photo, np.zeros((2, 2)), opacity=0.0)) == [200, 50, 50]).all()
     grey = to_pixels(photo.convert("L"))[0, 0]
-    expected = 0.5 * np.array([200, 50, 50]) + 0.5 * grey
+    expected = 0.25 * np.array([200, 50, 50]) + 0.75 * grey
     drawn = to_pixels(overlay(photo, np.zeros((2, 2)), opacity=0.5))
     assert np.abs(drawn - expected).max() <= 1
 

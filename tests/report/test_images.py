@@ -24,7 +24,7 @@ def test_maps_lie_over_photos_as_the_library_draws_them():
     small = decode_image(encode_map(scores)).convert("RGBA")
     small = small.resize((224, 224), Image.Resampling.BICUBIC)
     small.putalpha(small.getchannel("A").point([round(0.6 * a) for a in range(256)]))
-    muted = Image.blend(image, image.convert("L").convert("RGB"), 0.6).convert("RGBA")
+    muted = Image.blend(image, image.convert("L").convert("RGB"), 0.9).convert("RGBA")
     shown = np.asarray(Image.alpha_composite(muted, small).convert("RGB"), dtype=float)
     wanted = np.asarray(render.overlay(image, scores), dtype=float)
     assert np.abs(shown - wanted).mean() < 2

@@ -96,7 +96,7 @@ def test_boxes_work_with_methods_of_attention(detector):
     ("target", "message"),
     [
         (targets.box(3), "Query 3 does not exist: the model has 3, 0 to 2"),
-        (targets.box(0, "cow"), "no class 'cow'. Nearest"),
+        (targets.box(0, "cow"), "no class 'cow'. The model has"),
     ],
 )
 def test_boxes_that_are_not_there(detector, target, message):

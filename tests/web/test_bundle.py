@@ -21,7 +21,7 @@ def photo_bundle(service):
     photo = decode_photo(make_png())
     prediction = service.predict("photos", photo)
     results = service.explain(prediction, Choice((2, 0)), ["tiba", "random"])
-    return Bundle("photos", photo, prediction.photo, get_explanations(results))
+    return Bundle("photos", photo, prediction.photo.seen, get_explanations(results))
 
 
 @pytest.fixture(scope="module")

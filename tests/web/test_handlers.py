@@ -19,6 +19,7 @@ from whence import WhenceError, explain
 from whence._util.defaults import METHOD
 from whence.faithfulness import measure
 from whence.models import load
+from whence.web.method_cards import RECOMMENDED
 
 pytest.importorskip("gradio", reason="whence[web] is not installed")
 
@@ -106,10 +107,23 @@ def test_a_method_has_one_colour_whatever_its_rank(client):
 
 
 def test_curves_of_a_text(client):
-    (result,) = client.call("faithful_text", "texts", "the film is not bad", [], ["gae"], "")
-    ((one,),) = map(json.loads, read_attributes("data-curves", result))
+    names = ["gae", "rollout"]
+    (result,) = client.call("faithful_text", "texts", "the film is not bad", [], names, "")
+    ((one, _),) = map(json.loads, read_attributes("data-curves", result))
     assert one["words"] == ["the", "film", "is", "not", "bad"]
     assert len(one["curves"]["most"]) == 10
+
+
+def test_one_method_is_compared_with_the_recommended_ones(client):
+    given = client.upload(encode_png(make_photo()))
+    (result,) = client.call("faithful_image", "photos", given, [2], ["rollout"], "")
+    (curves,) = map(json.loads, read_attributes("data-curves", result))
+    assert {one["method"] for one in curves} == {"rollout", *RECOMMENDED["image"]}
+    assert "It is one photo" in result
+    # A row tells what the curves show: 30 % are removed at the fourth step.
+    for one, sentence in zip(curves, re.findall(r'class="told">(.*?)</p>', result), strict=True):
+        shown = [f"{100 * one['curves'][o][n]:.1f}" for o, n in (("most", 0), ("most", 3))]
+        assert all(f"{number}%" in sentence for number in shown)
 
 
 def test_heads_hold_the_models_own_attention(client, image_model):

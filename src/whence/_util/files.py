@@ -6,9 +6,10 @@ import contextlib
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from whence._util.near_names import suggest_paths
 from whence.errors import WhenceError
 
 
@@ -30,8 +31,23 @@ def exists(path: Path) -> bool:
 def check_is_file(path: Path, expected: str) -> None:
     """Refuse a path at which there is no file, and say what was expected there."""
     if not is_file(path):
-        state = f"a folder, not {expected}" if is_folder(path) else "not there, or may not be read"
-        raise WhenceError(f"'{path}' is {state}.")
+        if is_folder(path):
+            raise WhenceError(f"'{path}' is a folder, not {expected}.")
+        raise WhenceError(f"'{path}' is not there, or may not be read.{suggest_paths(path)}")
+
+
+def check_ending(path: str | Path, endings: Sequence[str]) -> str:
+    """The ending of a file's name in lower case, if it is one of these.
+
+    Raises:
+        WhenceError: It is another.
+    """
+    ending = Path(path).suffix.lower()
+    if ending not in endings:
+        *first, last = endings
+        listed = f"{', '.join(first)} or {last}" if first else last
+        raise WhenceError(f"'{path}' must end in {listed}, which says what to write.")
+    return ending
 
 
 def _ask(path: Path, question: Callable[[Path], bool]) -> bool:

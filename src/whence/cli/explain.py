@@ -36,6 +36,7 @@ _MANY = 4
 
 def explain(
     inputs: options.Inputs,
+    text: options.AsText = False,
     model: options.Model = None,
     weights: options.Weights = None,
     target: options.Targets = None,
@@ -83,7 +84,7 @@ def explain(
     a safetensors file; summary.json lists them all. The exit code is 0 if everything was explained,
     1 if some inputs failed, 2 if nothing could be explained.
     """
-    sources = expand(inputs)
+    sources = expand(inputs, text)
     # Imported late: torch takes a second, and a wrong input is refused without it.
     from whence.methods import MethodSpecification, parse_options
     from whence.pipeline import ExplainSettings, OutputSettings, explain_to_files, format_summary

@@ -30,6 +30,7 @@ def generate(
             metavar="PROMPT", help="The prompt itself, a text file, or - for standard input."
         ),
     ],
+    text: options.AsText = False,
     model: Annotated[
         str | None,
         typer.Option(
@@ -106,6 +107,7 @@ def generate(
     from whence.render.display import show_generation
     from whence.render.files import format_json
 
+    source = read_prompt(prompt, text)
     chosen = parse_options(method, option) if option else {}
     settings = GenerateSettings(
         MethodSpecification(method, method, chosen, rules),
@@ -120,15 +122,15 @@ def generate(
     )
     output = OutputSettings(out, image_format, force)
     with bar("Generating", tokens) as advance:
-        result = generate_to_files(settings, output, read_prompt(prompt), advance)
+        result = generate_to_files(settings, output, source, advance)
     if as_json:
         typer.echo(format_json(result.generation, settings.by), nl=False)
     if as_json or quiet:
         return
     console = Console(highlight=False, emoji=False, markup=False)
     if position is None:
-        text = "\n".join(map(to_printable, result.generation.output().strip().split("\n")))
-        console.print(Text(text, "italic"), end="\n\n")
+        shown = "\n".join(map(to_printable, result.generation.output().strip().split("\n")))
+        console.print(Text(shown, "italic"), end="\n\n")
     show_generation(result.generation, settings.by, position, console, notes=False)
     files = ", ".join(path.name for path in result.files.values())
     console.print(Text(to_printable(f"→ {out}: {files}")), soft_wrap=True)

@@ -35,6 +35,13 @@ Inputs = Annotated[
         "text itself, or - for standard input.",
     ),
 ]
+AsText = Annotated[
+    bool,
+    typer.Option(
+        "--text",
+        help="Take what is given for text, also one word, - and what looks like a path.",
+    ),
+]
 Model = Annotated[
     str | None,
     typer.Option(

@@ -23,6 +23,7 @@ EPILOG = """[bold]Examples[/bold]
 
 def report(
     inputs: options.Inputs,
+    text: options.AsText = False,
     out: Annotated[Path, typer.Option(help="The page's file.")] = Path("report.html"),
     model: options.Model = None,
     weights: options.Weights = None,
@@ -63,7 +64,7 @@ def report(
     but itself. The exit code is 0 if everything was explained, 1 if some inputs failed, 2 if
     nothing could be explained.
     """
-    sources = expand(inputs)
+    sources = expand(inputs, text)
     # Imported late: torch takes a second, and a wrong input is refused without it.
     from whence.methods import parse_methods
     from whence.pipeline import ExplainSettings

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from whence._util.files import is_file, is_folder
 from whence.errors import WhenceError
-from whence.inputs.sources import IMAGES
+from whence.inputs.images import IMAGES
 
 
 def list_photos(folder: Path, deep: bool = False) -> list[Path]:

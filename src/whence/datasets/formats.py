@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 from whence._util.files import exists, is_folder
+from whence._util.near_names import suggest_names, suggest_paths
 from whence.datasets import (
     csv_texts,
     eraser,
@@ -16,6 +17,7 @@ from whence.datasets import (
     imagenet_segmentation,
     masks,
     pets,
+    photo_folder,
 )
 from whence.datasets.base import Dataset
 from whence.datasets.folders import list_entries
@@ -61,6 +63,7 @@ FORMATS: dict[str, DatasetFormat] = {
         "a .csv or .tsv with a column text, sentence or review",
         "texts of your own, or SST-2 of https://gluebenchmark.com",
     ),
+    "photos": _make_format(photo_folder, "photos, with a labels.csv or none", "photos of your own"),
 }
 
 
@@ -77,10 +80,11 @@ def load(path: str | Path, format: str | None = None, split: str | None = None) 
     """
     path = Path(path).expanduser()
     if format is not None and format not in FORMATS:
-        raise WhenceError(f"There is no format '{format}'; there are {', '.join(FORMATS)}.")
+        near = suggest_names(format, FORMATS)
+        raise WhenceError(f"There is no format '{format}'.{near} There are {', '.join(FORMATS)}.")
     if not exists(path):
-        problem = f"'{path}' is not there, or may not be read"
-        raise WhenceError(f"{problem}; {_describe_sources(format)}.")
+        near = suggest_paths(path) or f" Datasets: {_describe_sources(format)}."
+        raise WhenceError(f"'{path}' is not there, or may not be read.{near}")
     if is_folder(path) and not list_entries(path):
         raise WhenceError(f"The folder '{path}' is empty; {_describe_sources(format)}.")
     name = format or next((name for name, one in FORMATS.items() if one.has_layout(path)), None)

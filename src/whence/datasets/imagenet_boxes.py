@@ -16,7 +16,7 @@ from whence.datasets import folders
 from whence.datasets.base import Box, Dataset, Sample
 from whence.datasets.imagenet import ClassIndex, list_split_folders
 from whence.errors import WhenceError
-from whence.inputs.sources import read_image
+from whence.inputs.images import read_image
 
 _MAX_BYTES = 1_000_000
 

@@ -20,7 +20,7 @@ from whence.datasets.base import Dataset, Label, Sample
 from whence.datasets.folders import get_size
 from whence.datasets.imagenet import ClassIndex
 from whence.errors import WhenceError
-from whence.inputs.sources import image_from_array
+from whence.inputs.images import image_from_array
 
 FILE = "gtsegs_ijcv.mat"
 # A compressed array may claim any shape. No photo of this dataset is near this.

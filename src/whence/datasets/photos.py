@@ -15,7 +15,7 @@ from whence._util.files import is_file
 from whence.datasets.base import Label, Sample, parse_label
 from whence.datasets.folders import get_size
 from whence.errors import WhenceError
-from whence.inputs.sources import MAX_SIDE, read_image
+from whence.inputs.images import MAX_SIDE, read_image
 from whence.inputs.tables import read_table
 
 Mask = NDArray[np.uint8]

@@ -4,40 +4,38 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional as F
 
-from whence._util.saved import explain_damage, read_form, read_parts, write_parts
+from whence._util.saved import explain_damage, read_form, read_parts
 from whence._util.text import to_printable
 from whence.errors import WhenceError
-from whence.explanation.matrix import ScoreMatrix, tabulate_classes, to_pandas
+from whence.explanation.classes import list_classes
+from whence.explanation.heatmaps import upsample_scores
+from whence.explanation.matrix import ScoreMatrix, make_dataframe, tabulate_classes
 from whence.explanation.parts import Check, ExplainedClass, KeptEvidence
-from whence.explanation.photo import Photo, decode_photos, encode_photos
+from whence.explanation.photo import Photo
+from whence.explanation.saving import pack, unpack
 from whence.explanation.selection import select_samples
-from whence.layout import Tokens, sum_over_words
+from whence.explanation.summary import SAME_FOR_EVERY_CLASS, format_line, list_provenance
+from whence.explanation.table import list_unit_records
+from whence.explanation.words import list_word_scores
+from whence.layout import Tokens
 from whence.layout.grouping import Grouping
-from whence.targets import to_probabilities
 
 if TYPE_CHECKING:
     from pandas import DataFrame
     from PIL.Image import Image
 
-_SAME_FOR_EVERY_CLASS = "the same for every class"
-TENSORS = ("scores", "target", "logits")
-_MAYBE = ("values", "probabilities")
-_FACTS = (
-    *("grid", "image_size", "tokens", "target_names", "multi_label"),
-    *("method", "class_specific", "settings", "details", "version", "checks", "model"),
-)
+    from whence.render.drawing import Figure
 
 
-@dataclass
+@dataclass(repr=False)
 class Explanation:
     """Scores for the parts of a batch of inputs.
 
@@ -90,6 +88,10 @@ class Explanation:
 
     _form: ClassVar[str] = "whence explanation 1"
 
+    def __repr__(self) -> str:
+        """The explanation in one line, without its numbers."""
+        return format_line(self)
+
     def __len__(self) -> int:
         """Number of samples."""
         return len(self.scores)
@@ -111,22 +113,7 @@ class Explanation:
         Raises:
             WhenceError: The explanation is not of an image.
         """
-        if self.grid is None:
-            raise WhenceError(
-                "This explanation is of tokens, which have no heatmap; see .words(). If they are "
-                "patches and whence could not prove so, say so: Explainer(model, "
-                "layout=Layout(grid=(rows, columns), prefix=1))."
-            )
-        if len(self.grid) < 2:
-            raise WhenceError(
-                f"This explanation is of {self.grid[0]} segments of a signal, which have no "
-                f"heatmap; see .scores."
-            )
-        rows, columns = self.grid[-2:]
-        maps = self.scores.reshape(-1, self.scores.shape[-1] // (rows * columns), rows, columns)
-        size = size or self.image_size or (rows, columns)
-        maps = F.interpolate(maps, size=tuple(size), mode="bilinear", align_corners=False)
-        return maps.reshape(*self.scores.shape[:-1], *self.grid[:-2], *maps.shape[-2:])
+        return upsample_scores(self, size)
 
     @property
     def picture_grid(self) -> tuple[int, int] | None:
@@ -148,20 +135,7 @@ class Explanation:
         Raises:
             WhenceError: The explanation does not know its words.
         """
-        if self.tokens is None:
-            raise WhenceError(
-                "This explanation has no words. Pass what a fast tokenizer returned as inputs, or "
-                "the tokenizer: Explainer(model, tokenizer=tokenizer)."
-            )
-        scores = self.scores[sample] if self.scores.dim() == 2 else self.scores[sample, target]
-        joined = sum_over_words(
-            self.tokens.strings[sample], self.tokens.words[sample], scores.tolist()
-        )
-        if not self.tokens.texts:
-            return joined
-        numbers = dict.fromkeys(n for n in self.tokens.words[sample] if n is not None)
-        texts = self.tokens.texts[sample]
-        return [(texts[n], score) for n, (_, score) in zip(numbers, joined, strict=True)]
+        return list_word_scores(self, sample, target)
 
     def matrix(self, sample: int = 0, by: Grouping = "token") -> ScoreMatrix:
         """The scores of one text as a table: explained classes by tokens, words, ….
@@ -180,16 +154,21 @@ class Explanation:
         return tabulate_classes(self.classes(sample), self.tokens, sample, by)
 
     def to_pandas(self, sample: int = 0, by: Grouping = "token") -> DataFrame:
-        """The scores of one text as a table of pandas, one line for each score.
+        """The scores of one sample as a table of pandas, one line for each class and unit.
+
+        Patches of a photo have a row and a column of the grid, and x and y: their middle in pixels
+        of the whole photo.
 
         Args:
-            sample: Which text of the batch.
-            by: As for `matrix`.
+            sample: Which sample of the batch.
+            by: Of texts, as for `matrix`.
 
         Raises:
-            WhenceError: As for `matrix`; or pandas is not installed.
+            WhenceError: There is no such sample or grouping; or pandas is not installed.
         """
-        return to_pandas(self.matrix(sample, by))
+        if self.grid is not None:
+            return make_dataframe(list_unit_records(self, sample))
+        return make_dataframe(self.matrix(sample, by).to_records())
 
     def numpy(self) -> NDArray[np.float64]:
         """The scores as an array."""
@@ -202,33 +181,7 @@ class Explanation:
             WhenceError: There is no such sample, or its scores are not finite.
         """
         self._check_sample(sample)
-        units = self.scores.shape[-1]
-        scores = self.scores[sample].detach().double().cpu().reshape(-1, units).numpy()
-        if not np.isfinite(scores).all():
-            raise WhenceError("The scores hold NaN or infinite values, which cannot be shown.")
-        indices = self.target[sample].reshape(-1).tolist()
-        names = self.target_names[sample] if self.target_names else None
-        if names is None:
-            names = [f"class {index}" for index in indices]
-        elif not isinstance(names, list):
-            names = [names]
-        chances = self._list_probabilities(sample)
-        return [
-            ExplainedClass(index, to_printable(str(name)), chance, row)
-            for index, name, chance, row in zip(indices, names, chances, scores, strict=True)
-        ]
-
-    def _list_probabilities(self, sample: int) -> list[float | None]:
-        """The probability of each explained target of a sample; None where it has none."""
-        if self.probabilities is not None:
-            known = self.probabilities[sample].reshape(-1).tolist()
-            return [None if math.isnan(one) else one for one in known]
-        indices = self.target[sample].reshape(-1).tolist()
-        logits = self.logits[sample].detach().double().reshape(-1)
-        if len(logits) < 2 and not self.multi_label:
-            return [None] * len(indices)  # a lone logit is a quantity
-        chances = to_probabilities(logits, self.multi_label).tolist()
-        return [chances[index] for index in indices]
+        return list_classes(self, sample)
 
     def _check_sample(self, sample: int) -> None:
         if not 0 <= sample < len(self):
@@ -253,7 +206,7 @@ class Explanation:
         """A note that every class gets the same scores, where the method is not class-specific."""
         if self.class_specific or not self.method:
             return ""
-        return to_printable(f"{self.method} is {_SAME_FOR_EVERY_CLASS}")
+        return to_printable(f"{self.method} is {SAME_FOR_EVERY_CLASS}")
 
     @property
     def notes(self) -> list[str]:
@@ -263,51 +216,96 @@ class Explanation:
 
     @property
     def provenance(self) -> list[tuple[str, str]]:
-        """Names and values of the method, its settings and the version of whence."""
-        label = f" ({_SAME_FOR_EVERY_CLASS})" if self.class_note else ""
-        facts = [("method", self.method + label), *self.settings.items()]
-        facts.append(("whence", self.version))
-        return [
-            (to_printable(str(k)), to_printable(str(v))) for k, v in facts if v not in ("", None)
-        ]
+        """Names and values of the method, the model, the settings and the version of whence."""
+        return list_provenance(self)
 
-    def show(self, image: Image | None = None) -> None:
-        """Display in a notebook, or print to a terminal: coloured words, or heatmaps.
+    def plot(
+        self,
+        sample: int = 0,
+        *,
+        whole: bool = False,
+        image: Image | None = None,
+        by: Grouping = "word",
+        theme: str = "light",
+        title: str | None = None,
+    ) -> Figure:
+        """Draw one sample: the photo beside a map of each class, or coloured words of each class.
+
+        The figure shows itself in notebooks; `.save("a.png")` or `"a.svg"` writes it.
 
         Args:
-            image: The photo of the first sample, as the model saw it, to lay its heatmaps over.
+            sample: Which sample of the batch.
+            whole: Whether maps lie on the whole photo; what the model did not see is grey.
+            image: The photo as the model saw it, where the explanation does not know it.
+            by: Of generated text, the parts of the table, as for `Generation.matrix`.
+            theme: "light" or "dark".
+            title: A line above.
+
+        Raises:
+            WhenceError: There is no such sample or theme, or it cannot be drawn.
         """
         from whence.render import display
 
-        display.show(self, image)
+        return display.draw_figure(
+            self, sample, whole=whole, image=image, by=by, theme=theme, title=title
+        )
+
+    def show(self, image: Image | None = None, *, path: str | Path | None = None) -> None:
+        """Display in a notebook; in a script, open the figure of a photo or print to the terminal.
+
+        A photo and its maps open in the system's viewer where there is a display. Without one, and
+        for texts, all is printed: coloured words, and maps in blocks of colour.
+
+        Args:
+            image: The photo of the first sample, where the explanation does not know it.
+            path: A file to write instead, as `save` does.
+
+        Raises:
+            WhenceError: An image was given for a text, or the file cannot be written.
+        """
+        from whence.render import display
+
+        display.show(self, image, path=path)
 
     def _repr_html_(self) -> str:
         from whence.render import display
 
         return display.format_notebook_html(self)
 
-    def save(self, path: str | Path, by: Grouping = "word") -> None:
-        """Write a file, whole or not at all: all of it, or of texts something to read.
+    def to_html(self, by: Grouping = "word", title: str | None = None) -> str:
+        """A page that needs nothing outside itself: photos beside maps, or coloured words.
 
         Args:
-            path: Where to write. A name that ends in .html gets a page of a text, .png or .svg a
-                figure of the scores, .json or .csv the scores. Any other, such as .safetensors,
-                gets all that `load` reads again.
-            by: As for `matrix`, where scores are written to be read.
+            by: Of generated text, as for `Generation.matrix`.
+            title: Its heading; the text, or the first class of a photo, if left out.
 
         Raises:
-            WhenceError: The place cannot be written, or the explanation is not of texts.
+            WhenceError: The explanation is of a signal or a video, which have no page.
+        """
+        from whence.render import display
+
+        return display.format_page(self, by=by, title=title)
+
+    def save(self, path: str | Path, by: Grouping = "word") -> None:
+        """Write a file, whole or not at all, in the form that its name's ending says.
+
+        Args:
+            path: Where to write. .png and .svg are a figure of the first sample, .html a page,
+                .json all for other programs, .csv the scores, .npz arrays of numpy; .safetensors
+                is all that `load` reads again.
+            by: As for `matrix`, where scores of texts are written to be read.
+
+        Raises:
+            WhenceError: The name ends otherwise, the explanation cannot be drawn, or the place
+                cannot be written.
         """
         from whence.render import files
 
-        if Path(path).suffix.lower() in files.SUFFIXES:
-            files.save(self, path, by)
-            return
-        write_parts(path, self._form, *self._to_parts())
+        files.save(self, path, by)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read what `save` wrote; an explanation of generated text is a `Generation` again.
+        """Read the .safetensors that `save` wrote; generated text is a `Generation` again.
 
         Raises:
             WhenceError: There is no such file, or it is damaged or not an explanation.
@@ -319,26 +317,8 @@ class Explanation:
             return kind._from_parts(facts, tensors)
 
     def _to_parts(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """What is saved: facts as JSON, and tensors."""
-        facts = {name: getattr(self, name) for name in _FACTS}
-        facts["tokens"] = None if self.tokens is None else asdict(self.tokens)
-        facts["checks"] = [asdict(check) for check in self.checks]
-        tensors = {name: getattr(self, name) for name in (*TENSORS, *_MAYBE)}
-        facts["photos"], pictures = None, dict[str, Tensor]()
-        if self.photos is not None:
-            facts["photos"], pictures = encode_photos(self.photos)
-        known = {name: value for name, value in tensors.items() if value is not None}
-        return facts, known | pictures
+        return pack(self)
 
     @classmethod
     def _from_parts(cls, saved: dict[str, Any], tensors: Mapping[str, Tensor]) -> Self:
-        facts = {"class_specific": True, "details": None, "checks": [], "model": "", **saved}
-        facts["checks"] = [Check(**check) for check in facts["checks"]]
-        for pair in ("grid", "image_size"):
-            facts[pair] = None if facts[pair] is None else tuple(facts[pair])
-        facts["tokens"] = None if facts["tokens"] is None else Tokens(**facts["tokens"])
-        held: dict[str, Any] = {name: tensors[name] for name in TENSORS}
-        held |= {name: tensors.get(name) for name in _MAYBE}
-        boxes = saved.get("photos")
-        photos = None if boxes is None else decode_photos(boxes, tensors)
-        return cls(**held, **{name: facts[name] for name in _FACTS}, photos=photos)
+        return cls(**unpack(saved, tensors))

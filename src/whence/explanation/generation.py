@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, repr=False)
 class Generation(Explanation):
     """Scores of prompt and earlier output for each token that a language model generated.
 
@@ -119,12 +120,18 @@ class Generation(Explanation):
 
     @override
     def show(
-        self, image: Image | None = None, *, by: Grouping = "word", word: int | None = None
+        self,
+        image: Image | None = None,
+        *,
+        path: str | Path | None = None,
+        by: Grouping = "word",
+        word: int | None = None,
     ) -> None:
         """Display in a notebook, or print to a terminal what each generated word came from.
 
         Args:
             image: None; a generated text is laid over nothing.
+            path: A file to write instead, as `save` does.
             by: As for `matrix`.
             word: Which of the generated words, counted from 0: the whole text is printed, in
                 colours of this word's scores. All words with their three highest sources if left
@@ -132,18 +139,10 @@ class Generation(Explanation):
         """
         from whence.render import display
 
-        display.show_generation(self, by, word)
-
-    def to_html(self, by: Grouping = "word", title: str = "whence") -> str:
-        """A page that needs nothing outside itself, in which one points at a word.
-
-        Args:
-            by: As for `matrix`.
-            title: Its heading.
-        """
-        from whence.render import display
-
-        return display.format_generation_page(self, by=by, title=title)
+        if path is not None or image is not None:
+            display.show(self, image, path=path)
+        else:
+            display.show_generation(self, by, word)
 
     def _multiply_probabilities(self, sample: int, group: TokenGroup, start: int) -> float | None:
         if self.probabilities is None:

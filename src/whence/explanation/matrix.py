@@ -85,8 +85,8 @@ def tabulate_classes(
     )
 
 
-def to_pandas(matrix: ScoreMatrix) -> DataFrame:
-    """A table of pandas, one line for each score.
+def make_dataframe(records: Sequence[dict[str, object]]) -> DataFrame:
+    """Make a table of pandas, one line for each record.
 
     Raises:
         WhenceError: pandas is not installed.
@@ -95,7 +95,7 @@ def to_pandas(matrix: ScoreMatrix) -> DataFrame:
         import pandas
     except ImportError:
         raise WhenceError("pandas is not installed here: pip install pandas.") from None
-    return pandas.DataFrame(matrix.to_records())
+    return pandas.DataFrame(records)
 
 
 def add_rest(groups: Sequence[TokenGroup], length: int, stop: int = 0) -> list[TokenGroup]:

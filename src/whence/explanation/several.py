@@ -6,6 +6,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from whence._util.files import check_ending
 from whence._util.saved import explain_damage, read_parts, write_parts
 from whence.explanation.explanation import Explanation
 
@@ -16,7 +17,12 @@ class Explanations(dict[str, Explanation]):
     """The explanations of several inputs of a model, by their names, from one forward pass."""
 
     def save(self, path: str | Path) -> None:
-        """Write one safetensors file, whole or not at all; its header holds the rest as JSON."""
+        """Write one .safetensors file, whole or not at all; its header holds the rest as JSON.
+
+        Raises:
+            WhenceError: The name ends otherwise, or the place cannot be written.
+        """
+        check_ending(path, (".safetensors",))
         parts = {name: one._to_parts() for name, one in self.items()}
         facts = {name: saved for name, (saved, _) in parts.items()}
         tensors = {f"{n}/{key}": x for n, (_, held) in parts.items() for key, x in held.items()}

@@ -1,6 +1,7 @@
 """Read photos and texts from files, arrays, strings or standard input."""
 
-from whence.inputs.sources import Source, expand, image_from_array, read_image, read_input, to_rgb
+from whence.inputs.images import image_from_array, read_image, to_rgb
+from whence.inputs.sources import Source, expand, read_input
 from whence.inputs.texts import decode_text, read_text, validate_text
 
 __all__ = [

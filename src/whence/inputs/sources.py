@@ -4,31 +4,34 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import sys
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image
 
-from whence._util.files import check_is_file, exists, is_file
-from whence._util.text import first_line
+from whence._util.files import exists, is_file, is_folder
+from whence._util.near_names import suggest_paths
 from whence.errors import WhenceError
+from whence.inputs.images import IMAGES, image_from_array, read_image, to_rgb
 from whence.inputs.tables import TEXT_COLUMNS, read_table
 from whence.inputs.texts import MAX_BYTES, decode_text, read_text, validate_text
 
 Kind = Literal["image", "text"]
 
-IMAGES = frozenset(
-    ".avif .bmp .gif .jfif .jpeg .jpg .jpe .png .pgm .pnm .ppm .tga .tif .tiff .webp".split()
-)
 TEXTS = frozenset(".md .text .txt".split())
 TABLES = frozenset(".csv .tsv".split())
-# Models look at a few hundred pixels. A longer side than this costs memory and shows nothing more.
-MAX_SIDE = 4096
+# What a name of a file may be written with; scripts that put no spaces between words.
+_WORD = re.compile(r"[\w.,~@+=%()\[\]{}#&'*?:/\\-]+")
+_UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
+_ADDRESS = re.compile(r"\w+://")
+_STARTS = ("/", "./", "../", "~/")
+# File systems allow no longer ones.
+_LONGEST_NAME, _LONGEST_PATH = 255, 4096
 
 
 @dataclass(frozen=True)
@@ -82,24 +85,37 @@ class Source:
         return validate_text(self.text)
 
 
-def expand(arguments: Iterable[str]) -> list[Source]:
+def expand(arguments: Iterable[str], as_text: bool = False) -> list[Source]:
     """List the inputs that arguments name, in order; those of a folder or a glob are sorted.
 
-    An argument that names no file, and does not look like a path, is text. A folder or glob
-    without inputs is an input that cannot be read.
+    An argument that names no file is text if it is a sentence. One word, and what looks like a
+    path, may be a mistyped name, and is an input that cannot be read; so is a folder or a glob
+    without inputs.
+
+    Args:
+        arguments: Paths, globs, texts, or "-" for standard input.
+        as_text: Whether all of them are texts, also one word and what looks like a path.
 
     Raises:
         WhenceError: No input was named, or none can be read.
     """
+    if as_text:
+        return [Source("text", text=argument) for argument in arguments]
+    given = list(arguments)
     sources: list[Source] = []
     problems: list[WhenceError] = []
-    for argument in arguments:
+    for argument in given:
         try:
             sources += _expand_one(argument)
         except WhenceError as problem:
             problems.append(problem)
             sources.append(Source("image", Path(argument), problem=str(problem)))
     if problems and len(problems) == len(sources):
+        if len(given) > 1 and all(argument.isalpha() for argument in given[1:]):
+            raise WhenceError(
+                f"There are no files of these names. If they are one text, put it in quotes: "
+                f'"{" ".join(given)}".'
+            )
         raise problems[0]
     if sum(source == Source("text") for source in sources) > 1:
         raise WhenceError("Standard input (-) can be read only once.")
@@ -122,9 +138,26 @@ def _expand_one(argument: str) -> Sequence[Source]:
             return [source for file in files if is_file(file) for source in _expand_found(file)]
         if files or _is_path_like(argument):
             raise WhenceError(f"No photo or text file matches '{argument}'.")
-    if _is_path_like(argument):
-        return [Source(guess_kind(path) or "image", path)]
+    check_is_sentence(argument, "--text")
     return [Source("text", text=argument)]
+
+
+def check_is_sentence(text: str, option: str, words: bool = False) -> None:
+    """Refuse a text that may be a mistyped name of a file: one word, or what looks like a path.
+
+    Args:
+        text: It names no file.
+        option: What says that it is text all the same.
+        words: Whether one word is a text, unless it looks like a path.
+    """
+    is_path = _is_path_like(text)
+    if not is_path and (words or not _is_word(text)):
+        return
+    if _ADDRESS.match(text):
+        raise WhenceError(f"'{text}' is an address; save what is there as a file, and name that.")
+    state = "not there, or may not be read" if is_path else "no file or folder here"
+    near = suggest_paths(Path(text).expanduser())
+    raise WhenceError(f"'{text}' is {state}.{near} If it is a text, say so with {option}.")
 
 
 def _list_folder(folder: Path) -> list[Source]:
@@ -188,16 +221,32 @@ def _is_table(path: Path) -> bool:
 
 
 def _is_path_like(argument: str) -> bool:
-    """Whether an argument looks like a path: slashes and no spaces, or a known suffix."""
-    if "\n" in argument:
+    """Whether an argument looks like a path: a known suffix, or slashes where a folder may be."""
+    if "\n" in argument or len(argument) > _LONGEST_PATH:
         return False
-    separated = os.sep in argument and not any(map(str.isspace, argument))
     path = Path(argument)
-    return separated or guess_kind(path) is not None or _is_table(path)
+    if guess_kind(path) is not None or _is_table(path):
+        return True
+    if os.sep not in argument:
+        return False
+    has_space = any(map(str.isspace, argument))
+    return not has_space or argument.startswith(_STARTS) or is_folder(path.parent)
 
 
-def read_input(what: object) -> Image.Image | str:
-    """Read a photo or a text from a path, a PIL image, an array or a string."""
+def _is_word(text: str) -> bool:
+    """Whether a text is one word, which may as well be the name of a file."""
+    is_short = len(text) <= _LONGEST_NAME and not text.endswith(".")
+    return is_short and _WORD.fullmatch(text) is not None and _UNSPACED.search(text) is None
+
+
+def read_input(what: object, kind: Kind | None = None) -> Image.Image | str:
+    """Read a photo or a text from a path, a PIL image, an array or a string.
+
+    Args:
+        what: A string that names a file is its path, and otherwise text. One that names no file
+            but looks like a path is an error.
+        kind: ``"text"`` says that a string is text in any case, ``"image"`` that it is a path.
+    """
     if isinstance(what, Image.Image):
         try:
             return to_rgb(what)
@@ -205,7 +254,9 @@ def read_input(what: object) -> Image.Image | str:
             raise WhenceError(f"The image is damaged: {error}.") from error
     if isinstance(what, np.ndarray):
         return image_from_array(what)
-    if isinstance(what, str) and not (_is_path_like(what) or is_file(Path(what))):
+    if isinstance(what, str) and kind != "image" and (kind == "text" or not is_file(Path(what))):
+        if kind is None and what.strip():
+            check_is_sentence(what, "kind='text'", words=True)
         return validate_text(what)
     if isinstance(what, str | Path):
         path = Path(what)
@@ -214,77 +265,3 @@ def read_input(what: object) -> Image.Image | str:
         f"whence explains paths, images, arrays and strings, not {type(what).__name__}. For "
         f"tensors that are prepared for a model, use Explainer(model)."
     )
-
-
-def read_image(path: str | Path) -> Image.Image:
-    """Read an image file as RGB: upright, opaque, 8 bits, and no larger than `MAX_SIDE`."""
-    path = Path(path)
-    check_is_file(path, "an image")
-    try:
-        with warnings.catch_warnings():
-            # Pillow warns of images that are large but that it opens all the same.
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(path) as image:
-                if max(image.size) > MAX_SIDE:
-                    # A JPEG is then decoded at a half, a quarter or an eighth of its size.
-                    image.draft("RGB", (MAX_SIDE, MAX_SIDE))
-                return to_rgb(image)
-    except Image.DecompressionBombError:
-        message = f"'{path}' has more pixels than whence opens; make it smaller first."
-        raise WhenceError(message) from None
-    except UnidentifiedImageError:
-        raise WhenceError(f"'{path}' is not an image that Pillow knows.") from None
-    except PermissionError:
-        raise WhenceError(f"'{path}' may not be read.") from None
-    except Exception as error:  # decoders of damaged files raise nearly anything
-        reason = first_line(error) or type(error).__name__
-        raise WhenceError(f"'{path}' is damaged: {reason}.") from error
-
-
-def to_rgb(image: Image.Image) -> Image.Image:
-    """Convert an image to RGB: upright, no larger than `MAX_SIDE`, white where transparent."""
-    image.load()
-    if max(image.size) > MAX_SIDE:
-        scale = MAX_SIDE / max(image.size)
-        width, height = (max(1, round(side * scale)) for side in image.size)
-        image = image.resize((width, height))
-    image = ImageOps.exif_transpose(image)
-    if image.mode.startswith(("I", "F")):
-        return _scale_to_bytes(np.asarray(image), wide=image.mode in ("I", "F"))
-    if image.has_transparency_data:
-        white = Image.new("RGBA", image.size, "white")
-        image = Image.alpha_composite(white, image.convert("RGBA"))
-    return image.convert("RGB")
-
-
-def image_from_array(array: np.ndarray[Any, Any]) -> Image.Image:
-    """Convert an array to an image: (H, W), (H, W, 3) or (H, W, 4), bytes or floats from 0 to 1."""
-    if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3, 4)):
-        hint = " Put the channels last." if array.ndim == 3 and array.shape[0] in (1, 3, 4) else ""
-        raise WhenceError(
-            f"An image array is (height, width, 3), not {tuple(array.shape)}.{hint} For a tensor "
-            f"that is prepared for the model, use Explainer(model)."
-        )
-    if 0 in array.shape:
-        raise WhenceError(f"The image array is empty: its shape is {tuple(array.shape)}.")
-    if array.dtype.kind == "f":
-        if not np.isfinite(array).all() or array.min() < 0 or array.max() > 1:
-            raise WhenceError("A float image array holds values from 0 to 1, and no NaN.")
-        array = np.round(array * 255).astype(np.uint8)
-    elif array.dtype != np.uint8:
-        raise WhenceError(f"An image array is of uint8 or floats from 0 to 1, not {array.dtype}.")
-    if array.ndim == 3 and array.shape[2] == 1:
-        array = array[..., 0]
-    return to_rgb(Image.fromarray(np.ascontiguousarray(array)))
-
-
-def _scale_to_bytes(values: np.ndarray[Any, Any], wide: bool) -> Image.Image:
-    """Convert grey values of more than 8 bits to 8: scaled, where Pillow would clip."""
-    values = np.nan_to_num(values.astype(np.float32))
-    if np.abs(values).max(initial=0) > 65535 or values.min(initial=0) < 0:
-        values = values - values.min()
-        values = values / max(float(values.max()), 1e-20)
-    elif values.max(initial=0) > 1:
-        # Modes of 32 bits are also used for plain 8-bit values.
-        values = values / (255 if wide and values.max() <= 255 else 65535)
-    return Image.fromarray(np.round(values * 255).astype(np.uint8)).convert("RGB")

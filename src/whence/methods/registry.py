@@ -1,7 +1,6 @@
 """The registry of methods: find a method by name, describe it, build it from its options."""
 
 import dataclasses
-import difflib
 import functools
 import inspect
 import math
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from whence import rules
+from whence._util.near_names import suggest_names
 from whence.errors import WhenceError
 from whence.evidence import KINDS, Evidence
 from whence.rules import RuleSet
@@ -166,10 +166,9 @@ def get(name: str) -> type[Method]:
     """
     method = _methods.get(_aliases.get(name, name)) if isinstance(name, str) else None
     if method is None:
-        near = difflib.get_close_matches(str(name), [*_methods, *_aliases], n=1)
-        hint = f" Did you mean '{near[0]}'?" if near else ""
+        near = suggest_names(str(name), [*_methods, *_aliases])
         raise WhenceError(
-            f"There is no method '{name}'.{hint} Available: {', '.join(available())}."
+            f"There is no method '{name}'.{near} Available: {', '.join(available())}."
         )
     return method
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from whence._util.near_names import suggest_paths
 from whence.errors import WhenceError
 
 _SECONDS = 10
@@ -50,7 +53,7 @@ def fetch(name: str, filename: str) -> str:
 
 def _explain(name: str, why: str) -> str:
     return (
-        f"'{name}' is not on this machine, neither as a folder nor in the hub's cache, and {why}. "
-        f"Without a network, name a folder that holds a model, or leave the model out to use the "
-        f"embedded one."
+        f"'{name}' is not on this machine, neither as a folder nor in the hub's cache, and {why}."
+        f"{suggest_paths(Path(name))} Without a network, name a folder that holds a model, or "
+        f"leave the model out to use the embedded one."
     )

@@ -6,6 +6,7 @@ import importlib
 from pathlib import Path
 from typing import Any
 
+from whence._util.near_names import suggest_names
 from whence.errors import WhenceError
 from whence.models.hub import fetch
 from whence.models.image_preprocessing import CenterCropPreprocessor
@@ -22,9 +23,8 @@ def load(name: str, weights: str | Path | None) -> LoadedModel:
         message = f"'timm:{name}' needs timm: pip install 'whence[timm]' ({error})."
         raise WhenceError(message) from error
     if not timm.is_model(name):
-        near = ", ".join(timm.list_models(f"*{name}*")[:3])
-        hint = f" Did you mean one of {near}?" if near and name else ""
-        raise WhenceError(f"timm has no model '{name}'.{hint}")
+        near = suggest_names(name, timm.list_models())
+        raise WhenceError(f"timm has no model '{name}'.{near}")
     model = _create_model(timm, name, weights)
     config = timm.data.resolve_data_config(model=model)
     return LoadedModel(

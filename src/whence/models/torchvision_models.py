@@ -9,6 +9,7 @@ from typing import Any
 from PIL import Image
 from torch import nn
 
+from whence._util.near_names import suggest_names
 from whence.errors import WhenceError
 from whence.models.image_preprocessing import CenterCropPreprocessor
 from whence.models.loaded import LoadedModel
@@ -25,8 +26,10 @@ def load(name: str, weights: str | Path | None) -> LoadedModel:
         raise WhenceError(
             f"'torchvision:{name}' needs torchvision: pip install 'whence[torchvision]' ({error})."
         ) from error
-    if name not in models.list_models(module=models):
-        raise WhenceError(f"torchvision has no model '{name}' that classifies images.")
+    known = models.list_models(module=models)
+    if name not in known:
+        near = suggest_names(name, known)
+        raise WhenceError(f"torchvision has no model '{name}' that classifies images.{near}")
     if weights is None:
         raise WhenceError(
             f"'torchvision:{name}' needs a weights file in safetensors: torchvision's own are "

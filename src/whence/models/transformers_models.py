@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whence._util.files import is_file, is_folder
+from whence._util.near_names import suggest_paths
 from whence._util.text import first_line
 from whence.errors import WhenceError
 from whence.inputs.sources import Kind
@@ -54,7 +55,9 @@ def _find_place(name: str | Path) -> Path | str:
         raise WhenceError(f"'{name}' is a file; name the folder that holds the model.")
     looks_local = str(name).startswith((".", "/", "~")) or str(name).count("/") > 1
     if isinstance(name, Path) or looks_local:
-        raise WhenceError(f"There is no folder '{name}', or it may not be read.")
+        raise WhenceError(
+            f"There is no folder '{name}', or it may not be read.{suggest_paths(folder)}"
+        )
     return name
 
 

@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from whence._util.files import is_file
+from whence._util.near_names import suggest_paths
 from whence.errors import WhenceError
 
 
@@ -16,7 +17,7 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     """Read the tensors of a safetensors file."""
     path = Path(path)
     if not is_file(path):
-        raise WhenceError(f"There is no weights file '{path}'.")
+        raise WhenceError(f"There is no weights file '{path}'.{suggest_paths(path)}")
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:

@@ -14,14 +14,14 @@ import torch
 from whence._util.files import check_is_file, check_writable, is_file, stage_files
 from whence.errors import WhenceError, WhenceWarning
 from whence.explanation import Generation
-from whence.inputs.sources import Source
+from whence.inputs.sources import Source, check_is_sentence
 from whence.inputs.texts import validate_text
 from whence.layout.grouping import KINDS, Grouping, Passages
 from whence.methods import registry
 from whence.methods.registry import MethodSpecification
 from whence.models import LoadedModel, load_language_model
 from whence.pipeline.results import OutputSettings, check_absent, choose_names
-from whence.render import draw_matrix, format_generation_page
+from whence.render import format_generation_page
 from whence.render.files import format_csv, format_json
 from whence.rules import get as get_rules
 
@@ -59,12 +59,21 @@ class GenerationResult:
     notes: list[str] = field(default_factory=list)
 
 
-def read_prompt(argument: str) -> Source:
-    """The prompt that an argument is: text itself, a text file, or - for standard input."""
+def read_prompt(argument: str, as_text: bool = False) -> Source:
+    """The prompt that an argument is: text itself, a text file, or - for standard input.
+
+    Args:
+        argument: One word that names no file, or what looks like a path, is an error.
+        as_text: Whether it is text in any case.
+    """
+    if as_text:
+        return Source("text", text=argument)
     if argument == "-":
         return Source("text")
     if len(argument) < 1000 and is_file(Path(argument)):
         return Source("text", Path(argument))
+    if argument.strip():
+        check_is_sentence(argument, "--text")
     return Source("text", text=argument)
 
 
@@ -140,8 +149,7 @@ def generate_to_files(
             (stage / files[kind].name).write_text(content, encoding="utf-8", newline="")
         generation.save(stage / files["generation"].name)
         try:
-            matrix = generation.matrix(0, settings.by)
-            draw_matrix(matrix, title=title).save(stage / files["figure"].name)
+            generation.plot(by=settings.by, title=title).save(stage / files["figure"].name)
         except WhenceError as error:  # a long text is no figure, but all else is
             notes.append(f"There is no figure: {error}".removesuffix("."))
             del files["figure"]

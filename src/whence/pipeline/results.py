@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from whence import render
 from whence._util.files import check_writable, exists, stage_files
 from whence.errors import WhenceError
 from whence.explanation import Explanation
@@ -187,11 +186,10 @@ def _write_result(
 def _write_files(folder: Path, name: str, files: dict[str, str], explanation: Explanation) -> None:
     with stage_files(folder) as stage:
         explanation.save(stage / files["explanation"])
-        if explanation.photos is not None:
-            seen = explanation.photos[0].seen
-            render.draw_figure(seen, explanation, title=name).save(stage / files["figure"])
+        if "figure" in files:
+            explanation.plot(title=name).save(stage / files["figure"])
         else:
-            page = render.format_text_page(explanation, title=name)
+            page = explanation.to_html()  # whose title is the text
             (stage / files["page"]).write_text(page, encoding="utf-8")
 
 

@@ -1,62 +1,70 @@
-"""Show an explanation where the user is: in a notebook or on a terminal."""
+"""Show an explanation where the user is: in a notebook, in a window or on a terminal."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from PIL import Image
+from PIL import Image, ImageShow
 
 from whence.errors import WhenceError
-from whence.explanation import Generation
 from whence.layout.grouping import Grouping
-from whence.render.drawing import encode_png
 from whence.render.figure import draw_figure
-from whence.render.generation import format_generation_html, format_generation_page
-from whence.render.overlay import fit_size, prepare_map, upsample
-from whence.render.templates import render_template
-from whence.render.words import has_negative_scores, list_class_words
+from whence.render.files import save
+from whence.render.maps import find_photo
+from whence.render.pages import format_notebook_html, format_page
+from whence.render.strengths import list_strengths
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from whence.explanation import ExplainedClass, Explanation
+    from whence.explanation import Explanation, Generation
 
 __all__ = [
-    "format_generation_page",
+    "draw_figure",
     "format_notebook_html",
+    "format_page",
     "show",
     "show_generation",
     "show_image",
 ]
 
-# A notebook shows this many samples; more would drown what is around it.
-_MOST_SAMPLES = 16
-# The longer side of a heatmap in a notebook, in pixels.
-_PIXELS = 224
-
 
 def show(
-    explanation: Explanation, image: Image.Image | None = None, console: Console | None = None
+    explanation: Explanation,
+    image: Image.Image | None = None,
+    console: Console | None = None,
+    *,
+    path: str | Path | None = None,
 ) -> None:
-    """Display an explanation in a running notebook, else print it to a terminal.
+    """Display an explanation in a running notebook, else open its figure or print it.
 
     Args:
         explanation: What to show.
-        image: The photo of the first sample, to lay its heatmaps over.
+        image: The photo of the first sample, where the explanation does not know it.
         console: Where to print; the standard output if left out.
+        path: A file to write instead.
 
     Raises:
-        WhenceError: An image was given for an explanation of texts.
+        WhenceError: An image was given for an explanation of texts, or the file cannot be written.
     """
     if image is not None and explanation.picture_grid is None:
         raise WhenceError("This explanation is of tokens; it cannot be laid over an image.")
-    display = _find_notebook_display() if console is None else None
-    if display is not None:
-        display(draw_figure(image, explanation) if image is not None else explanation)
-        return
+    if path is not None and image is not None:
+        draw_figure(explanation, image=image).save(path)
+    elif path is not None:
+        save(explanation, path)
+    elif console is None and (display := _find_notebook_display()) is not None:
+        display(draw_figure(explanation, image=image) if image is not None else explanation)
+    elif console is not None or not _open_figure(explanation, image):
+        _print(explanation, image, console)
+
+
+def _print(explanation: Explanation, image: Image.Image | None, console: Console | None) -> None:
     from rich.console import Console
     from rich.text import Text
 
@@ -67,6 +75,9 @@ def show(
     # A photo belongs to one sample.
     samples = 1 if image is not None else len(explanation.scores)
     for sample in range(samples):
+        photo = find_photo(explanation, sample, image)
+        seen = None if photo is None else photo.seen
+        strengths = list_strengths(explanation, sample)
         for target, one in enumerate(explanation.classes(sample)):
             console.print(terminal.format_heading(one))
             if explanation.picture_grid is None:
@@ -74,10 +85,27 @@ def show(
             else:
                 scores = one.scores.reshape(explanation.picture_grid)
                 shape = explanation.image_size or explanation.picture_grid
-                console.print(terminal.draw_heatmap(scores, shape, image, has_colors))
+                shape = shape if seen is None else (seen.height, seen.width)
+                drawn = terminal.draw_heatmap(scores, shape, seen, has_colors, strengths[target])
+                console.print(drawn)
             console.print()
     for note in explanation.notes:
         console.print(Text(f"{note}."))
+
+
+def _open_figure(explanation: Explanation, image: Image.Image | None) -> bool:
+    """Open the figure of a photo in the system's viewer; False if there is none, or no photo."""
+    is_photo = len(explanation.grid or ()) == 2 and (image is not None or explanation.photos)
+    if not is_photo or not has_screen():
+        return False
+    return ImageShow.show(draw_figure(explanation, image=image).to_image(2.0))
+
+
+def has_screen() -> bool:
+    """Whether windows can be opened here."""
+    if sys.platform in ("darwin", "win32"):
+        return "SSH_CONNECTION" not in os.environ
+    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
 def show_generation(
@@ -102,7 +130,7 @@ def show_generation(
     """
     display = _find_notebook_display() if console is None else None
     if display is not None:
-        content = format_generation_html(generation, by, _MOST_SAMPLES)
+        content = format_notebook_html(generation, by)
         display(import_module("IPython.display").HTML(content))
         return
     from rich.console import Console
@@ -137,26 +165,6 @@ def show_image(image: Image.Image, heading: str, console: Console | None = None)
     console.print(terminal.draw_image(image, console.color_system is not None))
 
 
-def format_notebook_html(explanation: Explanation) -> str:
-    """The explanation for a notebook: coloured words, or heatmaps."""
-    if isinstance(explanation, Generation):
-        return format_generation_html(explanation, "word", _MOST_SAMPLES)
-    total = len(explanation.scores)
-    samples = range(min(total, _MOST_SAMPLES))
-    content: dict[str, object]
-    if explanation.picture_grid is None:
-        content = {
-            "samples": [list_class_words(explanation, sample) for sample in samples],
-            "signed": has_negative_scores(explanation),
-        }
-    else:
-        size = fit_size(explanation.image_size or explanation.picture_grid, _PIXELS)
-        maps = [_draw_maps(explanation.classes(n), explanation.picture_grid, size) for n in samples]
-        content = {"samples": maps, "size": size}
-    template = "render/templates/notebook.html.j2"
-    return str(render_template(template, total=total, note=". ".join(explanation.notes), **content))
-
-
 def _find_notebook_display() -> Callable[[object], None] | None:
     """The function that shows an object in the running notebook; None outside of one."""
     # A notebook has imported IPython; a terminal must not pay for it.
@@ -166,14 +174,3 @@ def _find_notebook_display() -> Callable[[object], None] | None:
         return None
     display: Callable[[object], None] = import_module("IPython.display").display
     return display
-
-
-def _draw_maps(
-    classes: list[ExplainedClass], grid: tuple[int, int], size: tuple[int, int]
-) -> list[tuple[ExplainedClass, bytes]]:
-    """The classes, each with its heatmap as a PNG."""
-    maps = []
-    for one in classes:
-        shares, colors = prepare_map(one.scores.reshape(grid))
-        maps.append((one, encode_png(Image.fromarray(colors(upsample(shares, size))))))
-    return maps

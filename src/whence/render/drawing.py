@@ -13,7 +13,7 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
-from whence._util.files import write_atomically
+from whence._util.files import check_ending, write_atomically
 from whence._util.text import data_uri
 from whence.errors import WhenceError
 
@@ -35,6 +35,7 @@ class Rectangle:
     width: float
     height: float
     color: str
+    radius: float = 0.0  # of its corners
 
     def paint(self, canvas: Image.Image, scale: float) -> None:
         """Draw it on a canvas of so many pixels for each unit."""
@@ -42,11 +43,13 @@ class Rectangle:
         edges = (x, y, x + self.width * scale, y + self.height * scale)
         left, top, right, bottom = map(round, edges)
         if left < right and top < bottom:
-            ImageDraw.Draw(canvas).rectangle((left, top, right - 1, bottom - 1), self.color)
+            place, radius = (left, top, right - 1, bottom - 1), self.radius * scale
+            ImageDraw.Draw(canvas).rounded_rectangle(place, radius, self.color)
 
     def to_svg(self) -> str:
         """Its SVG element."""
-        return f'<rect {_format_place(self)} fill="{self.color}"/>'
+        corners = f' rx="{self.radius:g}"' if self.radius else ""
+        return f'<rect {_format_place(self)}{corners} fill="{self.color}"/>'
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,7 @@ class Picture:
     height: float
     draw: Callable[[tuple[int, int]], Image.Image]
     description: str = ""
+    is_photo: bool = False  # whether a JPEG holds it well
 
     def paint(self, canvas: Image.Image, scale: float) -> None:
         """Draw it on a canvas of so many pixels for each unit."""
@@ -112,7 +116,7 @@ class Picture:
 
     def to_svg(self) -> str:
         """Its SVG element, which holds the pixels."""
-        address = data_uri(encode_png(self._draw_scaled(_FINE)), "image/png")
+        address = encode_uri(self._draw_scaled(_FINE), self.is_photo)
         return (
             f'<image {_format_place(self)} preserveAspectRatio="none" href="{address}">'
             f"<title>{escape(self.description)}</title></image>"
@@ -125,7 +129,7 @@ class Picture:
 Shape = Rectangle | TextLine | Picture
 
 
-@dataclass
+@dataclass(repr=False)
 class Figure:
     """A finished figure, ready to be shown or saved. Its units are pixels at scale 1."""
 
@@ -133,6 +137,10 @@ class Figure:
     height: float
     background: str
     shapes: list[Shape] = field(default_factory=list)  # the lowest first
+
+    def __repr__(self) -> str:
+        """Its size; what it shows is seen by `to_image`, `to_svg` and `save`."""
+        return f"Figure({self.width:.0f}\u00d7{self.height:.0f})"
 
     def to_image(self, scale: float = 1.0) -> Image.Image:
         """The figure as pixels; more of them with a larger scale.
@@ -164,13 +172,10 @@ class Figure:
         Raises:
             WhenceError: The name ends otherwise, or the place cannot be written.
         """
-        suffix = Path(path).suffix.lower()
-        if suffix == ".svg":
+        if check_ending(path, (".png", ".svg")) == ".svg":
             content = self.to_svg().encode()
-        elif suffix == ".png":
-            content = encode_png(self.to_image(_FINE), dpi=96 * _FINE)
         else:
-            raise WhenceError(f"'{path}' must end in .png or .svg.")
+            content = encode_png(self.to_image(_FINE), dpi=96 * _FINE)
         write_atomically(Path(path), content)
 
     def _repr_svg_(self) -> str:
@@ -205,6 +210,15 @@ def encode_png(image: Image.Image, dpi: float = 96) -> bytes:
     # Photos hardly shrink further, but the usual level takes three times as long.
     image.save(stream, "PNG", dpi=(dpi, dpi), compress_level=4)
     return stream.getvalue()
+
+
+def encode_uri(image: Image.Image, is_photo: bool) -> str:
+    """A picture as an address that a page can hold: a JPEG of a photo, which is small, or a PNG."""
+    if not is_photo:
+        return data_uri(encode_png(image), "image/png")
+    stream = io.BytesIO()
+    image.save(stream, "JPEG", quality=90, subsampling=0)
+    return data_uri(stream.getvalue(), "image/jpeg")
 
 
 def _scale_size(shape: Picture | Figure, scale: float) -> tuple[int, int]:

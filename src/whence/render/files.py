@@ -1,77 +1,82 @@
-"""Save an explanation in a form for readers or other programs, by the suffix of a file's name."""
+"""Save an explanation in the form that the ending of a file's name says."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
+import math
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from whence._util.files import write_atomically
-from whence.errors import WhenceError
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from whence._util.files import check_ending, write_atomically
+from whence._util.saved import write_parts
 from whence.explanation import Generation
+from whence.explanation.table import list_unit_records
 from whence.layout.grouping import Grouping
-from whence.render.generation import format_generation_page
-from whence.render.matrix import draw_matrix
-from whence.render.text import format_text_page
+from whence.render.figure import draw_figure
+from whence.render.pages import format_page
 
 if TYPE_CHECKING:
     from whence.explanation import Explanation
 
-SUFFIXES = (".html", ".png", ".svg", ".json", ".csv")
+_FIGURES = (".png", ".svg")
+_TEXTS: dict[str, Callable[[Explanation, Grouping], str]] = {
+    ".html": lambda explanation, by: format_page(explanation, by=by),
+    ".json": lambda explanation, by: format_json(explanation, by),
+    ".csv": lambda explanation, by: format_csv(explanation, by),
+}
+SUFFIXES = (*_FIGURES, *_TEXTS, ".npz", ".safetensors")
 
 
 def save(explanation: Explanation, path: str | Path, by: Grouping = "word") -> None:
-    """Write a page (.html), a figure (.png, .svg) or data (.json, .csv); whole or not at all.
+    """Write a figure, a page, data or all of an explanation; whole or not at all.
 
-    A figure shows the first sample; page and data have all.
+    A figure shows the first sample; all else has every sample.
 
     Args:
-        explanation: Of texts.
-        path: Where to write.
-        by: As for `Explanation.matrix`.
+        explanation: Of anything.
+        path: Where to write; its ending is one of `SUFFIXES`.
+        by: Of texts, as for `Explanation.matrix`.
 
     Raises:
-        WhenceError: The explanation is not of texts, or the place cannot be written.
+        WhenceError: The ending is another, or the place cannot be written.
     """
-    path = Path(path)
-    suffix = path.suffix.lower()
-    if explanation.grid is not None:
-        raise WhenceError(
-            f"'{path.name}' can hold an explanation of texts only. A figure of a photo needs the "
-            f"photo: whence.render.draw_figure(photo, explanation). All of it goes into a file "
-            f"that ends in .safetensors."
-        )
-    if suffix == ".html":
-        content = _format_page(explanation, by)
-    elif suffix == ".json":
-        content = format_json(explanation, by)
-    elif suffix == ".csv":
-        content = format_csv(explanation, by)
+    path, ending = Path(path), check_ending(path, SUFFIXES)
+    if ending in _FIGURES:
+        draw_figure(explanation, by=by).save(path)
+    elif ending in _TEXTS:
+        write_atomically(path, _TEXTS[ending](explanation, by).encode())
+    elif ending == ".npz":
+        write_atomically(path, format_npz(explanation))
     else:
-        draw_matrix(explanation.matrix(0, by)).save(path)
-        return
-    write_atomically(path, content.encode())
+        write_parts(path, explanation._form, *explanation._to_parts())
 
 
 def format_json(explanation: Explanation, by: Grouping = "word") -> str:
-    """All samples as JSON: names of rows and columns, probabilities and scores."""
-    samples = []
-    for sample in range(len(explanation)):
-        matrix = explanation.matrix(sample, by)
-        facts: dict[str, object] = {}
-        if isinstance(explanation, Generation) and explanation.tokens is not None:
-            facts = {"prompt": explanation.prompt(sample), "output": explanation.output(sample)}
-        facts |= {
-            "rows": matrix.rows,
-            "probabilities": matrix.probabilities,
-            "columns": matrix.columns,
-            "scores": matrix.values.tolist(),
-        }
-        samples.append(facts)
-    content = {"format": "whence scores 1", "about": dict(explanation.provenance)}
-    return json.dumps({**content, "samples": samples}, ensure_ascii=False, indent=1) + "\n"
+    """All that a program needs as JSON: how it was made, what was checked, and the scores.
+
+    Scores are, for each sample, (classes, rows, columns) of a photo, or (classes, words).
+    """
+    content: dict[str, object] = {
+        "format": "whence scores 1",
+        "version": explanation.version,
+        "method": explanation.method,
+        "model": explanation.model,
+        "settings": explanation.settings,
+        "class_specific": explanation.class_specific,
+        "multi_label": explanation.multi_label,
+        "checks": [asdict(check) for check in explanation.checks],
+        "notes": explanation.notes,
+        "samples": [_describe_sample(explanation, n, by) for n in range(len(explanation))],
+    }
+    return json.dumps(content, ensure_ascii=False, indent=1, default=str) + "\n"
 
 
 def format_csv(explanation: Explanation, by: Grouping = "word") -> str:
@@ -79,7 +84,7 @@ def format_csv(explanation: Explanation, by: Grouping = "word") -> str:
     lines = [
         {"sample": sample, **record}
         for sample in range(len(explanation))
-        for record in explanation.matrix(sample, by).to_records()
+        for record in _list_records(explanation, sample, by)
     ]
     stream = io.StringIO(newline="")
     if lines:
@@ -89,7 +94,90 @@ def format_csv(explanation: Explanation, by: Grouping = "word") -> str:
     return stream.getvalue()
 
 
-def _format_page(explanation: Explanation, by: Grouping) -> str:
+def format_npz(explanation: Explanation) -> bytes:
+    """The arrays of an explanation in a file that numpy reads without any other library.
+
+    Beside the tensors of the explanation by their names there are `names` of the targets, `tokens`
+    of texts, `box` of photos (what the model saw: left, top, right, bottom) in pixels of `size`
+    (width, height), and `method`, `model`, `version` and `checks` (as JSON).
+    """
+    tensors = {
+        name: one for name, one in explanation._to_parts()[1].items() if "photo." not in name
+    }
+    arrays: dict[str, NDArray[np.generic]] = {n: _to_array(one) for n, one in tensors.items()}
+    for name in ("grid", "image_size"):
+        if (value := getattr(explanation, name)) is not None:
+            arrays[name] = np.array(value)
+    names = [[one.name for one in explanation.classes(n)] for n in range(len(explanation))]
+    arrays["names"] = _pad_rows(names).reshape(explanation.target.shape)
+    if explanation.tokens is not None:
+        arrays["tokens"] = _pad_rows(explanation.tokens.strings)
+    if explanation.photos:
+        arrays["box"] = np.array([photo.box for photo in explanation.photos])
+        arrays["size"] = np.array([photo.image.size for photo in explanation.photos])
+    for name in ("method", "model", "version"):
+        arrays[name] = np.array(getattr(explanation, name))
+    arrays["checks"] = np.array(json.dumps([asdict(check) for check in explanation.checks]))
+    stream = io.BytesIO()
+    np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]
+    return stream.getvalue()
+
+
+def _describe_sample(explanation: Explanation, sample: int, by: Grouping) -> dict[str, object]:
+    """One sample for JSON."""
+    facts: dict[str, object] = {}
     if isinstance(explanation, Generation):
-        return format_generation_page(explanation, by=by)
-    return format_text_page(explanation)
+        if explanation.tokens is not None:
+            facts = {"prompt": explanation.prompt(sample), "output": explanation.output(sample)}
+    else:
+        facts = {
+            "target": explanation.target[sample].reshape(-1).tolist(),
+            "logits": _to_finite(explanation.logits[sample].reshape(-1).tolist()),
+        }
+        if explanation.values is not None:
+            values = explanation.values[sample].reshape(-1).tolist()
+            facts["values"] = _to_finite(values)
+    if explanation.grid is None:
+        matrix = explanation.matrix(sample, by)
+        return facts | {
+            "rows": matrix.rows,
+            "probabilities": matrix.probabilities,
+            "columns": matrix.columns,
+            "scores": matrix.values.tolist(),
+        }
+    classes = explanation.classes(sample)
+    facts |= {
+        "rows": [one.name for one in classes],
+        "probabilities": [one.probability for one in classes],
+        "grid": explanation.grid,
+        "image_size": explanation.image_size,
+        "scores": [one.scores.reshape(explanation.grid).tolist() for one in classes],
+    }
+    if explanation.photos:
+        photo = explanation.photos[sample]
+        facts["photo"] = {"size": photo.image.size, "box": photo.box}
+    return facts
+
+
+def _list_records(explanation: Explanation, sample: int, by: Grouping) -> list[dict[str, object]]:
+    if explanation.grid is not None:
+        return list_unit_records(explanation, sample)
+    return explanation.matrix(sample, by).to_records()
+
+
+def _to_array(tensor: Tensor) -> NDArray[np.generic]:
+    tensor = tensor.detach().cpu()
+    # numpy does not know half precisions of all kinds.
+    narrow = tensor.is_floating_point() and tensor.element_size() < 4
+    return np.asarray((tensor.float() if narrow else tensor).numpy())
+
+
+def _pad_rows(rows: list[list[str]]) -> NDArray[np.str_]:
+    """Rows of strings as an array; shorter ones end in empty strings."""
+    longest = max(map(len, rows), default=0)
+    return np.array([row + [""] * (longest - len(row)) for row in rows], dtype=np.str_)
+
+
+def _to_finite(values: list[float]) -> list[float | None]:
+    """Numbers as JSON knows them: infinite ones and NaN are null."""
+    return [value if math.isfinite(value) else None for value in values]

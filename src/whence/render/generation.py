@@ -14,6 +14,7 @@ from whence.render.colors import Floats, get_theme
 from whence.render.overlay import is_signed, scale_to_largest
 from whence.render.shades import LEVELS
 from whence.render.templates import render_template
+from whence.render.text import title_texts
 from whence.render.words import is_line_break, to_label
 
 if TYPE_CHECKING:
@@ -82,7 +83,11 @@ class GenerationView:
 
 
 def format_generation_page(
-    generation: Generation, *, by: Grouping = "word", title: str = "whence", theme: str = "auto"
+    generation: Generation,
+    *,
+    by: Grouping = "word",
+    title: str | None = None,
+    theme: str = "auto",
 ) -> str:
     """A page of all samples that needs nothing outside itself.
 
@@ -92,7 +97,7 @@ def format_generation_page(
     Args:
         generation: What to show.
         by: As for `Generation.matrix`.
-        title: Its heading.
+        title: Its heading; the beginning of the text if left out.
         theme: "light", "dark", or "auto" for what the reader's system prefers.
 
     Raises:
@@ -102,7 +107,7 @@ def format_generation_page(
         get_theme(theme)
     page = render_template(
         "render/templates/generation_page.html.j2",
-        title=title,
+        title=title or title_texts(generation),
         theme=theme,
         views=[make_view(generation, sample, by) for sample in range(len(generation))],
         provenance=generation.provenance,
@@ -119,6 +124,7 @@ def format_generation_html(generation: Generation, by: Grouping = "word", most: 
         views=[make_view(generation, sample, by) for sample in samples],
         mark=uuid.uuid4().hex,  # several fragments may stand in one notebook
         total=len(generation),
+        provenance=generation.provenance,
         note=". ".join(generation.notes),
     )
     return str(fragment)

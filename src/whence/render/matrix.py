@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from math import ceil
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from whence._util.text import format_probability, to_printable
 from whence.errors import WhenceError
 from whence.render.colors import Theme, get_theme, to_hex
 from whence.render.drawing import Figure, Rectangle, Shape, TextLine, measure_text, shorten
 from whence.render.overlay import is_signed, scale_to_largest
+from whence.render.panels import Legend, WordColors, draw_legend, move
 from whence.render.shades import shade_word
 
 if TYPE_CHECKING:
@@ -22,14 +20,15 @@ _CELL, _WIDE_CELL = 18.0, 44.0
 _TEXT, _TITLE, _SMALL = 12.0, 18.0, 11.0
 # The longest labels, in units.
 _ROW_ROOM, _COLUMN_ROOM, _PROBABILITY = 190.0, 170.0, 46.0
-_LEGEND, _RAMP = 26.0, 10.0
 # The legend needs so much.
 _NARROWEST = 520.0
 # More cells than this along one side are no figure that anyone could read.
 _MOST_ROWS, _MOST_COLUMNS = 400, 600
 
 
-def draw_matrix(matrix: ScoreMatrix, *, theme: str = "light", title: str | None = None) -> Figure:
+def draw_matrix(
+    matrix: ScoreMatrix, *, theme: str = "light", title: str | None = None, origin: str = ""
+) -> Figure:
     """Draw a table of scores: a row for each explained token, word or sentence.
 
     Each row is relative to its strongest score. Cells of what stands after the row are left out.
@@ -38,6 +37,7 @@ def draw_matrix(matrix: ScoreMatrix, *, theme: str = "light", title: str | None 
         matrix: Of `Generation.matrix` or `Explanation.matrix`.
         theme: "light" or "dark".
         title: A line above.
+        origin: A line below: method, model and version.
 
     Raises:
         WhenceError: There is no such theme, or the table is empty or too large for a figure.
@@ -60,7 +60,11 @@ def draw_matrix(matrix: ScoreMatrix, *, theme: str = "light", title: str | None 
     head = min(_COLUMN_ROOM, max(measure_text(name, _TEXT) for name in sources))
     top = _MARGIN + (_TITLE + 2 * _GAP if title else 0) + head + _GAP
     page_width = max(left + columns * width + _MARGIN, _NARROWEST)
-    figure = Figure(page_width, top + rows * _CELL + _LEGEND + _MARGIN, look.background)
+    note = "relative to the strongest score of each row"
+    scale = Legend([WordColors(theme, is_signed(matrix.values))], note, origin)
+    legend, below = draw_legend(scale, page_width, look)
+    bottom = top + rows * _CELL + 1.5 * _GAP
+    figure = Figure(page_width, bottom + below, look.background)
     shapes = figure.shapes
     if title:
         line = shorten(to_printable(title), _TITLE, page_width - 2 * _MARGIN)
@@ -78,7 +82,7 @@ def draw_matrix(matrix: ScoreMatrix, *, theme: str = "light", title: str | None 
         label = shorten(name, _TEXT, _ROW_ROOM)
         shapes.append(TextLine(edge, baseline, label, _TEXT, look.ink, right=True))
     shapes += _draw_cells(matrix, left, top, width, theme, look)
-    shapes += _draw_legend(matrix, theme, look, top + rows * _CELL + 1.5 * _GAP)
+    shapes += move(legend, 0, bottom)
     return figure
 
 
@@ -111,21 +115,4 @@ def _draw_cells(
     if border and border[0]:
         height = len(matrix.rows) * _CELL
         shapes.append(Rectangle(left + border[0] * width - 1, top, 2, height, look.bar))
-    return shapes
-
-
-def _draw_legend(matrix: ScoreMatrix, theme: str, look: Theme, y: float) -> list[Shape]:
-    signed = is_signed(matrix.values)
-    low, high = ("- against", "+ for") if signed else ("low", "high")
-    baseline = y + 0.8 * _SMALL + 3
-    x = _MARGIN
-    shapes: list[Shape] = [TextLine(x, baseline, low, _SMALL, look.muted)]
-    x += measure_text(low, _SMALL) + _GAP
-    steps = np.linspace(-1 if signed else 0, 1, 13)
-    shapes.append(Rectangle(x - 1, y + 2, len(steps) * _RAMP + 2, 14, look.track))
-    for step in steps.tolist():
-        shapes.append(Rectangle(x, y + 3, _RAMP, 12, to_hex(shade_word(step, theme))))
-        x += _RAMP
-    note = f"{high}, relative to the strongest score of each row"
-    shapes.append(TextLine(ceil(x) + _GAP, baseline, note, _SMALL, look.muted))
     return shapes

@@ -12,6 +12,8 @@ from whence.render.colors import Bytes, Colormap, Floats, get_colormap
 
 # Negative scores smaller than this share of the largest are rounding, not evidence against.
 _ROUNDING = 1e-6
+# Where there is no photo, colours fade to this grey as they fade to the photo elsewhere.
+_GROUND = "#c8c8c8"
 
 
 def overlay(
@@ -48,30 +50,37 @@ def overlay(
     return blend(to_rgb(image), stretch_contrast(values), colors, check_opacity(opacity))
 
 
-def blend(photo: Image.Image, shares: Floats, colors: Colormap, opacity: float) -> Image.Image:
-    """Lay relative scores over an RGB photo; a sequential map shows the positive ones only."""
+def blend(
+    photo: Image.Image,
+    shares: Floats,
+    colors: Colormap,
+    opacity: float,
+    strength: float = 1.0,
+) -> Image.Image:
+    """Lay relative scores over an RGB photo; a sequential map shows the positive ones only.
+
+    A strength below 1 makes the colours paler; the photo stays as it is beside strong ones.
+    """
     indices = quantize(upsample(shares, photo.size), colors)
-    table, alphas = tabulate_colors(colors), tabulate_opacities(colors, opacity)
+    table, alphas = tabulate_colors(colors), tabulate_opacities(colors, opacity * strength)
     heat = Image.fromarray(indices)
     heat.putpalette(table.tobytes())
     alpha = Image.fromarray(indices).point([int(a) for a in alphas])
     # The photo loses colour so that the heatmap's colours are the only strong ones.
-    muted = Image.blend(photo, photo.convert("L").convert("RGB"), opacity)
+    muted = Image.blend(photo, photo.convert("L").convert("RGB"), min(1.0, 1.5 * opacity))
     return Image.composite(heat.convert("RGB"), muted, alpha)
 
 
-def blend_at_size(
-    photo: Image.Image, shares: Floats, colors: Colormap, opacity: float, size: tuple[int, int]
+def draw_map(
+    shares: Floats, colors: Colormap, size: tuple[int, int], strength: float = 1.0
 ) -> Image.Image:
-    """Resize an RGB photo to width and height, and lay relative scores over it."""
-    return blend(resize(photo, size), shares, colors, opacity)
+    """A map without a photo, in the colours of `draw_ramp`."""
+    return blend(Image.new("RGB", size, _GROUND), shares, colors, 1.0, strength)
 
 
 def draw_ramp(colors: Colormap, size: tuple[int, int]) -> Image.Image:
     """All colours of a map from low to high, to stand in a legend."""
-    ramp = np.linspace(-1 if colors.diverging else 0, 1, 256)[None]
-    # On grey, the bar fades as the heatmap does, but keeps its colours clear.
-    return blend(Image.new("RGB", size, "#c8c8c8"), ramp, colors, 1.0)
+    return draw_map(np.linspace(-1 if colors.diverging else 0, 1, 256)[None], colors, size)
 
 
 def resize(photo: Image.Image, size: tuple[int, int]) -> Image.Image:

@@ -11,7 +11,7 @@ from rich.style import Style
 from rich.text import Text
 
 from whence.render.colors import Bytes, Floats
-from whence.render.overlay import blend, fit_size, prepare_map, to_rgb, upsample
+from whence.render.overlay import blend, draw_map, fit_size, prepare_map, to_rgb, upsample
 from whence.render.shades import TERMINAL_INK, shade_terminal_word
 from whence.render.words import list_words
 
@@ -34,7 +34,7 @@ def format_terminal_text(explanation: Explanation, sample: int = 0, target: int 
     """
     text = Text()
     for word in list_words(explanation, sample, target):
-        text.append(word.text, style_share(word.share))
+        text.append(word.text, style_share(word.shade))
         text.append(" " if word.space else "")
     return text
 
@@ -54,20 +54,24 @@ def format_heading(explained: ExplainedClass) -> Text:
 
 
 def draw_heatmap(
-    scores: Floats, shape: tuple[int, int], image: Image.Image | None, has_colors: bool
+    scores: Floats,
+    shape: tuple[int, int],
+    image: Image.Image | None,
+    has_colors: bool,
+    strength: float = 1.0,
 ) -> Text:
     """A heatmap in half blocks, two pixels to a character; in shades where there is no colour.
 
-    `scores` are (rows, columns); `shape` is height and width of the image that the model saw.
+    `scores` are (rows, columns); `shape` is height and width of what is shown.
     """
     shares, colors = prepare_map(scores)
     size = _fit_blocks(shape)
     if not has_colors:
         return _shade(upsample(shares, size))
     if image is None:
-        return _color_blocks(colors(upsample(shares, size)))
+        return _color_blocks(np.asarray(draw_map(shares, colors, size, strength)))
     photo = to_rgb(image).resize(size, Image.Resampling.LANCZOS)
-    return _color_blocks(np.asarray(blend(photo, shares, colors, 0.6)))
+    return _color_blocks(np.asarray(blend(photo, shares, colors, 0.6, strength)))
 
 
 def draw_image(image: Image.Image, has_colors: bool) -> Text:

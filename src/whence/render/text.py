@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
+from whence._util.text import to_printable
 from whence.render.colors import get_theme
 from whence.render.templates import render_template
 from whence.render.words import has_negative_scores, list_class_words, list_words
@@ -11,15 +13,18 @@ from whence.render.words import has_negative_scores, list_class_words, list_word
 if TYPE_CHECKING:
     from whence.explanation import Explanation
 
+# The longest heading, in letters.
+_TITLE = 90
+
 
 def format_text_page(
-    explanation: Explanation, *, title: str = "whence", theme: str = "auto"
+    explanation: Explanation, *, title: str | None = None, theme: str = "auto"
 ) -> str:
     """A page of all samples and classes that needs nothing outside itself.
 
     Args:
         explanation: Of texts.
-        title: Its heading.
+        title: Its heading; the beginning of the text, or the number of texts, if left out.
         theme: "light", "dark", or "auto" for what the reader's system prefers.
 
     Raises:
@@ -29,13 +34,42 @@ def format_text_page(
         get_theme(theme)
     page = render_template(
         "render/templates/text_page.html.j2",
-        title=title,
+        title=title or title_texts(explanation),
         theme=theme,
         samples=[list_class_words(explanation, n) for n in range(len(explanation.scores))],
         signed=has_negative_scores(explanation),
         provenance=explanation.provenance,
+        note=". ".join(explanation.notes),
     )
     return str(page)
+
+
+def format_texts_html(explanation: Explanation, most: int = 16) -> str:
+    """A fragment of all samples and classes with their style, to stand in a notebook."""
+    total = len(explanation)
+    fragment = render_template(
+        "render/templates/notebook.html.j2",
+        samples=[list_class_words(explanation, sample) for sample in range(min(total, most))],
+        signed=has_negative_scores(explanation),
+        total=total,
+        provenance=explanation.provenance,
+        note=". ".join(explanation.notes),
+    )
+    return str(fragment)
+
+
+def title_texts(explanation: Explanation) -> str:
+    """A heading for texts: the beginning of the only one, or their number."""
+    if len(explanation) != 1:
+        return f"{len(explanation)} texts"
+    if explanation.tokens is None:
+        return f"{explanation.scores.shape[-1]} tokens"
+    if explanation.tokens.contents:
+        text = explanation.tokens.contents[0]
+    else:
+        words = list_words(explanation)
+        text = "".join(word.text + " " * word.space for word in words)
+    return to_printable(textwrap.shorten(text, _TITLE, placeholder=" …")) or "A text"
 
 
 def format_text_html(explanation: Explanation, sample: int = 0, target: int = 0) -> str:

@@ -12,6 +12,7 @@ from whence._util.text import to_printable
 from whence.errors import WhenceError
 from whence.render.overlay import is_signed, scale_to_largest, to_finite_array
 from whence.render.shades import LEVELS
+from whence.render.strengths import list_strengths
 
 if TYPE_CHECKING:
     from whence.explanation import ExplainedClass, Explanation
@@ -32,11 +33,17 @@ class Word:
     score: float
     share: float  # the score relative to the largest absolute one, from -1 to 1
     space: bool  # whether a space follows
+    strength: float = 1.0  # of its colour: less for a class that the model doubts
+
+    @property
+    def shade(self) -> float:
+        """How strongly it is coloured, from -1 to 1."""
+        return self.share * self.strength
 
     @property
     def level(self) -> int:
         """The shade, from -LEVELS to LEVELS."""
-        return round(self.share * LEVELS)
+        return round(self.shade * LEVELS)
 
     @property
     def description(self) -> str:
@@ -56,8 +63,9 @@ def list_words(explanation: Explanation, sample: int = 0, target: int = 0) -> li
         pairs = [(to_label(word), s) for word, s in explanation.words(sample, target)]
         spaces = find_spaces([text for text, _ in pairs])
     shares = scale_to_largest(to_finite_array([score for _, score in pairs]))
+    strength = list_strengths(explanation, sample)[target]
     return [
-        Word(text, score, float(share), space)
+        Word(text, score, float(share), space, strength)
         for (text, score), share, space in zip(pairs, shares, spaces, strict=True)
     ]
 

@@ -14,6 +14,7 @@ from whence.explanation import ExplainedClass, Explanation
 from whence.faithfulness import STEPS, Faithfulness, measure
 from whence.inputs.sources import Kind
 from whence.pipeline import ExplainedInput
+from whence.render.strengths import list_strengths
 from whence.render.templates import render_macro
 from whence.render.words import list_words
 from whence.report.images import bound_aspect_ratio, encode_map, encode_photo
@@ -41,6 +42,7 @@ class EntryResult:
     explained: ExplainedClass
     shown: str | Markup  # the map as a data URI, or coloured words as HTML
     curves: DeletionCurves | None  # None if not measured
+    strength: float = 1.0  # of a map's colours: less for a class that the model doubts
 
     @property
     def score(self) -> float | None:
@@ -109,6 +111,7 @@ def _list_results(
 ) -> list[EntryResult]:
     """Methods within classes, so that the maps of a class stand side by side."""
     classes = {label: one.classes() for label, one in explanations.items()}
+    strengths = list_strengths(next(iter(explanations.values())))
     results = []
     for at in range(len(next(iter(classes.values())))):
         for label, explanation in explanations.items():
@@ -117,7 +120,8 @@ def _list_results(
             if measured is not None:
                 all_curves = measured.get(label, one.index)
                 curves = DeletionCurves(all_curves.score, all_curves.most, all_curves.least)
-            results.append(EntryResult(label, one, _show_scores(explanation, at, one), curves))
+            shown = _show_scores(explanation, at, one)
+            results.append(EntryResult(label, one, shown, curves, strengths[at]))
     return results
 
 

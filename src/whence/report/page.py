@@ -12,10 +12,10 @@ import numpy as np
 
 from whence._util.text import to_printable
 from whence.metrics.statistics import bootstrap_mean
-from whence.render.colors import get_colormap, to_hex
-from whence.render.overlay import is_signed, tabulate_colors
+from whence.render.overlay import is_signed, prepare_map
+from whence.render.photo import render_map_legend
 from whence.render.templates import read_asset, render_template
-from whence.report.entry import Entry, group_scores
+from whence.report.entry import Entry, EntryResult, group_scores
 
 # A longer text, as HTML, gets a box that scrolls.
 _LONG = 700
@@ -40,6 +40,7 @@ def render_page(title: str, entries: Sequence[Entry], settings: Mapping[str, obj
     """The whole page as HTML: a title, the inputs, and settings with versions at the end."""
     methods = list(dict.fromkeys(result.method for one in entries for result in one.results))
     of_texts = [result for one in entries if one.kind == "text" for result in one.results]
+    of_photos = [result for one in entries if one.photo for result in one.results]
     columns = 1 + max(1, len(methods))
     script = read_asset("report/templates/page.js")
     page = render_template(
@@ -51,11 +52,11 @@ def render_page(title: str, entries: Sequence[Entry], settings: Mapping[str, obj
         methods=methods,
         columns=columns,
         is_wide=columns > _NARROW,
-        has_photos=any(one.photo for one in entries),
+        has_photos=bool(of_photos),
         has_texts=bool(of_texts),
         has_faithfulness=any(result.curves for one in entries for result in one.results),
         signed=any(is_signed(result.explained.scores) for result in of_texts),
-        ramp=_list_ramp_colors(),
+        legend=_render_legend(of_photos),
         long=_LONG,
         summaries={kind: _summarize(kind, entries) for kind in ("image", "text")},
         settings=_format_settings(settings),
@@ -70,9 +71,10 @@ def _write_policy(script: str) -> str:
     return "; ".join((*rules, f"script-src 'sha256-{digest}'", "base-uri 'none'"))
 
 
-def _list_ramp_colors() -> list[str]:
-    colors = tabulate_colors(get_colormap("auto", signed=False))
-    return [to_hex(colors[level]) for level in (0, 51, 102, 153, 204, 255)]
+def _render_legend(results: Sequence[EntryResult]) -> str:
+    """What the colours of maps mean; empty without maps."""
+    colors = [prepare_map(result.explained.scores)[1] for result in results]
+    return render_map_legend(colors, [result.strength for result in results]) if results else ""
 
 
 def _summarize(kind: str, entries: Sequence[Entry]) -> list[MethodSummary]:

@@ -22,7 +22,14 @@ from whence.targets.classes import (
     to_probabilities,
 )
 from whence.targets.dense import box, pixel
-from whence.targets.scalars import ClassScalars, Readout, ReadScalars, Scalars, join_names
+from whence.targets.scalars import (
+    ClassScalars,
+    Readout,
+    ReadScalars,
+    Scalars,
+    has_contrast,
+    join_names,
+)
 from whence.targets.similarity import similarity
 from whence.targets.tokens import span, token
 
@@ -43,6 +50,7 @@ __all__ = [
     "box",
     "find_class_index",
     "find_class_names",
+    "has_contrast",
     "join_names",
     "parse_targets",
     "pixel",

@@ -1,6 +1,5 @@
 """Class indices from indices, names or the model's own ranking; names and probabilities."""
 
-import difflib
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import SupportsIndex, TypeAlias, TypeVar
@@ -9,12 +8,15 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import TypeIs
 
+from whence._util.near_names import suggest_names
 from whence.errors import WhenceError
 
 OneClass: TypeAlias = SupportsIndex | str
 ClassTarget: TypeAlias = OneClass | Iterable[OneClass]
 Classes: TypeAlias = OneClass | Iterable[OneClass | Iterable[OneClass]]
 _Item = TypeVar("_Item")
+# So few classes are all named where a name is wrong.
+_FEW = 6
 
 
 def find_class_names(model: nn.Module) -> dict[int, str]:
@@ -151,9 +153,8 @@ def _find_index_of_name(name: str, names: Mapping[int, str], count: int) -> int:
             f"The model does not name its classes, so '{name}' cannot be found. Give an index, or "
             f"names: Explainer(model, class_names=[...])."
         )
-    every = [[label, *label.split(", ")] for label in labels.values()]
-    synonyms = [one for listed in every for one in dict.fromkeys(listed)]
-    near = difflib.get_close_matches(wanted, synonyms, n=3, cutoff=0.5)
-    near = near or difflib.get_close_matches(wanted, synonyms, n=3, cutoff=0)
-    listed = ", ".join(f"'{label}'" for label in near)
-    raise WhenceError(f"There is no class '{name}'. Nearest: {listed}.")
+    if len(labels) <= _FEW:
+        listed = ", ".join(f"'{names[index]}'" for index in labels)
+        raise WhenceError(f"There is no class '{name}'. The model has {listed}.")
+    synonyms = [one for index in labels for one in names[index].split(", ")]
+    raise WhenceError(f"There is no class '{name}'.{suggest_names(name, synonyms)}")

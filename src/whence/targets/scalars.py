@@ -14,6 +14,8 @@ from typing_extensions import override
 from whence.targets.base import Place, Scalar, Target, TargetContext
 from whence.targets.classes import to_probabilities
 
+_RATHER = " rather than "
+
 
 class Scalars(ABC):
     """The scalars that are explained, as many for each sample.
@@ -265,4 +267,9 @@ def join_names(target: str, against: str | None = None) -> str:
     if against is None:
         return target
     # Tokens may begin with the space before their word.
-    return f"{target.strip() or target} rather than {against.strip() or against}"
+    return f"{target.strip() or target}{_RATHER}{against.strip() or against}"
+
+
+def has_contrast(name: str) -> bool:
+    """Whether a name is one of a target against another."""
+    return _RATHER in name

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import SupportsIndex, TypeAlias
 
+from whence._util.near_names import suggest_names
 from whence.errors import WhenceError
 from whence.targets.base import TargetContext, TokenNames
 from whence.targets.classes import find_class_index
@@ -76,9 +76,7 @@ class Vocabulary:
         if not ids:
             raise WhenceError("A token is some text, such as ' cat', and this is none.")
         parts = ", ".join(repr(self.get_name(one)) for one in ids)
-        near = difflib.get_close_matches(token, tokens, n=3, cutoff=0.6)
-        other = f" Near by are the tokens {', '.join(map(repr, near))}." if near else ""
         raise WhenceError(
             f"{token!r} is {len(ids)} tokens of this model: {parts}. Name one of them, or explain "
-            f"all of it as targets.span(...) of a text that holds it.{other}"
+            f"all of it as targets.span(...) of a text that holds it.{suggest_names(token, tokens)}"
         )

@@ -54,11 +54,12 @@ class ClassifierTab:
 
     def _add_choices(self) -> None:
         models = self.handlers.service.list_models(self.kind)
+        classes = self.handlers.list_classes(models[0])
         self.model = panel.add_model(models)
         self.methods = panel.add_methods(self.kind)
         panel.add_all_methods(self.kind)
         self.classes = gr.Dropdown(
-            self.handlers.list_classes(models[0]),
+            classes,
             value=[],
             multiselect=True,
             max_choices=MAX_CLASSES,
@@ -66,12 +67,12 @@ class ClassifierTab:
             min_width=0,
         )
         self.against = gr.Dropdown(
-            self.handlers.list_others(models[0]),
+            self.handlers.list_others(classes),
             value=NO_CLASS,
             label="Rather than (what tells it from this class?)",
             min_width=0,
         )
-        self.button = gr.Button("Explain", variant="primary", elem_classes="go")
+        self.button = panel.add_start("Explain")
 
     def _add_views(self) -> None:
         with gr.Tabs(elem_classes="views"):
@@ -124,7 +125,7 @@ def _add_photo() -> tuple[Component, Callable[..., object]]:
     """Add the field for a photo; returns it and the event of a new photo."""
     label = f"Photo ({', '.join(FORMATS)})"
     photo = gr.Image(
-        label=label, sources=["upload", "clipboard"], type="filepath", height=200, buttons=[]
+        label=label, sources=["upload", "clipboard"], type="filepath", height=170, buttons=[]
     )
     return photo, photo.input
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from pathlib import Path
 
 import gradio as gr
@@ -10,14 +11,22 @@ import gradio as gr
 from whence._util.defaults import METHOD
 from whence._util.progress import report_progress
 from whence.errors import WhenceError
+from whence.explanation import Photo
 from whence.faithfulness import measure
 from whence.inputs.sources import Kind
-from whence.web import views
+from whence.web import detail_views, views
 from whence.web.attention_heads import compute_head_attention
 from whence.web.bundle import Bundle, pack_bundle, unpack_bundle
 from whence.web.lanes import enter_slow_lane
 from whence.web.limits import MAX_PHOTO_BYTES, MAX_UPLOAD_BYTES
-from whence.web.service import Choice, ExplanationService, MethodResult, get_explanations
+from whence.web.method_cards import RECOMMENDED, is_slow
+from whence.web.service import (
+    Choice,
+    ExplanationService,
+    MethodResult,
+    Prediction,
+    get_explanations,
+)
 from whence.web.uploads import UploadFolder
 from whence.web.validation import PageInput, check_text, decode_photo
 
@@ -25,6 +34,8 @@ from whence.web.validation import PageInput, check_text, decode_photo
 _DEFAULT_CLASSES = 2
 FIRST_TOKEN = [("0: first token", 0)]
 NO_CLASS = ""
+# The least probability that stands beside a class where one is chosen.
+_TOLD = 0.001
 
 
 class TabHandlers:
@@ -45,14 +56,17 @@ class TabHandlers:
         prediction = self.service.predict(model, self._read_input(value))
         choice = prediction.choose(classes, against, _DEFAULT_CLASSES)
         results = self.service.explain(prediction, choice, names)
-        chosen, other = self._update_choice(model, choice)
-        html = views.render_results(results, prediction.photo)
+        plain = self._explain_each(prediction, choice, [one.method for one in results])
+        html = views.render_results(
+            results, prediction.photo, plain, is_contrast=choice.against is not None
+        )
+        chosen, other = self._update_choice(self._rank_classes(prediction), choice)
         return views.render_probabilities(prediction), chosen, html, other
 
     def explain_new(self, model: str, value: object, names: object) -> tuple[object, ...]:
         """The same for a new input or model, and empty values for what belonged to the old one."""
         if not value:
-            chosen, other = self._update_choice(model, Choice(()))
+            chosen, other = self._update_choice(self.list_classes(model), Choice(()))
             empty = views.render_fragment("empty", self.kind)
             return "", chosen, empty, other, *_clear_details()
         return *self.explain(model, value, [], names or [METHOD]), *_clear_details()
@@ -75,7 +89,7 @@ class TabHandlers:
         """Deletion curves of chosen methods and classes."""
         prediction = self.service.predict(model, self._read_input(value))
         choice = prediction.choose(classes, against)
-        results = self.service.explain(prediction, choice, names)
+        results = self.service.explain(prediction, choice, self._add_peers(names))
         explanations = get_explanations(results)
         enter_slow_lane()
         faithfulness = measure(
@@ -85,9 +99,9 @@ class TabHandlers:
             against=choice.against,
             progress=functools.partial(report_progress, "removing parts"),
         )
-        failed = [result for result in results if result.error]
         is_contrast = choice.against is not None
-        return views.render_faithfulness(faithfulness, prediction.photo, failed, is_contrast)
+        photo = prediction.photo
+        return detail_views.render_faithfulness(faithfulness, photo, results, is_contrast)
 
     def show_heads(self, model: str, value: object, token: object) -> tuple[object, str]:
         """The tokens that can be chosen, and the attention of one in all heads."""
@@ -96,7 +110,7 @@ class TabHandlers:
         attention = compute_head_attention(prediction.loaded, prediction.prepared, number)
         choices = [(f"{number}: {name}", number) for number, name in enumerate(attention.names)]
         update = gr.update(choices=choices, value=attention.token)
-        return update, views.render_heads(attention, prediction.photo)
+        return update, detail_views.render_heads(attention, prediction.photo)
 
     def save_bundle(
         self, model: str, value: object, classes: object, names: object, against: object = None
@@ -106,7 +120,8 @@ class TabHandlers:
         prediction = self.service.predict(model, page_input)
         choice = prediction.choose(classes, against, _DEFAULT_CLASSES)
         explanations = get_explanations(self.service.explain(prediction, choice, names))
-        bundle = Bundle(model, page_input, prediction.photo, explanations, choice.against)
+        seen = prediction.photo.seen if prediction.photo else None
+        bundle = Bundle(model, page_input, seen, explanations, choice.against)
         return self.uploads.store("whence.zip", pack_bundle(bundle))
 
     def open_bundle(self, value: object) -> tuple[object, ...]:
@@ -118,14 +133,15 @@ class TabHandlers:
             raise WhenceError("This bundle holds another kind of input: open it on the other tab.")
         model, note = bundle.model, ""
         choice = Choice(tuple(bundle.classes), bundle.against)
-        chosen, other = self._update_choice(model, choice)
+        chosen, other = self._update_choice(self.list_classes(model), choice)
         if bundle.model not in self.service.list_models(self.kind):
             model, chosen, other = gr.skip(), gr.update(value=[]), gr.update(value=NO_CLASS)
             note = views.render_fragment(
                 "note", f"Made with the model {bundle.model}, not offered here."
             )
         results = [MethodResult(name, one) for name, one in bundle.explanations.items()]
-        html = views.render_results(results, bundle.photo)
+        photo = Photo.from_crop(bundle.photo) if bundle.photo else None
+        html = views.render_results(results, photo, is_contrast=bundle.against is not None)
         shown, names = self._show_input(bundle.page_input), list(bundle.explanations)
         return shown, model, chosen, names, note, html, other, *_clear_details()
 
@@ -137,15 +153,45 @@ class TabHandlers:
         names = loaded.class_names
         return [(names.get(i, f"class {i}"), i) for i in range(loaded.class_count)]
 
-    def list_others(self, model: str) -> list[tuple[str, int | str]]:
+    @staticmethod
+    def list_others(classes: Sequence[tuple[str, int]]) -> list[tuple[str, int | str]]:
         """What the explained classes can be explained against: nothing, or a class."""
-        return [("no other class", NO_CLASS), *self.list_classes(model)]
+        return [("no other class", NO_CLASS), *classes]
 
-    def _update_choice(self, model: str, choice: Choice) -> tuple[object, object]:
+    def _update_choice(
+        self, classes: Sequence[tuple[str, int]], choice: Choice
+    ) -> tuple[object, object]:
         """Updates of the two fields that hold the classes and the one they are compared with."""
         other = NO_CLASS if choice.against is None else choice.against
-        classes = gr.update(choices=self.list_classes(model), value=list(choice.classes))
-        return classes, gr.update(choices=self.list_others(model), value=other)
+        chosen = gr.update(choices=list(classes), value=list(choice.classes))
+        return chosen, gr.update(choices=self.list_others(classes), value=other)
+
+    @staticmethod
+    def _rank_classes(prediction: Prediction) -> list[tuple[str, int]]:
+        """The classes for this input, the most probable first, with what chance they have."""
+        return [
+            (
+                f"{one.name} {one.percent}" if (one.probability or 0) >= _TOLD else one.name,
+                one.index,
+            )
+            for one in prediction.classes
+        ]
+
+    def _explain_each(
+        self, prediction: Prediction, choice: Choice, names: Sequence[str]
+    ) -> list[MethodResult]:
+        """If classes are explained against another one: each of them by itself, where quick."""
+        quick = [name for name in names if not is_slow(name)]
+        if choice.against is None or not quick:
+            return []
+        classes = (*choice.classes, choice.against)
+        return self.service.explain(prediction, Choice(classes), quick)
+
+    def _add_peers(self, names: object) -> object:
+        """Add the recommended methods to a single one, so that there is something to compare."""
+        if not isinstance(names, list) or len(names) != 1:
+            return names
+        return list(dict.fromkeys([*names, *RECOMMENDED[self.kind]]))
 
     def _show_input(self, page_input: PageInput) -> str:
         """The value of the component that holds the input: a text, or the path of a photo."""

@@ -57,7 +57,7 @@ class LanguageTab:
         )
         self.method = panel.add_method("generation")
         panel.add_all_methods("generation")
-        self.button = gr.Button("Generate", variant="primary", elem_classes="go")
+        self.button = panel.add_start("Generate")
 
     def _add_views(self) -> list[Component]:
         with gr.Tabs(elem_classes="views"):

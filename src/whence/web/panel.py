@@ -10,6 +10,7 @@ import gradio as gr
 
 from whence._util.defaults import METHOD
 from whence.web import views
+from whence.web.events import connect_cancel
 from whence.web.limits import MAX_METHODS
 from whence.web.method_cards import WHY_RECOMMENDED, CardKind, list_cards
 
@@ -65,3 +66,12 @@ def add_all_methods(kind: CardKind) -> None:
 def add_output(name: str, value: str = "") -> gr.HTML:
     """Add a place for HTML that a handler returns."""
     return gr.HTML(value, apply_default_css=False, elem_classes=name)
+
+
+def add_start(name: str) -> gr.Button:
+    """Add the button that starts the work, and beside it, while it runs, one that cancels it."""
+    with gr.Row(elem_classes="start"):
+        start = gr.Button(name, variant="primary", elem_classes="go", min_width=0, scale=3)
+        cancel = gr.Button("Cancel", elem_classes="cancel", min_width=0, scale=1)
+    connect_cancel(cancel.click)
+    return start

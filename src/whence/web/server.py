@@ -28,7 +28,7 @@ from whence.web.uploads import UploadFolder
 
 # Gradio keeps the last values of so many visitors; nothing here reads them.
 _SESSIONS = 32
-_STYLE_SHEETS = ("layout", "gradio", "results", "details")
+_STYLE_SHEETS = ("gradio", "layout", "results", "details")
 LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
 
 
@@ -134,8 +134,16 @@ def _make_theme() -> gr.themes.Base:
         "block_background_fill": (light.background, dark.background),
         "block_label_text_color": (light.muted, dark.muted),
         "block_title_text_color": (light.muted, dark.muted),
-        "button_primary_background_fill": ("*primary_700", "*primary_600"),
-        "button_primary_background_fill_hover": ("*primary_800", "*primary_700"),
+        "button_primary_background_fill": (light.ink, dark.ink),
+        "button_primary_background_fill_hover": (light.ink, dark.ink),
+        "button_primary_text_color": (light.background, dark.background),
+        "input_background_fill": (light.background, dark.background),
+        "input_border_color": (light.track, dark.track),
+        "input_border_width": ("1px", "1px"),
+        "checkbox_background_color_selected": (light.ink, dark.bar),
+        "checkbox_border_color_selected": (light.ink, dark.bar),
+        "checkbox_border_color": (light.muted, dark.muted),
+        "slider_color": (light.bar, dark.bar),
     }
     light_colors = {name: pair[0] for name, pair in colors.items()}
     dark_colors = {f"{name}_dark": pair[1] for name, pair in colors.items()}

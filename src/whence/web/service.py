@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from PIL import Image
 
 from whence import methods
 from whence._util.files import is_folder
 from whence._util.text import format_probability
 from whence.errors import WhenceError
-from whence.explanation import Explanation
+from whence.explanation import Explanation, Photo
 from whence.inputs.sources import Kind
 from whence.models import LoadedModel, PreparedBatch, load, load_language_model
 from whence.models.forward import compute_logits
@@ -29,8 +28,8 @@ from whence.web.validation import PageInput
 _CACHE_SIZE = 64
 # Memory for the rows of one forward pass.
 _PASS_GIBIBYTES = 1 / 8
-# The longer side, in pixels, of photos on the page.
-SHOWN_SIDE = 512
+# The longer side, in pixels, of what the model saw of a photo, on the page.
+SHOWN_SIDE = 768
 _EMBEDDED: dict[Kind, str] = {"image": "pets (embedded)", "text": "sentiment (embedded)"}
 
 
@@ -71,9 +70,9 @@ class Prediction:
         return self.prepared.notes[0]
 
     @property
-    def photo(self) -> Image.Image | None:
-        """The part of a photo that the model saw; None for a text."""
-        return self.prepared.photos[0].seen if self.prepared.photos else None
+    def photo(self) -> Photo | None:
+        """The photo, and the part of it that the model saw; None for a text."""
+        return self.prepared.photos[0] if self.prepared.photos else None
 
     def choose(self, classes: object, against: object = None, default_count: int = 1) -> Choice:
         """Find the classes that a request names by index or name.

@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-import base64
 import io
-import json
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from PIL import Image
 
 from whence import methods
-from whence._util.text import data_uri, to_printable
-from whence.explanation import ExplainedClass, Explanation, Generation
-from whence.faithfulness import Faithfulness, MethodCurves
-from whence.faithfulness.result import CurveOrder
+from whence._util.text import data_uri
+from whence.explanation import ExplainedClass, Explanation, Generation, Photo
 from whence.inputs.sources import Kind
 from whence.render import list_colormaps
-from whence.render.colors import Bytes, Floats
+from whence.render.colors import Floats
 from whence.render.generation import make_view
 from whence.render.overlay import is_signed, scale_to_largest, stretch_contrast, to_finite_array
 from whence.render.templates import render_macro, render_template
-from whence.render.words import Word, find_spaces, list_words
-from whence.web.attention_heads import HeadAttention, pick_distinct_colors
+from whence.render.words import Word, list_words
 from whence.web.service import MethodResult, Prediction
 
 _RESULTS = "web/templates/results.html.j2"
 _SHOWN_CLASSES = 5
-
-# Lists the variables of each class in a template.
-_ListCells = Callable[[Explanation], list[dict[str, object]]]
+_CONTRAST = (
+    "This speaks for the first class more than for the second; what speaks for both drops out. "
+    "Where there are two colours, orange is for the first and blue for the second."
+)
 
 
 def render_fragment(name: str, *arguments: object) -> str:
@@ -50,13 +46,25 @@ def render_probabilities(prediction: Prediction) -> str:
     return render_fragment("probabilities", prediction.classes[:_SHOWN_CLASSES], prediction.notes)
 
 
-def render_results(results: Sequence[MethodResult], photo: Image.Image | None) -> str:
-    """Explanations by methods and classes: maps over a photo, or the words of a text."""
+def render_results(
+    results: Sequence[MethodResult],
+    photo: Photo | None,
+    plain: Sequence[MethodResult] = (),
+    is_contrast: bool = False,
+) -> str:
+    """Explanations by methods and classes: maps over a photo, or the words of a text.
+
+    Args:
+        results: One for each method.
+        photo: The photo; None for a text.
+        plain: Where classes are explained against another one: each of them by itself.
+        is_contrast: Whether classes are explained against another one.
+    """
+    alone = {one.method: one.explanation for one in plain}
+    blocks = [_describe(one, alone.get(one.method), is_contrast) for one in results]
     if photo is None:
-        blocks = [_describe(result, _list_texts) for result in results]
         return str(render_macro(_RESULTS, "texts", blocks))
-    blocks = [_describe(result, _list_maps) for result in results]
-    return str(render_macro(_RESULTS, "maps", _style_photo(photo), blocks))
+    return str(render_macro(_RESULTS, "maps", style_photo(photo), photo.has_crop, blocks))
 
 
 def render_generation(generation: Generation) -> str:
@@ -70,36 +78,34 @@ def render_contrast(generation: Generation) -> str:
     return _render_generation(generation, token.name)
 
 
-def render_faithfulness(
-    faithfulness: Faithfulness,
-    photo: Image.Image | None,
-    failed: Sequence[MethodResult],
-    is_contrast: bool = False,
-) -> str:
-    """The deletion curves of each class, the best method, and the input at each step.
+def list_cells(explanation: Explanation) -> list[dict[str, object]]:
+    """The variables of each explained class in a template: a map or words."""
+    is_map = explanation.picture_grid is not None
+    return [
+        _describe_map(explanation, one) if is_map else _describe_text(explanation, one, number)
+        for number, one in enumerate(explanation.classes())
+    ]
 
-    `is_contrast` says that classes are watched against another one.
+
+def style_photo(photo: Photo | None) -> str:
+    """The photo as variables of CSS; nothing for a text.
+
+    Where the model saw a part only, the whole photo and the place of that part are given, too.
     """
-    classes = [_describe_curves(faithfulness, target) for target in faithfulness.targets]
-    template, style = "web/templates/faithfulness.html.j2", _style_photo(photo)
-    variables = {"failed": failed, "classes": classes, "is_contrast": is_contrast}
-    return str(render_template(template, photo_style=style, **variables))
-
-
-def render_heads(attention: HeadAttention, photo: Image.Image | None) -> str:
-    """A contact sheet of all heads, and a picture of one layer in which each head has a colour."""
-    most = max((len(heads) for heads in attention.weights), default=0)
-    data = {
-        "grid": attention.grid,
-        "colors": pick_distinct_colors(most) if most else [],
-        "layers": attention.layers,
-        "names": attention.names if attention.grid is None else None,
-        "weights": [[_encode_weights(head) for head in heads] for heads in attention.weights],
-        "largest": [[float(f"{head.max():.3g}") for head in heads] for heads in attention.weights],
-    }
-    template, style = "web/templates/heads.html.j2", _style_photo(photo)
-    token = attention.names[attention.token]
-    return str(render_template(template, photo_style=style, data=json.dumps(data), token=token))
+    if photo is None:
+        return ""
+    style = (
+        f"--photo:url({_encode_jpeg(photo.seen)});--ratio:{photo.seen.width}/{photo.seen.height}"
+    )
+    if not photo.has_crop:
+        return style
+    width, height = photo.image.size
+    left, top, right, bottom = photo.box
+    return (
+        f"{style};--whole:url({_encode_jpeg(photo.image)});--whole-ratio:{width}/{height};"
+        f"--left:{100 * left / width:.3f}%;--top:{100 * top / height:.3f}%;"
+        f"--width:{100 * (right - left) / width:.3f}%;--height:{100 * (bottom - top) / height:.3f}%"
+    )
 
 
 def _render_generation(generation: Generation, title: str) -> str:
@@ -108,7 +114,9 @@ def _render_generation(generation: Generation, title: str) -> str:
     return str(render_template(template, view=view, mark=mark, title=title, notes=generation.notes))
 
 
-def _describe(result: MethodResult, list_cells: _ListCells) -> dict[str, object]:
+def _describe(
+    result: MethodResult, alone: Explanation | None, is_contrast: bool
+) -> dict[str, object]:
     """The variables of one method in a template."""
     explanation = result.explanation
     is_known = result.method in methods.available()
@@ -117,11 +125,9 @@ def _describe(result: MethodResult, list_cells: _ListCells) -> dict[str, object]
         "summary": methods.describe(result.method).summary if is_known else "",
         "note": explanation.class_note if explanation is not None else "",
         "cells": list_cells(explanation) if explanation is not None else [],
+        "contrast": _CONTRAST if is_contrast else "",
+        "alone": list_cells(alone) if alone is not None else [],
     }
-
-
-def _list_maps(explanation: Explanation) -> list[dict[str, object]]:
-    return [_describe_map(explanation, one) for one in explanation.classes()]
 
 
 def _describe_map(explanation: Explanation, explained: ExplainedClass) -> dict[str, object]:
@@ -137,18 +143,19 @@ def _describe_map(explanation: Explanation, explained: ExplainedClass) -> dict[s
         "signed": is_signed(scores),
         "scores": _format_numbers(scores),
         "shares": _format_numbers(stretch_contrast(scores)),
+        "sentence": "",
     }
 
 
-def _list_texts(explanation: Explanation) -> list[dict[str, object]]:
-    return [
-        {
-            "class": one,
-            "words": list_words(explanation, 0, number),
-            "tokens": _list_tokens(explanation, one.scores),
-        }
-        for number, one in enumerate(explanation.classes())
-    ]
+def _describe_text(
+    explanation: Explanation, explained: ExplainedClass, number: int
+) -> dict[str, object]:
+    return {
+        "class": explained,
+        "words": list_words(explanation, 0, number),
+        "tokens": _list_tokens(explanation, explained.scores),
+        "sentence": "",
+    }
 
 
 def _list_tokens(explanation: Explanation, scores: Floats) -> list[Word]:
@@ -159,67 +166,10 @@ def _list_tokens(explanation: Explanation, scores: Floats) -> list[Word]:
     return [Word(text, float(score), float(share), True) for text, score, share in triples]
 
 
-def _describe_curves(faithfulness: Faithfulness, target: int) -> dict[str, object]:
-    """The variables of one class in a template."""
-    ranking = faithfulness.rank_methods(target)
-    # By name, so that a method has one colour, whatever its rank for a class.
-    names = sorted(one.method for one in ranking)
-    colors = dict(zip(names, pick_distinct_colors(len(names)), strict=True))
-    curves = [{"color": colors[one.method], **_encode_curves(faithfulness, one)} for one in ranking]
-    return {
-        "name": ranking[0].class_name,
-        "curves": json.dumps(curves),
-        "best": faithfulness.find_best(target),
-        "ranking": ranking,
-    }
-
-
-def _encode_curves(faithfulness: Faithfulness, one: MethodCurves) -> dict[str, object]:
-    """The curves of a method and a class, and the step at which each part is deleted, for JSON."""
-    orders: list[CurveOrder] = ["most", "least"]
-    if one.random is not None:
-        orders.append("random")
-    deletion_steps = {order: _find_deletion_steps(one, order) for order in orders}
-    data: dict[str, object] = {
-        "method": one.method,
-        "steps": one.steps,
-        "curves": {order: [round(p, 4) for p in one.get_curve(order)] for order in orders},
-    }
-    if faithfulness.words is None:
-        masks = {order: _encode_png(steps) for order, steps in deletion_steps.items()}
-        return data | {"masks": masks}
-    words = [to_printable(word) for word in faithfulness.words]
-    steps = {order: steps.tolist() for order, steps in deletion_steps.items()}
-    return data | {"words": words, "spaces": find_spaces(words), "deletionSteps": steps}
-
-
-def _find_deletion_steps(one: MethodCurves, order: CurveOrder) -> Bytes:
-    """The first step at which each unit is deleted; the number of steps if never."""
-    deleted = [one.get_mask(step, order).numpy() for step in range(len(one.steps))]
-    steps: Bytes = (len(one.steps) - np.sum(deleted, 0)).astype(np.uint8)
-    return steps
-
-
-def _encode_weights(weights: Floats) -> str:
-    """Attention relative to its maximum, one byte each, in base 64."""
-    levels = np.round(255 * scale_to_largest(weights)).astype(np.uint8)
-    return base64.b64encode(levels.tobytes()).decode()
-
-
-def _style_photo(photo: Image.Image | None) -> str:
-    """The photo as variables of CSS; nothing for a text."""
-    if photo is None:
-        return ""
+def _encode_jpeg(image: Image.Image) -> str:
     content = io.BytesIO()
-    photo.convert("RGB").save(content, "JPEG", quality=88)
-    uri = data_uri(content.getvalue(), "image/jpeg")
-    return f"--photo:url({uri});--ratio:{photo.width}/{photo.height}"
-
-
-def _encode_png(values: Bytes) -> str:
-    content = io.BytesIO()
-    Image.fromarray(values).save(content, "PNG", optimize=True)
-    return data_uri(content.getvalue(), "image/png")
+    image.convert("RGB").save(content, "JPEG", quality=88)
+    return data_uri(content.getvalue(), "image/jpeg")
 
 
 def _format_numbers(values: Floats) -> str:

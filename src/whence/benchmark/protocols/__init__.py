@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Mapping
 from typing import get_args, get_type_hints
 
+from whence._util.near_names import suggest_names
 from whence.benchmark.labels import LabelMapping, parse_classes
 from whence.benchmark.protocols.base import AnyProtocol, BenchmarkProtocol
 from whence.benchmark.protocols.perturbation import PerturbationProtocol
@@ -26,10 +26,9 @@ __all__ = ["PROTOCOLS", "AnyProtocol", "BenchmarkProtocol", "build_protocol"]
 def build_protocol(name: str, options: Mapping[str, object]) -> AnyProtocol:
     """Build a protocol with its options; unknown ones are errors."""
     if name not in PROTOCOLS:
-        near = difflib.get_close_matches(name, PROTOCOLS, n=1)
-        hint = f" Did you mean '{near[0]}'?" if near else ""
+        near = suggest_names(name, PROTOCOLS)
         raise WhenceError(
-            f"There is no benchmark '{name}'.{hint} There are {', '.join(PROTOCOLS)}."
+            f"There is no benchmark '{name}'.{near} There are {', '.join(PROTOCOLS)}."
         )
     kind = PROTOCOLS[name]
     given = {key: value for key, value in options.items() if value is not None}

@@ -1,4 +1,4 @@
-// Draws deletion curves, and the photo or text with its parts deleted at each step.
+// Draws the curves of each method, and the photo or text with its parts removed at each step.
 const ORDERS = {
   most: ["most relevant first", ""],
   least: ["least relevant first", "6 4"],
@@ -6,68 +6,61 @@ const ORDERS = {
 };
 const prepareCurves = (box) => {
   const curves = JSON.parse(box.dataset.curves);
-  box.querySelector(".plot").append(drawPlot(curves), makeLegend(curves));
   const orders = Object.keys(curves[0].curves);
   const last = curves[0].steps.length - 1;
+  const rows = [...box.querySelectorAll("article")].map((row, index) => {
+    const curve = curves[index];
+    const picture = curve.masks ? makeMaskedPhoto(curve) : makeMaskedText(curve);
+    const caption = makeElement("p", { class: "note" });
+    row.querySelector(".plot").append(drawPlot(curve));
+    row.querySelector(".step").append(picture, caption);
+    return { curve, picture, caption };
+  });
+  box.querySelector(".legend").append(...makeLegend(orders));
   const slider = makeElement("input", { type: "range", min: 0, max: last, value: 3, "data-step": "" });
   const choice = makeElement("select", {}, ...orders.map((o) => makeElement("option", { value: o }, ORDERS[o][0])));
-  const cells = curves.map((curve) => {
-    const picture = curve.masks ? makeMaskedPhoto(curve) : makeMaskedText(curve);
-    const caption = makeElement("figcaption");
-    return { curve, picture, caption, figure: makeElement("figure", {}, picture, caption) };
-  });
   const stepLabel = makeElement("output");
   const show = () => {
     const step = +slider.value, order = choice.value;
     stepLabel.textContent = `${Math.round(100 * curves[0].steps[step])}% removed`;
-    for (const { curve, picture, caption } of cells) {
+    for (const { curve, picture, caption } of rows) {
       picture.show(step, order);
-      caption.textContent = `${curve.method}: ${formatPercent(curve.curves[order][step])}`;
+      caption.textContent = `what is left: ${formatPercent(curve.curves[order][step])}`;
     }
     box.querySelectorAll(".now").forEach((line) => line.setAttribute("transform",
       `translate(${(step / last) * WIDTH} 0)`));
   };
   slider.addEventListener("input", show);
   choice.addEventListener("change", show);
-  box.querySelector(".masked").append(
-    makeElement("div", { class: "controls" },
-      makeElement("label", {}, "Step ", slider, " ", stepLabel), makeElement("label", {}, "Removed ", choice)),
-    makeElement("div", { class: "cells" }, ...cells.map((cell) => cell.figure)));
+  box.querySelector(".masked").append(makeElement("div", { class: "controls" },
+    makeElement("label", {}, "Step ", slider, " ", stepLabel), makeElement("label", {}, "Removed ", choice)));
   show();
 };
-const WIDTH = 460, HEIGHT = 220;
-const drawPlot = (curves) => {
-  const svg = makeElement("svg", { viewBox: `-60 -14 ${WIDTH + 90} ${HEIGHT + 56}` });
-  for (const p of [0, 0.25, 0.5, 0.75, 1]) {
+const WIDTH = 300, HEIGHT = 150;
+const drawPlot = ({ color, curves, steps }) => {
+  const svg = makeElement("svg", { viewBox: `-40 -8 ${WIDTH + 52} ${HEIGHT + 44}`, "aria-hidden": "true" });
+  const last = steps.length - 1;
+  const place = (p, index) => `${(index / last) * WIDTH} ${HEIGHT * (1 - p)}`;
+  for (const p of [0, 0.5, 1]) {
     const y = HEIGHT * (1 - p);
     svg.append(makeElement("line", { class: "rule", x1: 0, x2: WIDTH, y1: y, y2: y }),
-      makeElement("text", { x: -8, y: y + 4, "text-anchor": "end" }, `${100 * p}%`));
+      makeElement("text", { x: -6, y: y + 4, "text-anchor": "end" }, `${100 * p}%`));
   }
-  const steps = curves[0].steps, last = steps.length - 1;
   steps.forEach((share, index) => index % 3 || svg.append(makeElement("text",
-    { x: (index / last) * WIDTH, y: HEIGHT + 18, "text-anchor": "middle" }, `${Math.round(100 * share)}%`)));
-  svg.append(makeElement("text", { x: WIDTH / 2, y: HEIGHT + 34, "text-anchor": "middle" }, "removed"),
+    { x: (index / last) * WIDTH, y: HEIGHT + 16, "text-anchor": "middle" }, `${Math.round(100 * share)}%`)));
+  svg.append(makeElement("text", { x: WIDTH / 2, y: HEIGHT + 32, "text-anchor": "middle" }, "removed"));
+  const between = [...curves.most.map(place), ...curves.least.map(place).reverse()];
+  svg.append(makeElement("path", { class: "area", d: `M${between.join("L")}Z`, style: `fill:${color}` }),
     makeElement("line", { class: "now", x1: 0, x2: 0, y1: 0, y2: HEIGHT }));
-  const draw = (values, color, dash) => svg.append(makeElement("path", {
-    d: values.map((p, index) => `${index ? "L" : "M"}${(index / last) * WIDTH} ${HEIGHT * (1 - p)}`).join(""),
-    stroke: color, "stroke-dasharray": dash,
-  }));
-  if (curves[0].curves.random) draw(curves[0].curves.random, "currentColor", ORDERS.random[1]);
-  for (const { color, curves: byOrder } of curves)
-    for (const order of ["least", "most"]) draw(byOrder[order], color, ORDERS[order][1]);
+  for (const [order, values] of Object.entries(curves))
+    svg.append(makeElement("path", { d: `M${values.map(place).join("L")}`,
+      stroke: order === "random" ? "currentColor" : color, "stroke-dasharray": ORDERS[order][1] }));
   return svg;
 };
-const makeLegend = (curves) => {
-  const makeKey = (color, dash, text) => {
-    const line = makeElement("svg", { viewBox: "0 0 28 8", class: "key" },
-      makeElement("path", { d: "M0 4L28 4", stroke: color, "stroke-dasharray": dash }));
-    return makeElement("span", {}, line, text);
-  };
-  const orders = Object.keys(curves[0].curves);
-  return makeElement("p", { class: "legend" },
-    ...curves.map(({ color, method }) => makeKey(color, "", method)),
-    ...orders.map((order) => makeKey("currentColor", ORDERS[order][1], ORDERS[order][0])));
-};
+const makeLegend = (orders) => orders.map((order) => makeElement("span", {},
+  makeElement("svg", { viewBox: "0 0 28 8", class: "key", "aria-hidden": "true" },
+    makeElement("path", { d: "M0 4L28 4", stroke: "currentColor", "stroke-dasharray": ORDERS[order][1] })),
+  ORDERS[order][0]));
 const makeMaskedPhoto = (curve) => {
   const canvas = makeElement("canvas", { "aria-hidden": "true" });
   const view = makeElement("div", { class: "view" }, makeElement("i", { class: "photo" }), canvas);

@@ -27,7 +27,7 @@ const paintMap = (map) => {
     image.data[4 * index + 3] = settings.opacity * table.alphas[level];
   }
   context.putImageData(image, 0, 0);
-  map.querySelector(".photo").style.filter = `saturate(${1 - settings.opacity})`;
+  map.querySelector(".photo").style.filter = `saturate(${Math.max(0, 1 - 1.5 * settings.opacity)})`;
 };
 
 // The chosen map, large: with the photo beside it if asked for, and the score of each patch.
@@ -53,10 +53,10 @@ const makeHero = (map) => {
   for (const name of ["rows", "columns", "signed", "scores", "shares", "method"]) large.dataset[name] = map.dataset[name];
   const title = makeElement("p", { class: "title" }, ...[...caption.children].slice(0, 2).map((part) => part.cloneNode(true)),
     makeElement("span", { class: "note" }, `by ${map.dataset.method}`));
-  const beside = makeElement("div", { class: "view alone", role: "img", "aria-label": "The photo as the model saw it" },
+  const beside = makeElement("div", { class: "frame alone", role: "img", "aria-label": "The photo" },
     makeElement("i", { class: "photo" }));
   const says = caption.querySelector(".says");
-  return [title, makeElement("div", { class: "frames" }, beside, large), ...(says ? [says.cloneNode(true)] : [])];
+  return [title, makeElement("div", { class: "frames" }, beside, makeElement("div", { class: "frame" }, large)), ...(says ? [says.cloneNode(true)] : [])];
 };
 const prepareLarge = (map) => {
   map.dataset.drawn = "";

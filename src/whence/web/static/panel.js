@@ -35,4 +35,19 @@ document.addEventListener("click", (event) => {
     button.closest(".settings").classList.toggle("all", open);
   }
 });
+// A view that computes something starts by itself when it is opened for the first time.
+document.addEventListener("click", (event) => {
+  const tab = event.target.closest?.(".views [role=tab]");
+  if (!tab) return;
+  requestAnimationFrame(() => requestAnimationFrame(() => {
+    const view = [...tab.closest(".views").querySelectorAll(":scope > [role=tabpanel]")].find((one) => one.checkVisibility());
+    const isNew = view?.querySelector(".details") && !view.querySelector(".details section");
+    if (isNew && tab.closest(".workbench").querySelector(".result section")) view.querySelector("button.run")?.click();
+  }));
+});
 document.addEventListener("keydown", (event) => { if (event.key === "Escape") closeSheets(); });
+// While something is computed, it can be cancelled.
+const showBusy = () => {
+  for (const bench of document.querySelectorAll(".workbench"))
+    bench.classList.toggle("busy", !!bench.querySelector(".stage .block > .wrap:not(.hide) :is(.progress-text, .eta-bar, .meta-text, .meta-text-center)"));
+};

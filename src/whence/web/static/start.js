@@ -1,6 +1,6 @@
 // Draws every new element that the server sent, as soon as it arrives.
 const drawers = {
-  ".whence .cells .map": prepareMap, ".whence.maps": prepareMaps, ".whence .curves": prepareCurves, ".whence.heads": prepareHeads,
+  ".whence .map:not(.large)": prepareMap, ".whence.maps": prepareMaps, ".whence .curves": prepareCurves, ".whence.heads": prepareHeads,
   ".whence .generation": prepareGeneration, ".cards label > span": prepareCard,
 };
 const drawNew = () => {
@@ -10,10 +10,11 @@ const drawNew = () => {
       prepare(element);
     }
   document.querySelectorAll(".whence.texts .words").forEach(paintWords);
+  showBusy();
 };
 let waiting = false;
 new MutationObserver(() => {
   if (waiting) return;
   waiting = true;
   requestAnimationFrame(() => { waiting = false; drawNew(); });
-}).observe(document, { childList: true, subtree: true });
+}).observe(document, { childList: true, subtree: true, attributes: true, attributeFilter: ["class"] });

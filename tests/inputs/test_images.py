@@ -10,7 +10,7 @@ from PIL import Image
 from tests.saved import make_photo
 from whence import WhenceError
 from whence.inputs import image_from_array, read_image, to_rgb
-from whence.inputs.sources import MAX_SIDE
+from whence.inputs.images import MAX_SIDE
 
 
 def saved(image: Image.Image, path, **options):
@@ -18,10 +18,11 @@ def saved(image: Image.Image, path, **options):
     return path
 
 
-def refused(message: str, path) -> None:
-    with pytest.raises(WhenceError, match=message) as raised:
+def find_problem(path) -> str:
+    with pytest.raises(WhenceError) as raised:
         read_image(path)
     assert path.name in str(raised.value)
+    return str(raised.value)
 
 
 def test_a_photo_is_read_as_it_is(tmp_path):
@@ -30,16 +31,16 @@ def test_a_photo_is_read_as_it_is(tmp_path):
 
 
 def test_missing_files_and_folders(tmp_path):
-    refused("is not there", tmp_path / "none.jpg")
-    refused("is a folder, not an image", tmp_path)
+    assert "is not there" in find_problem(tmp_path / "none.jpg")
+    assert "is a folder, not an image" in find_problem(tmp_path)
 
 
 def test_a_text_file_renamed(tmp_path):
     path = tmp_path / "fake.jpg"
     path.write_text("I am a text.")
-    refused("is not an image that Pillow knows", path)
+    assert "is not an image that Pillow knows" in find_problem(path)
     path.write_bytes(b"")
-    refused("is not an image that Pillow knows", path)
+    assert "is not an image that Pillow knows" in find_problem(path)
 
 
 @pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "gif", "bmp", "tiff"])
@@ -47,13 +48,14 @@ def test_truncated_files(suffix, tmp_path):
     path = saved(make_photo(200, 200), tmp_path / f"cut.{suffix}")
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
-    refused("is damaged|is not an image", path)
+    problem = find_problem(path)
+    assert "is damaged" in problem or "is not an image" in problem
 
 
 def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
     path = saved(make_photo(), tmp_path / "mine.png")
     monkeypatch.setattr(Image, "open", lambda *_: (_ for _ in ()).throw(PermissionError()))
-    refused("may not be read", path)
+    assert "may not be read" in find_problem(path)
 
 
 def test_sixteen_bits_are_scaled_not_clipped(tmp_path):
@@ -138,7 +140,7 @@ def test_more_pixels_than_are_opened(tmp_path):
     header = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
     path = tmp_path / "bomb.png"
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", b""))
-    refused("more pixels than whence opens", path)
+    assert "more pixels than whence opens" in find_problem(path)
 
 
 def test_arrays():

@@ -1,0 +1,52 @@
+"""The explained classes of a sample: names, probabilities and scores."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from whence._util.text import to_printable
+from whence.errors import WhenceError
+from whence.explanation.parts import ExplainedClass
+from whence.targets import to_probabilities
+
+if TYPE_CHECKING:
+    from whence.explanation.explanation import Explanation
+
+
+def list_classes(explanation: Explanation, sample: int) -> list[ExplainedClass]:
+    """The explained classes of a sample, in the order they were asked for.
+
+    Raises:
+        WhenceError: Its scores are not finite.
+    """
+    units = explanation.scores.shape[-1]
+    scores = explanation.scores[sample].detach().double().cpu().reshape(-1, units).numpy()
+    if not np.isfinite(scores).all():
+        raise WhenceError("The scores hold NaN or infinite values, which cannot be shown.")
+    indices = explanation.target[sample].reshape(-1).tolist()
+    names = explanation.target_names[sample] if explanation.target_names else None
+    if names is None:
+        names = [f"class {index}" for index in indices]
+    elif not isinstance(names, list):
+        names = [names]
+    chances = _list_probabilities(explanation, sample)
+    return [
+        ExplainedClass(index, to_printable(str(name)), chance, row)
+        for index, name, chance, row in zip(indices, names, chances, scores, strict=True)
+    ]
+
+
+def _list_probabilities(explanation: Explanation, sample: int) -> list[float | None]:
+    """The probability of each explained target of a sample; None where it has none."""
+    if explanation.probabilities is not None:
+        known = explanation.probabilities[sample].reshape(-1).tolist()
+        return [None if math.isnan(one) else one for one in known]
+    indices = explanation.target[sample].reshape(-1).tolist()
+    logits = explanation.logits[sample].detach().double().reshape(-1)
+    if len(logits) < 2 and not explanation.multi_label:
+        return [None] * len(indices)  # a lone logit is a quantity
+    chances = to_probabilities(logits, explanation.multi_label).tolist()
+    return [chances[index] for index in indices]

@@ -1,0 +1,50 @@
+"""What is saved of an explanation: facts as JSON, and tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from whence.explanation.parts import Check
+from whence.explanation.photo import decode_photos, encode_photos
+from whence.layout import Tokens
+
+if TYPE_CHECKING:
+    from whence.explanation.explanation import Explanation
+
+_TENSORS = ("scores", "target", "logits")
+_MAYBE = ("values", "probabilities")
+_FACTS = (
+    *("grid", "image_size", "tokens", "target_names", "multi_label"),
+    *("method", "class_specific", "settings", "details", "version", "checks", "model"),
+)
+
+
+def pack(explanation: Explanation) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Take an explanation apart: facts that JSON can hold, and tensors by name."""
+    facts = {name: getattr(explanation, name) for name in _FACTS}
+    facts["tokens"] = None if explanation.tokens is None else asdict(explanation.tokens)
+    facts["checks"] = [asdict(check) for check in explanation.checks]
+    tensors = {name: getattr(explanation, name) for name in (*_TENSORS, *_MAYBE)}
+    facts["photos"], pictures = None, dict[str, Tensor]()
+    if explanation.photos is not None:
+        facts["photos"], pictures = encode_photos(explanation.photos)
+    known = {name: value for name, value in tensors.items() if value is not None}
+    return facts, known | pictures
+
+
+def unpack(saved: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The fields of an explanation that `pack` took apart; files of earlier versions lack some."""
+    facts = {"class_specific": True, "details": None, "checks": [], "model": "", **saved}
+    facts["checks"] = [Check(**check) for check in facts["checks"]]
+    for pair in ("grid", "image_size"):
+        facts[pair] = None if facts[pair] is None else tuple(facts[pair])
+    facts["tokens"] = None if facts["tokens"] is None else Tokens(**facts["tokens"])
+    fields: dict[str, Any] = {name: tensors[name] for name in _TENSORS}
+    fields |= {name: tensors.get(name) for name in _MAYBE}
+    fields |= {name: facts[name] for name in _FACTS}
+    boxes = saved.get("photos")
+    return fields | {"photos": None if boxes is None else decode_photos(boxes, tensors)}

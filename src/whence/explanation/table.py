@@ -1,0 +1,49 @@
+"""Scores as lines of a table: one for each class and unit of an input."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from whence.explanation.photo import Photo
+
+if TYPE_CHECKING:
+    from whence.explanation.explanation import Explanation
+
+_AXES = ("frame", "row", "column")
+
+
+def list_unit_records(explanation: Explanation, sample: int = 0) -> list[dict[str, object]]:
+    """One record for each class and patch of a photo: names, where it lies, and its score.
+
+    Patches of a photo have their middle in pixels of the whole photo, x and y; if the photo is not
+    known, of the image as the model saw it. Videos have frames before rows, signals have segments.
+    """
+    grid = explanation.grid or ()
+    axes = ("segment",) if len(grid) == 1 else _AXES[-len(grid) :]
+    records = []
+    for number, one in enumerate(explanation.classes(sample)):
+        for place, score in zip(np.ndindex(*grid), one.scores.tolist(), strict=True):
+            record: dict[str, object] = {
+                "class": number,
+                "target": one.name,
+                "probability": one.probability,
+            }
+            record |= dict(zip(axes, place, strict=True))
+            if len(grid) > 1:
+                x, y = _locate(explanation, sample, place[-2], place[-1])
+                record |= {"x": x, "y": y}
+            records.append({**record, "score": score})
+    return records
+
+
+def _locate(explanation: Explanation, sample: int, row: int, column: int) -> tuple[float, float]:
+    """The middle of a patch, in pixels."""
+    rows, columns = (explanation.grid or (1, 1))[-2:]
+    x, y = (column + 0.5) / columns, (row + 0.5) / rows
+    photo: Photo | None = explanation.photos[sample] if explanation.photos else None
+    if photo is not None:
+        return photo.locate(x, y)
+    height, width = explanation.image_size or (rows, columns)
+    return x * width, y * height

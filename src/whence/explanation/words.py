@@ -1,0 +1,34 @@
+"""The words of an explained text with their scores."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from whence.errors import WhenceError
+from whence.layout import sum_over_words
+
+if TYPE_CHECKING:
+    from whence.explanation.explanation import Explanation
+
+
+def list_word_scores(
+    explanation: Explanation, sample: int = 0, target: int = 0
+) -> list[tuple[str, float]]:
+    """The words of a text, each with the sum over the scores of its tokens.
+
+    Raises:
+        WhenceError: The explanation does not know its words.
+    """
+    tokens, scores = explanation.tokens, explanation.scores
+    if tokens is None:
+        raise WhenceError(
+            "This explanation has no words. Pass what a fast tokenizer returned as inputs, or "
+            "the tokenizer: Explainer(model, tokenizer=tokenizer)."
+        )
+    of_tokens = scores[sample] if scores.dim() == 2 else scores[sample, target]
+    sums = sum_over_words(tokens.strings[sample], tokens.words[sample], of_tokens.tolist())
+    if not tokens.texts:
+        return sums
+    numbers = dict.fromkeys(n for n in tokens.words[sample] if n is not None)
+    texts = tokens.texts[sample]
+    return [(texts[n], score) for n, (_, score) in zip(numbers, sums, strict=True)]

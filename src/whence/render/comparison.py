@@ -1,0 +1,215 @@
+"""A figure of several explanations of one input: methods below each other, classes side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from PIL import Image
+
+from whence.errors import WhenceError
+from whence.explanation import Generation
+from whence.render.colors import get_theme
+from whence.render.drawing import Figure, Picture, Rectangle, TextLine, shorten
+from whence.render.maps import ClassMap, MapPainter, list_maps, make_painter
+from whence.render.panels import (
+    CAPTION,
+    GAP,
+    LARGE,
+    MARGIN,
+    SMALL,
+    TITLE,
+    Caption,
+    Legend,
+    Panel,
+    describe_scale,
+    draw_caption,
+    draw_legend,
+    draw_panel,
+    draw_title,
+    format_origin,
+    lay_out_panels,
+    move,
+)
+from whence.render.strengths import list_strengths
+from whence.render.word_figure import lay_out_words, make_word_legend
+from whence.render.words import list_words
+
+if TYPE_CHECKING:
+    from whence.explanation import Explanation
+
+_SIDE, _WIDEST, _TALLEST = 240.0, 480.0, 360.0
+_TEXT_WIDTH, _LABEL = 900.0, 150.0
+
+
+def draw_comparison(
+    explanations: Mapping[str, Explanation],
+    sample: int = 0,
+    *,
+    notes: Mapping[str, str] | None = None,
+    image: Image.Image | None = None,
+    whole: bool = False,
+    theme: str = "light",
+    title: str | None = None,
+) -> Figure:
+    """Draw explanations of one input: a row for each, with a column for each class.
+
+    Explanations of one class of a photo stand side by side.
+
+    Args:
+        explanations: By their names, all of the same photos or texts and classes.
+        sample: Which sample of the batch.
+        notes: A few words to stand beside a name.
+        image: As for `draw_figure`.
+        whole: As for `draw_figure`.
+        theme: "light" or "dark".
+        title: A line above; for one class of a photo, that class if left out.
+
+    Raises:
+        WhenceError: They do not belong together, or cannot be drawn.
+    """
+    check_alike(explanations)
+    notes = notes or {}
+    labels = {
+        name: Caption(name, note=" · ".join(filter(None, (notes.get(name), _note_class(one)))))
+        for name, one in explanations.items()
+    }
+    if next(iter(explanations.values())).grid is None:
+        return _draw_texts(explanations, labels, sample, theme, title)
+    maps = {name: list_maps(one, sample) for name, one in explanations.items()}
+    painters = {
+        name: make_painter(one, sample, maps[name], image=image, whole=whole)
+        for name, one in explanations.items()
+    }
+    strengths = [one.strength for row in maps.values() for one in row]
+    colors = list(dict.fromkeys(one.colors for one in painters.values()))
+    note = describe_scale(strengths, all(one.diverging for one in colors))
+    legend = Legend(colors, note, format_origin(list(explanations.values())))
+    grid = _MapGrid(maps, painters, labels, legend)
+    return grid.draw_line(theme, title) if grid.columns == 1 else grid.draw(theme, title)
+
+
+def check_alike(explanations: Mapping[str, Explanation]) -> None:
+    """Refuse explanations that cannot stand in one figure.
+
+    Raises:
+        WhenceError: There are none, or they are of other inputs or classes.
+    """
+    if not explanations:
+        raise WhenceError("There is nothing to compare: name at least one method.")
+    if any(isinstance(one, Generation) for one in explanations.values()):
+        raise WhenceError(
+            "Explanations of generated text cannot be compared; plot them one by one."
+        )
+    first, *others = explanations.values()
+    for one in others:
+        alike = (one.grid is None) == (
+            first.grid is None
+        ) and one.target.shape == first.target.shape
+        if not alike or one.target.tolist() != first.target.tolist():
+            raise WhenceError("Only explanations of the same input and classes can be compared.")
+
+
+class _MapGrid:
+    """Maps of a photo by methods and classes."""
+
+    def __init__(
+        self,
+        maps: Mapping[str, list[ClassMap]],
+        painters: Mapping[str, MapPainter],
+        labels: Mapping[str, Caption],
+        legend: Legend,
+    ) -> None:
+        self.maps, self.painters, self.labels, self.legend = maps, painters, labels, legend
+        self.first = next(iter(painters.values()))
+        self.classes = [one.explained for one in next(iter(maps.values()))]
+        self.columns = len(self.classes)
+        self.size = self.first.fit(_SIDE, _WIDEST, _TALLEST)
+
+    def draw_line(self, theme: str, title: str | None) -> Figure:
+        """One class: the photo, and then each method's map beside the other."""
+        (one,) = self.classes
+        panels = [Panel(Caption(self.first.photo_name), photo) for photo in self._draw_photo()]
+        panels += [Panel(self.labels[name], self._draw_map(name, 0)) for name in self.maps]
+        return lay_out_panels(
+            panels, get_theme(theme), self.legend, title or f"{one.name} {one.percent}".rstrip()
+        )
+
+    def draw(self, theme: str, title: str | None) -> Figure:
+        """Several classes: the photo once, a row for each method and a column for each class."""
+        look, (width, height) = get_theme(theme), self.size
+        photos = self._draw_photo()
+        columns = self.columns + len(photos)
+        page_width = 2 * MARGIN + columns * (width + GAP) - GAP
+        page = Figure(page_width, 0, look.background, draw_title(title, page_width, look))
+        y = MARGIN + (TITLE + GAP if title else 0)
+        lefts = [MARGIN + column * (width + GAP) for column in range(columns)]
+        starts = lefts[len(photos) :]
+        for left, one in zip(starts, self.classes, strict=True):
+            page.shapes += draw_caption(Caption.from_class(one), left, y, width, look)
+        y += CAPTION + 6
+        for photo in photos:
+            panel = Panel(Caption(self.first.photo_name), photo)
+            page.shapes += draw_panel(panel, lefts[0], y, width, look)
+        for name in self.maps:
+            room = page_width - MARGIN - starts[0]
+            page.shapes += draw_caption(self.labels[name], starts[0], y, room, look)
+            for column, left in enumerate(starts):
+                panel = Panel(Caption(""), self._draw_map(name, column))
+                page.shapes += draw_panel(panel, left, y, width, look)
+            y += CAPTION + height + GAP
+        shapes, below = draw_legend(self.legend, page_width, look)
+        page.shapes += move(shapes, 0, y)
+        page.height = y + below
+        return page
+
+    def _draw_photo(self) -> list[Picture]:
+        if self.first.photo is None:
+            return []
+        return [Picture(0, 0, *self.size, self.first.draw_photo, is_photo=True)]
+
+    def _draw_map(self, name: str, column: int) -> Picture:
+        one = self.maps[name][column]
+        draw = partial(self.painters[name].draw, one)
+        return Picture(
+            0, 0, *self.size, draw, f"Map of {name} for {one.explained.name}", is_photo=True
+        )
+
+
+def _draw_texts(
+    explanations: Mapping[str, Explanation],
+    labels: Mapping[str, Caption],
+    sample: int,
+    theme: str,
+    title: str | None,
+) -> Figure:
+    """A line for each method, under each class."""
+    look, room = get_theme(theme), _TEXT_WIDTH - 2 * MARGIN
+    page = Figure(_TEXT_WIDTH, 0, look.background, draw_title(title, _TEXT_WIDTH, look))
+    y = MARGIN + (TITLE + GAP if title else 0)
+    first = next(iter(explanations.values()))
+    for target, one in enumerate(first.classes(sample)):
+        page.shapes += draw_caption(Caption.from_class(one), MARGIN, y, room, look)
+        y += CAPTION
+        for name, explanation in explanations.items():
+            words = list_words(explanation, sample, target)
+            shapes, height = lay_out_words(words, room - _LABEL, theme, look)
+            label = shorten(name, LARGE, _LABEL - 12)
+            page.shapes.append(TextLine(MARGIN, y + 17, label, LARGE, look.ink, room=_LABEL - 12))
+            note = shorten(labels[name].note, SMALL, _LABEL - 12)
+            if note:
+                page.shapes.append(TextLine(MARGIN, y + 32, note, SMALL, look.muted))
+            page.shapes += move(shapes, MARGIN + _LABEL, y)
+            y += max(height, 40 if note else 0) + 6
+            page.shapes.append(Rectangle(MARGIN, y - 4, room, 1, look.track))
+        y += GAP
+    legend = make_word_legend(list(explanations.values()), list_strengths(first, sample), theme)
+    shapes, below = draw_legend(legend, _TEXT_WIDTH, look)
+    page.shapes += move(shapes, 0, y)
+    page.height = y + below
+    return page
+
+
+def _note_class(explanation: Explanation) -> str:
+    return "the same for every class" if explanation.class_note else ""

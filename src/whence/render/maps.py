@@ -1,0 +1,195 @@
+"""Maps of an explained photo at any size: over what the model saw, over the whole photo, alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+from typing import TYPE_CHECKING
+
+import numpy as np
+from PIL import Image
+
+from whence.errors import WhenceError
+from whence.explanation import Photo
+from whence.render.colors import Colormap, Floats, get_colormap
+from whence.render.overlay import (
+    blend,
+    check_opacity,
+    draw_map,
+    is_signed,
+    resize,
+    stretch_contrast,
+    to_rgb,
+)
+from whence.render.strengths import list_strengths
+
+if TYPE_CHECKING:
+    from whence.explanation import ExplainedClass, Explanation
+
+Size = tuple[int, int]
+
+# How far what the model did not see turns grey.
+_GREYED = 0.6
+# Pixels between the frames of a video.
+_BETWEEN = 4
+# Width divided by height of the strip that shows a signal.
+_STRIP = 6
+
+
+@dataclass(frozen=True)
+class ClassMap:
+    """The map of one class, ready to be drawn."""
+
+    explained: ExplainedClass
+    shares: Floats  # (rows, columns), relative scores; of a video, with frames before them
+    strength: float  # of its colours, from 0 to 1
+
+
+@dataclass(frozen=True)
+class MapPainter:
+    """Draws the maps of one photo, all in the same colours and at the same place.
+
+    Attributes:
+        photo: The photo; None if it is not known, and maps are drawn alone.
+        shape: Height and width of the model's input, whose proportions maps alone have; the frames
+            of a video stand side by side.
+        colors: The colour map.
+        opacity: Of the strongest colour.
+        whole: Whether maps lie on the whole photo, rather than on what the model saw.
+    """
+
+    photo: Photo | None
+    shape: tuple[int, int]
+    colors: Colormap
+    opacity: float = 0.6
+    whole: bool = False
+
+    @property
+    def ratio(self) -> float:
+        """Width divided by height."""
+        if self.photo is None:
+            return self.shape[1] / self.shape[0]
+        shown = self.photo.image if self.whole else self.photo.seen
+        return shown.width / shown.height
+
+    @property
+    def photo_name(self) -> str:
+        """What the picture of the photo shows."""
+        is_part = self.photo is not None and self.photo.has_crop and not self.whole
+        return "What the model saw" if is_part else "Photo"
+
+    def fit(self, side: float, widest: float, tallest: float) -> tuple[float, float]:
+        """Width and height of about the area of a square with this side, within bounds."""
+        width = min(side * sqrt(self.ratio), widest, tallest * self.ratio)
+        return max(1.0, float(round(width))), max(1.0, float(round(width / self.ratio)))
+
+    def draw_photo(self, size: Size) -> Image.Image:
+        """The photo without a map."""
+        if self.photo is None:
+            raise WhenceError("The photo is not known.")
+        return resize(self.photo.image if self.whole else self.photo.seen, size)
+
+    def draw(self, one: ClassMap, size: Size) -> Image.Image:
+        """The map of a class."""
+        if one.shares.ndim == 3:
+            return self._draw_frames(one, size)
+        if self.photo is None:
+            return draw_map(one.shares, self.colors, size, one.strength)
+        if not self.whole:
+            return self._blend(self.draw_photo(size), one)
+        canvas = self.draw_photo(size)
+        left, top, right, bottom = self._find_seen(size)
+        seen = canvas.crop((left, top, right, bottom))
+        grey = Image.new("RGB", size, "#8c8c8c")
+        canvas = Image.blend(canvas.convert("L").convert("RGB"), grey, _GREYED)
+        canvas.paste(self._blend(seen, one), (left, top))
+        return canvas
+
+    def _draw_frames(self, one: ClassMap, size: Size) -> Image.Image:
+        """The frames of a video side by side."""
+        canvas = Image.new("RGB", size, "white")
+        edges = np.linspace(0, size[0] + _BETWEEN, len(one.shares) + 1).round().astype(int)
+        for shares, left, right in zip(one.shares, edges[:-1], edges[1:], strict=True):
+            width = max(1, int(right - left) - _BETWEEN)
+            frame = draw_map(shares, self.colors, (width, size[1]), one.strength)
+            canvas.paste(frame, (int(left), 0))
+        return canvas
+
+    def _blend(self, photo: Image.Image, one: ClassMap) -> Image.Image:
+        return blend(photo, one.shares, self.colors, self.opacity, one.strength)
+
+    def _find_seen(self, size: Size) -> tuple[int, int, int, int]:
+        """The part that the model saw, in pixels of the whole photo at another size."""
+        assert self.photo is not None
+        scales = (size[0] / self.photo.image.width, size[1] / self.photo.image.height)
+        left, top, right, bottom = (
+            round(side * scale)
+            for side, scale in zip(self.photo.box, (*scales, *scales), strict=True)
+        )
+        return left, top, max(right, left + 1), max(bottom, top + 1)
+
+
+def find_photo(explanation: Explanation, sample: int, image: Image.Image | None) -> Photo | None:
+    """The photo of a sample: an image as the model saw it, what the explanation knows, or None.
+
+    Raises:
+        WhenceError: An image was given, and the explanation is not of photos.
+    """
+    if image is not None and len(explanation.grid or ()) != 2:
+        raise WhenceError("This explanation is of no photo; it cannot be laid over an image.")
+    if image is not None:
+        return Photo.from_crop(to_rgb(image))
+    return explanation.photos[sample] if explanation.photos else None
+
+
+def list_maps(explanation: Explanation, sample: int = 0) -> list[ClassMap]:
+    """The map of each explained class of a photo, a video or a signal.
+
+    Raises:
+        WhenceError: The explanation is of tokens, or there is no such sample.
+    """
+    grid = explanation.grid
+    if grid is None:
+        raise WhenceError("This explanation is of tokens, which have no map; see .words().")
+    strengths = list_strengths(explanation, sample)
+    return [
+        ClassMap(
+            one, stretch_contrast(one.scores).reshape((1, *grid)[-max(2, len(grid)) :]), strength
+        )
+        for one, strength in zip(explanation.classes(sample), strengths, strict=True)
+    ]
+
+
+def make_painter(
+    explanation: Explanation,
+    sample: int,
+    maps: Sequence[ClassMap],
+    *,
+    image: Image.Image | None = None,
+    whole: bool = False,
+    colormap: str = "auto",
+    opacity: float = 0.6,
+) -> MapPainter:
+    """Choose photo and colours for maps that stand beside each other."""
+    photo = find_photo(explanation, sample, image)
+    if whole and photo is None:
+        raise WhenceError("The photo is not known, so nothing can be drawn on the whole of it.")
+    colors = get_colormap(colormap, any(is_signed(one.explained.scores) for one in maps))
+    shape = _find_shape(explanation)
+    return MapPainter(photo, shape, colors, check_opacity(opacity), whole)
+
+
+def describe_axes(explanation: Explanation) -> str:
+    """How a map that is not one of a photo is read, in a few words; empty for photos."""
+    order = {1: "; from the start of the signal to its end", 3: "; frames from left to right"}
+    return order.get(len(explanation.grid or ()), "")
+
+
+def _find_shape(explanation: Explanation) -> tuple[int, int]:
+    """Height and width of a map alone, as far as their proportions go."""
+    grid = explanation.grid or (1, 1)
+    if len(grid) == 1:
+        return 1, _STRIP
+    height, width = explanation.image_size or grid[-2:]
+    return height, width * (grid[0] if len(grid) == 3 else 1)
