@@ -17,6 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
 from typing import TypeVar
 
+import torch
+
 from whence._util.progress import watch
 from whence.errors import WhenceError
 
@@ -26,22 +28,31 @@ R = TypeVar("R")
 _QUICK_SECONDS = 2.0
 # How often a job looks whether its visitor has left, in seconds.
 _LOOK_SECONDS = 0.5
-# The slow lane takes what the quick one leaves of the processor.
-_NICENESS = 15
+# How much the slow lane makes way for the quick one, on the scale of `nice`.
+_NICENESS = 5
+_CORES = torch.get_num_threads()
 
 _is_quick: ContextVar[bool] = ContextVar("in the quick lane", default=False)
+_preparation = threading.Lock()
 
 
-def _lower_priority(niceness: int) -> None:
+def _prepare_thread(cores: int, niceness: int) -> None:
+    """Set how many cores torch uses in this thread, and how much it makes way for others."""
+    with _preparation:
+        torch.set_num_threads(cores)
+        torch.get_num_threads()  # which holds this thread to it, whatever others set later
     # Linux has priorities of threads; elsewhere it would be that of the whole program.
-    if niceness and sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
+    if sys.platform == "linux":
+        thread = threading.get_native_id()
+        now = os.getpriority(os.PRIO_PROCESS, thread)
+        os.setpriority(os.PRIO_PROCESS, thread, min(now + niceness, 19))
 
 
 # One thread a lane, for all pages of this program: torch keeps memory for every thread that ever
-# computed.
-_QUICK = ThreadPoolExecutor(1, "whence quick")
-_SLOW = ThreadPoolExecutor(1, "whence slow", _lower_priority, (_NICENESS,))
+# computed. Slow work takes half of the cores: threads of torch that wait for each other while two
+# lanes share all cores would waste most of them.
+_QUICK = ThreadPoolExecutor(1, "whence quick", _prepare_thread, (_CORES, 0))
+_SLOW = ThreadPoolExecutor(1, "whence slow", _prepare_thread, (max(1, _CORES // 2), _NICENESS))
 
 
 class SlowWorkError(Exception):
