@@ -65,7 +65,7 @@ def test_models_by_name_and_loaded(image_model, text_model):
         ([], "Nothing to explain: the list is empty"),
         ("", "The text is empty"),
         ("none.jpg", "'none.jpg' is not there"),
-        (torch.zeros(3, 32, 32), "not Tensor. For tensors.*Explainer"),
+        (torch.zeros(1, 3, 32, 32), "Tensors are prepared for a model; say for which"),
         (None, "not NoneType"),
         (["good", make_photo()], "Photos and texts need different models"),
         (np.zeros((2, 2, 7)), r"not \(2, 2, 7\)"),

@@ -1,56 +1,133 @@
-"""`explain`: load a model and explain a photo or a text in one call."""
+"""`explain`: photos or texts and a model in, explanations out."""
 
 from __future__ import annotations
 
+import itertools
 import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, overload
 
+from torch import Tensor
+
+from whence import methods
 from whence._util.defaults import METHOD
 from whence.errors import WhenceError
 from whence.explanation import Explanation
-from whence.inputs import read_input
+from whence.inputs.items import Batch, drop_labels, is_stream, iterate, read_batch
 from whence.inputs.sources import Kind
-from whence.models import LoadedModel, load
+from whence.models import LoadedModel, ModelObject, load, wrap
+from whence.models.wrapping import MissingProcessor
 from whence.rules import RuleSet
 from whence.targets import AnyTarget, SeveralTargets
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from PIL.Image import Image
+    from torch.utils.data import DataLoader, Dataset
 
+    Whole: TypeAlias = (
+        str | Path | Image | NDArray[np.generic] | Tensor | Mapping[str, Any] | Sequence[Any]
+    )
+    Stream: TypeAlias = "DataLoader[Any] | Dataset[Any] | Iterator[Any] | Rows"
+
+
+class Rows(Protocol):
+    """A dataset of the library datasets."""
+
+    @property
+    def column_names(self) -> Any:
+        """The names of its columns."""
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+@overload
 def explain(
-    what: object,
-    model: str | Path | LoadedModel | None = None,
+    what: Whole,
+    model: str | Path | ModelObject | None = None,
     target: AnyTarget | None = None,
     against: AnyTarget | None = None,
     classes: SeveralTargets | None = None,
     method: str = METHOD,
     rules: str | RuleSet = "stable",
     *,
+    processor: object = None,
+    column: str | None = None,
     of: str | int | None = None,
     weights: str | Path | None = None,
     device: str | None = None,
     **options: Any,
-) -> Explanation:
-    """Load a model, prepare a photo or a text for it, and explain the model's decision.
+) -> Explanation: ...
+
+
+@overload
+def explain(
+    what: Stream,
+    model: str | Path | ModelObject | None = None,
+    target: AnyTarget | None = None,
+    against: AnyTarget | None = None,
+    classes: SeveralTargets | None = None,
+    method: str = METHOD,
+    rules: str | RuleSet = "stable",
+    *,
+    processor: object = None,
+    column: str | None = None,
+    of: str | int | None = None,
+    weights: str | Path | None = None,
+    device: str | None = None,
+    **options: Any,
+) -> Iterator[Explanation]: ...
+
+
+def explain(
+    what: Whole | Stream,
+    model: str | Path | ModelObject | None = None,
+    target: AnyTarget | None = None,
+    against: AnyTarget | None = None,
+    classes: SeveralTargets | None = None,
+    method: str = METHOD,
+    rules: str | RuleSet = "stable",
+    *,
+    processor: object = None,
+    column: str | None = None,
+    of: str | int | None = None,
+    weights: str | Path | None = None,
+    device: str | None = None,
+    **options: Any,
+) -> Explanation | Iterator[Explanation]:
+    """Prepare photos or texts for a model, and explain the model's decisions.
 
     Args:
         what: A path, a PIL image, an array (height, width, 3) of uint8 or floats from 0 to 1, a
             text, or a list of these, which are explained as one batch. A string that names a file,
-            or looks like a path, is a path.
-        model: A folder, a name on the hub, ``timm:NAME``, ``torchvision:NAME``, what
-            `whence.models.load` returned, or None for the embedded model that suits the input.
+            or looks like a path, is a path. Or tensors that are prepared for the model. Or many
+            inputs that are read one by one: a dataset of the library datasets or of torch, a
+            ``DataLoader``, any iterator. Their items are any of the above, rows with columns, or
+            these with labels, which are left out.
+        model: A folder, a name on the hub, ``timm:NAME``, ``torchvision:NAME``; a model object of
+            these libraries or your own; a pipeline of transformers; what `whence.models.load`
+            returned; or None for the embedded model that suits the input.
         target: What to explain: a class by index or name, or any of `whence.targets`; the model's
             own decision if left out.
         against: The same forms: why the target and not this one.
         classes: Instead of target, several targets, or a number k for the top k.
         method: Any of ``methods.available()``.
         rules: The relevance rules: any of ``rules.available()``, or a set of your own.
+        processor: For a model object, what prepares inputs for it: its image processor, its
+            tokenizer, or any function from a PIL image to a tensor (3, height, width). Models of
+            timm and torchvision need none.
+        column: Of rows, the column to explain; if left out, the one with a photo, or the text.
         of: Which of the model's inputs gets scores, by name; its main one if left out.
-        weights: A safetensors file, for models of timm and torchvision.
-        device: Where to run; the best there is if left out.
+        weights: A safetensors file, for models of timm and torchvision by name.
+        device: Where to run a model by name; the best there is if left out.
         **options: Other arguments of `Explainer.explain`: ``keep_evidence``, options of the method.
 
     Returns:
-        The explanation, of a batch of one unless a list was given.
+        The explanation, of a batch of one unless a list or tensors were given. For a dataset, a
+        data loader or an iterator, an iterator: one explanation for each of its items, in order,
+        computed when it is asked for. It keeps none of them, so memory does not grow.
 
     Raises:
         WhenceError: Something is wrong with the input, the model or the request.
@@ -58,24 +135,84 @@ def explain(
     Example:
         >>> explain("cat.jpg", target="cat").heatmap()  # doctest: +SKIP
         >>> explain("A wonderful film.").words()  # doctest: +SKIP
+        >>> for result in explain(dataset, model=pipeline):  # doctest: +SKIP
+        ...     print(result.target_names)
     """
     if isinstance(of, list | tuple):
         raise WhenceError(
             "Several inputs in `of` are for Explainer(model).explain(inputs, of=...)."
         )
-    several = list(what) if isinstance(what, list | tuple) else [what]
-    if not several:
-        raise WhenceError("Nothing to explain: the list is empty.")
-    inputs = [read_input(one) for one in several]
-    if len({isinstance(one, str) for one in inputs}) > 1:
-        raise WhenceError("Photos and texts need different models; explain them apart.")
-    kind: Kind = "text" if isinstance(inputs[0], str) else "image"
-    if not isinstance(model, LoadedModel):
-        model = load(model, kind, weights, device)
-    elif model.kind != kind:
-        raise WhenceError(f"The model '{model.name}' explains {model.kind}s, not {kind}s.")
-    prepared = model.prepare(inputs)
+    methods.get(method)
+    request: dict[str, Any] = {"target": target, "against": against, "classes": classes, "of": of}
+    request |= {"method": method, "rules": rules, **options}
+    if isinstance(model, str | Path) or model is None:
+        if processor is not None:
+            raise WhenceError("processor= is for a model object; a model by name brings its own.")
+    elif weights is not None or device is not None:
+        raise WhenceError(
+            "weights= and device= are for models by name; this one has its weights, and "
+            "model.to(device) moves it."
+        )
+    else:
+        model = wrap(model, processor)
+    if isinstance(model, str | Path) and (is_stream(what) or isinstance(what, Mapping)):
+        model = load(model, None, weights, device)  # its kind tells which column to read
+    known = model.kind if isinstance(model, LoadedModel) else None
+    if not is_stream(what):
+        batch = read_batch(what, column, known)
+        return _explain_batch(batch, _load(model, batch, weights, device), request)
+    items = (read_batch(drop_labels(item), column, known) for item in iterate(what))
+    first = next(items, None)
+    if first is None:
+        raise WhenceError(f"Nothing to explain: the {type(what).__name__} is empty.")
+    loaded = _load(model, first, weights, device)
+    return _explain_items(itertools.chain((first,), items), loaded, request)
+
+
+def _load(
+    model: str | Path | LoadedModel | None,
+    batch: Batch,
+    weights: str | Path | None,
+    device: str | None,
+) -> LoadedModel:
+    """Load the model for inputs of one kind, unless it is loaded."""
+    if isinstance(model, LoadedModel):
+        return model
+    kind = _find_kind(batch)
+    if kind is None and model is None:
+        raise WhenceError("Tensors are prepared for a model; say for which: model=….")
+    return load(model, kind, weights, device)
+
+
+def _find_kind(batch: Batch) -> Kind | None:
+    if not isinstance(batch, list):
+        return None
+    return "text" if isinstance(batch[0], str) else "image"
+
+
+def _explain_batch(batch: Batch, model: LoadedModel, request: Mapping[str, Any]) -> Explanation:
+    if not isinstance(batch, list):
+        return model.explain(model.take_tensors(batch), **request)
+    kind = _find_kind(batch)
+    if kind != model.kind and not isinstance(model.preprocessor, MissingProcessor):
+        raise WhenceError(f"The model '{model.title}' explains {model.kind}s, not {kind}s.")
+    prepared = model.prepare(batch)
     for note in dict.fromkeys(note for notes in prepared.notes for note in notes):
-        warnings.warn(f"Note: {note}.", stacklevel=2)
-    request = {"target": target, "against": against, "classes": classes, "of": of}
-    return model.explain(prepared, **request, method=method, rules=rules, **options)
+        warnings.warn(f"Note: {note}.", stacklevel=3)
+    return model.explain(prepared, **request)
+
+
+def _explain_items(
+    batches: Iterator[Batch], model: LoadedModel, request: Mapping[str, Any]
+) -> Iterator[Explanation]:
+    """Explain batches as they are asked for, and keep none of them."""
+    for number in itertools.count():
+        try:
+            batch = next(batches)
+            explanation = _explain_batch(batch, model, request)
+        except StopIteration:
+            return
+        except WhenceError as error:
+            raise WhenceError(f"Item {number}: {error}") from error
+        yield explanation
+        del batch, explanation

@@ -66,8 +66,7 @@ class Explainer:
             which is put back afterwards.
 
     Example:
-        >>> result = Explainer(model).explain(pixels, target="tabby")  # doctest: +SKIP
-        >>> result.heatmap()  # doctest: +SKIP
+        >>> Explainer(model).explain(pixels, target="tabby").heatmap()  # doctest: +SKIP
     """
 
     def __init__(
@@ -215,6 +214,8 @@ class Explainer:
             explanation.settings["of"] = name
         several = Explanations((str(n), one) for n, one in zip(names, explanations, strict=True))
         return explanations[0] if isinstance(of, str | int) else several
+
+    __call__ = explain
 
     def explain_generation(
         self,

@@ -195,7 +195,7 @@ def test_samples_of_images_are_selected(of_images):
 
 
 def test_one_line_says_what_it_is(of_images, of_text):
-    assert repr(of_images) == "Explanation(whence, 3 photos, 4\u00d74)"
+    assert repr(of_images) == "Explanation(whence, model HandWrittenViT, 3 photos, 4\u00d74)"
     one = of_images[0]
     first = one.get_class()
     one.model = "pets"

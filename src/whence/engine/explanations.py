@@ -9,9 +9,11 @@ from typing import Any
 from torch import Tensor
 
 from whence import methods
+from whence._util.model_name import find_model_name
 from whence.engine.request import Request, Result
 from whence.explanation import Check, Explanation
 from whence.targets import AskedClasses, join_names
+from whence.tracing import unwrap_model
 from whence.version import __version__
 
 
@@ -48,6 +50,7 @@ def make_explanation(
         settings=settings | dataclasses.asdict(method),  # type: ignore[call-overload]
         details=([detail for (detail,) in result.details] if one else result.details) or None,
         version=__version__,
+        model=find_model_name(unwrap_model(request.subject.model)),
         checks=checks,
         values=None if result.values is None else result.values[chosen],
         probabilities=None if result.probabilities is None else result.probabilities[chosen],

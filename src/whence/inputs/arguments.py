@@ -62,7 +62,8 @@ class ModelArguments:
         else:
             raise WhenceError(
                 f"Inputs are a tensor, or a mapping of tensors as the model takes them, not "
-                f"{type(inputs).__name__}."
+                f"{type(inputs).__name__}. For photos, texts and datasets: "
+                f"whence.explain(photo, model=model, processor=processor)."
             )
         arguments._check(model)
         return arguments

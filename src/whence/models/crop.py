@@ -16,6 +16,8 @@ _MAX_PROPORTION = 16
 _LEVEL = 128
 # Shorter sides make a probe of so few steps that nothing can be read from it.
 _MIN_PROBE_SIDE = 4
+# Sizes of photos for which a processor's crop is kept.
+_MAX_SIZES = 256
 
 
 def compute_resized_size(size: tuple[int, int], resize: int | tuple[int, int]) -> tuple[int, int]:
@@ -82,6 +84,26 @@ def find_middle(size: tuple[int, int]) -> tuple[int, int, int, int]:
 def move_box(box: Box, middle: tuple[int, int, int, int]) -> Box:
     """Move a box in the middle of a photo to where it lies in the whole photo."""
     return box[0] + middle[0], box[1] + middle[1], box[2] + middle[0], box[3] + middle[1]
+
+
+class CropFinder:
+    """Finds the part of photos that a processor keeps, once for each size of photos.
+
+    Args:
+        process: Processes a picture: (height, width, 3), values from 0 to 255.
+    """
+
+    def __init__(self, process: Callable[[Image.Image], NDArray[np.float64]]) -> None:
+        self._process = process
+        self._boxes: dict[tuple[int, int], Box | None] = {}
+
+    def find(self, size: tuple[int, int], expected: Box) -> Box | None:
+        """Find the part of photos of this size, as `probe_box` does."""
+        if size not in self._boxes:
+            if len(self._boxes) >= _MAX_SIZES:
+                self._boxes.clear()
+            self._boxes[size] = probe_box(self._process, size, expected)
+        return self._boxes[size]
 
 
 def probe_box(

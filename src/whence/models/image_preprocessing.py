@@ -16,19 +16,17 @@ from torch import Tensor
 from whence.errors import WhenceError
 from whence.explanation.photo import Box, Photo
 from whence.models.crop import (
+    CropFinder,
     compute_resized_size,
     find_crop_box,
     find_middle,
     find_processor_box,
     move_box,
     narrow_to_middle,
-    probe_box,
 )
 from whence.models.loaded import LoadedModel, PreparedBatch
 
 _MIN_SEEN_SHARE = 0.75
-# Sizes of photos for which a processor's crop is kept.
-_MAX_SIZES = 256
 
 
 @dataclass(frozen=True)
@@ -55,8 +53,9 @@ class PixelScale:
     @classmethod
     def from_model(cls, loaded: LoadedModel) -> PixelScale:
         """Read the scale from a model's preprocessor."""
-        if isinstance(loaded.preprocessor, CenterCropPreprocessor):
-            return loaded.preprocessor.scale
+        scale = getattr(loaded.preprocessor, "scale", None)
+        if isinstance(scale, cls):
+            return scale
         return cls.from_processor(find_processor(loaded))
 
     def to_unit(self, pixels: Tensor) -> Tensor:
@@ -94,18 +93,22 @@ class CenterCropPreprocessor:
 
     @classmethod
     def from_timm(cls, config: Mapping[str, Any]) -> CenterCropPreprocessor:
-        """Read the preprocessing from timm's data configuration."""
+        """Read the preprocessing from timm's data configuration, which `can_read_timm`."""
         _, height, width = config["input_size"]
         resized = tuple(math.floor(side / config["crop_pct"]) for side in (height, width))
-        # timm keeps proportions only where the model's input is square.
-        keeps = config["crop_mode"] == "center" and height == width
         return cls(
             (height, width),
-            resized[0] if keeps else (resized[0], resized[1]),
+            resized[0] if config["crop_mode"] == "center" else (resized[0], resized[1]),
             tuple(config["mean"]),
             tuple(config["std"]),
             Image.Resampling[config["interpolation"].upper()],
         )
+
+    @staticmethod
+    def can_read_timm(config: Mapping[str, Any]) -> bool:
+        """Whether a data configuration of timm crops the middle of a square, or squashes photos."""
+        _, height, width = config["input_size"]
+        return config["crop_mode"] == "squash" or (config["crop_mode"], height) == ("center", width)
 
     @property
     def scale(self) -> PixelScale:
@@ -115,7 +118,7 @@ class CenterCropPreprocessor:
     def __call__(self, images: Sequence[Image.Image]) -> PreparedBatch:
         """Prepare a batch of photos."""
         photos = [Photo.from_crop(image, self._find_box(image.size)) for image in images]
-        return _stack_photos([self._to_pixels(image) for image in images], photos)
+        return stack_photos([self._to_pixels(image) for image in images], photos)
 
     def _find_box(self, size: tuple[int, int]) -> Box:
         if not isinstance(self.resize, int):
@@ -140,35 +143,22 @@ class ProcessorPreprocessor:
 
     def __init__(self, processor: Callable[..., Mapping[str, Tensor]]) -> None:
         self.processor = processor
-        self._boxes: dict[tuple[int, int], Box | None] = {}
+        self._crop = CropFinder(self._process)
 
     def __call__(self, images: Sequence[Image.Image]) -> PreparedBatch:
         """Prepare a batch of photos, one by one: some processors keep their proportions."""
+        crops = getattr(self.processor, "do_center_crop", False)
         photos, pixels = [], []
         for image in images:
-            given = narrow_to_middle(image) if self._crops else image
+            middle = find_middle(image.size) if crops else (0, 0, *image.size)
+            given = image.crop(middle)
             pixels.append(self.processor([given], return_tensors="pt")["pixel_values"][0])
-            box = self._find_box(image.size)
+            box = self._crop.find(given.size, find_processor_box(given.size, self.processor))
             if box is None:  # the pixels themselves are all that is known
-                photos.append(Photo.from_crop(Image.fromarray(self._to_picture(pixels[-1]))))
+                photos.append(to_photo(self._to_values(pixels[-1])))
             else:
-                photos.append(Photo.from_crop(image, box))
-        return _stack_photos(pixels, photos)
-
-    @property
-    def _crops(self) -> bool:
-        return bool(getattr(self.processor, "do_center_crop", False))
-
-    def _find_box(self, size: tuple[int, int]) -> Box | None:
-        """Find the part that the processor keeps of photos of this size."""
-        if size not in self._boxes:
-            if len(self._boxes) >= _MAX_SIZES:
-                self._boxes.clear()
-            middle = find_middle(size) if self._crops else (0, 0, *size)
-            narrow = (middle[2] - middle[0], middle[3] - middle[1])
-            box = probe_box(self._process, narrow, find_processor_box(narrow, self.processor))
-            self._boxes[size] = None if box is None else move_box(box, middle)
-        return self._boxes[size]
+                photos.append(Photo.from_crop(image, move_box(box, middle)))
+        return stack_photos(pixels, photos)
 
     def _process(self, image: Image.Image) -> NDArray[np.float64]:
         return self._to_values(self.processor([image], return_tensors="pt")["pixel_values"][0])
@@ -179,9 +169,6 @@ class ProcessorPreprocessor:
         values = scale.to_unit(pixels.double().cpu()) * 255
         return values.permute(1, 2, 0).numpy()
 
-    def _to_picture(self, pixels: Tensor) -> NDArray[np.uint8]:
-        return self._to_values(pixels).round().astype(np.uint8)
-
 
 def find_processor(loaded: LoadedModel) -> Any:
     """Return the image processor of transformers that prepares a model's photos."""
@@ -189,12 +176,17 @@ def find_processor(loaded: LoadedModel) -> Any:
     if processor is None:
         raise WhenceError(
             f"whence does not know how '{loaded.name}' prepares photos: its preprocessor is "
-            f"neither a CenterCropPreprocessor nor an image processor of transformers."
+            f"no image processor of transformers."
         )
     return processor
 
 
-def _stack_photos(pixels: Sequence[Tensor], photos: list[Photo]) -> PreparedBatch:
+def to_photo(values: NDArray[np.float64]) -> Photo:
+    """The photo of pixels as a model saw them: (height, width, 3), values from 0 to 255."""
+    return Photo.from_crop(Image.fromarray(values.round().clip(0, 255).astype(np.uint8)))
+
+
+def stack_photos(pixels: Sequence[Tensor], photos: list[Photo]) -> PreparedBatch:
     """Stack the pixels of photos to a batch, with a note for each that was cropped much."""
     if len({tuple(one.shape) for one in pixels}) > 1:
         raise WhenceError(

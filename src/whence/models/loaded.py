@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from whence._util.files import is_folder
+from whence._util.model_name import shorten_model_name
 from whence._util.text import first_line
 from whence.errors import WhenceError
 from whence.explainer import Explainer
@@ -24,11 +24,14 @@ from whence.targets import AnyTarget, AskedClasses, SeveralTargets, parse_target
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
-    from transformers import BatchEncoding
 
 _DEMO = Path(__file__).parents[1] / "demo"
 EMBEDDED: dict[Kind, Path] = {"image": _DEMO / "pets", "text": _DEMO / "sentiment"}
 EMBEDDED_LANGUAGE_MODEL = _DEMO / "stories"
+
+
+BatchInputs: TypeAlias = Tensor | Mapping[str, Any]
+"""A batch as a model takes it: pixels, or what a tokenizer returned."""
 
 
 @dataclass
@@ -42,7 +45,7 @@ class PreparedBatch:
         texts: For each input, the text; None of photos.
     """
 
-    inputs: Tensor | BatchEncoding
+    inputs: BatchInputs
     notes: list[list[str]]
     photos: list[Photo] | None = None
     texts: list[str] | None = None
@@ -97,9 +100,7 @@ class LoadedModel:
     def title(self) -> str:
         """The name to show: of a folder its last part, and that a model is embedded."""
         path = Path(self.name)
-        if path.parent == _DEMO:
-            return f"{path.name} (embedded)"
-        return path.resolve().name if is_folder(path) else self.name
+        return f"{path.name} (embedded)" if path.parent == _DEMO else shorten_model_name(self.name)
 
     def to_eager(self) -> LoadedModel:
         """Return this model without compiling, for inputs of which few have the same shape."""
@@ -112,8 +113,29 @@ class LoadedModel:
             WhenceError: An input holds nothing that the model could read, or sizes differ.
         """
         prepared = self.preprocessor(inputs)
-        prepared.inputs = prepared.inputs.to(self.device)
+        prepared.inputs = self._move(prepared.inputs)
         return prepared
+
+    def take_tensors(self, inputs: Tensor | Mapping[str, Any]) -> PreparedBatch:
+        """Take a batch that was prepared for the model elsewhere, and move it to its device."""
+        moved = self._move(inputs)
+        tensors = [moved] if isinstance(moved, Tensor) else list(moved.values())
+        count = next((len(x) for x in tensors if isinstance(x, Tensor) and x.dim()), 0)
+        return PreparedBatch(moved, [[] for _ in range(count)])
+
+    def _move(self, inputs: BatchInputs) -> BatchInputs:
+        """Move a batch to the device of the model, and pixels to the type of its weights."""
+        if isinstance(inputs, Tensor):
+            return self._move_tensor(inputs)
+        moved = {n: self._move_tensor(v) if isinstance(v, Tensor) else v for n, v in inputs.items()}
+        if not hasattr(inputs, "encodings"):
+            return moved
+        return type(inputs)(moved, inputs.encodings)  # type: ignore[call-arg]
+
+    def _move_tensor(self, tensor: Tensor) -> Tensor:
+        kinds = (p.dtype for p in self.model.parameters() if p.is_floating_point())
+        dtype = next(kinds, None) if tensor.is_floating_point() else None
+        return tensor.to(self.device, dtype)
 
     def check_classes(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -25,22 +25,35 @@ class TextPreprocessor:
     Args:
         tokenizer: The tokenizer; it gets a padding token if it has none.
         model: The model, whose positions limit the length; its config gets the padding token.
+        may_change: Whether they are whence's own. Those of the user stay as they are.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, model: nn.Module, may_change: bool = True
+    ) -> None:
         self.tokenizer = tokenizer
-        if tokenizer.pad_token is None:
+        config = getattr(model, "config", None)
+        if may_change and tokenizer.pad_token is None:
             # Generative models have no padding; the token does not matter where the mask is 0.
             tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
-        config = getattr(model, "config", None)
-        if config is not None and getattr(config, "pad_token_id", None) is None:
+        if may_change and config is not None and getattr(config, "pad_token_id", None) is None:
             config.pad_token_id = tokenizer.pad_token_id
         known = (find_position_limit(model), tokenizer.model_max_length)
         limits = [n for n in known if n and n < 1_000_000]
         self.max_length = int(min(limits, default=_DEFAULT_LENGTH))
 
     def __call__(self, texts: Sequence[str]) -> PreparedBatch:
-        """Tokenise a batch of texts, padded to the longest."""
+        """Tokenise a batch of texts, padded to the longest.
+
+        Raises:
+            WhenceError: A text has no words, or there is no token to pad texts with.
+        """
+        if len(texts) > 1 and self.tokenizer.pad_token is None:
+            raise WhenceError(
+                "The tokenizer has no padding token, which several texts at once need: set "
+                "tokenizer.pad_token = tokenizer.eos_token, and model.config.pad_token_id = "
+                "tokenizer.pad_token_id; or explain the texts one by one."
+            )
         return join_batches([self._tokenize(text) for text in texts], self.tokenizer)
 
     def _tokenize(self, text: str) -> PreparedBatch:
@@ -103,7 +116,7 @@ def join_batches(
     return PreparedBatch(_pad(encoded, tokenizer), notes, texts=texts)
 
 
-def _pad(texts: Sequence[BatchEncoding], tokenizer: PreTrainedTokenizerBase) -> BatchEncoding:
+def _pad(texts: Sequence[Any], tokenizer: PreTrainedTokenizerBase) -> BatchEncoding:
     """Pad tokenised texts to the longest."""
     device = texts[0]["input_ids"].device
     rows = {name: [text[name][0].tolist() for text in texts] for name in texts[0]}

@@ -11,6 +11,7 @@ from whence.errors import WhenceError
 from whence.models.hub import fetch
 from whence.models.image_preprocessing import CenterCropPreprocessor
 from whence.models.loaded import LoadedModel
+from whence.models.transform_preprocessing import TransformPreprocessor
 from whence.models.weights import count_classes, load_weights, read_weights
 from whence.targets import find_class_names
 
@@ -26,15 +27,23 @@ def load(name: str, weights: str | Path | None) -> LoadedModel:
         near = suggest_names(name, timm.list_models())
         raise WhenceError(f"timm has no model '{name}'.{near}")
     model = _create_model(timm, name, weights)
-    config = timm.data.resolve_data_config(model=model)
     return LoadedModel(
         name=f"timm:{name}",
         model=model.float(),
         kind="image",
-        class_names=find_class_names(model) or _find_imagenet_names(timm, model),
+        class_names=find_class_names(model) or find_imagenet_names(model),
         class_count=model.num_classes,
-        preprocessor=CenterCropPreprocessor.from_timm(config),
+        preprocessor=find_preprocessor(model),
     )
+
+
+def find_preprocessor(model: Any) -> CenterCropPreprocessor | TransformPreprocessor:
+    """Find how a model of timm takes photos."""
+    data: Any = importlib.import_module("timm.data")
+    config = data.resolve_data_config(model=model)
+    if CenterCropPreprocessor.can_read_timm(config):
+        return CenterCropPreprocessor.from_timm(config)
+    return TransformPreprocessor(data.create_transform(**config))
 
 
 def _create_model(timm: Any, name: str, weights: str | Path | None) -> Any:
@@ -54,10 +63,11 @@ def _create_model(timm: Any, name: str, weights: str | Path | None) -> Any:
     return model
 
 
-def _find_imagenet_names(timm: Any, model: Any) -> dict[int, str]:
-    """Find the names of ImageNet's classes, for models that were trained on it."""
-    subset = timm.data.infer_imagenet_subset(model)
+def find_imagenet_names(model: Any) -> dict[int, str]:
+    """Find the names of ImageNet's classes, for models of timm that were trained on it."""
+    data: Any = importlib.import_module("timm.data")
+    subset = data.infer_imagenet_subset(model)
     if not subset:
         return {}
-    info = timm.data.ImageNetInfo(subset)
+    info = data.ImageNetInfo(subset)
     return {i: info.index_to_description(i) for i in range(model.num_classes)}

@@ -42,7 +42,6 @@ def load(name: str, weights: str | Path | None) -> LoadedModel:
     if count != 1000:
         model = models.get_model(name, weights=None, num_classes=count)
     load_weights(model, tensors, weights)
-    side = int(getattr(model, "image_size", 224))
     # Weights for other classes than those of ImageNet come without names.
     meta = models.get_model_weights(name).DEFAULT.meta if count == 1000 else {}
     return LoadedModel(
@@ -51,7 +50,13 @@ def load(name: str, weights: str | Path | None) -> LoadedModel:
         kind="image",
         class_names=dict(enumerate(meta.get("categories", ()))),
         class_count=count,
-        preprocessor=CenterCropPreprocessor(
-            (side, side), round(side * 256 / 224), _MEAN, _STD, Image.Resampling.BILINEAR
-        ),
+        preprocessor=find_preprocessor(model),
+    )
+
+
+def find_preprocessor(model: nn.Module) -> CenterCropPreprocessor:
+    """Find how a model of torchvision takes photos: as those for ImageNet do, at its own size."""
+    side = int(getattr(model, "image_size", 224))
+    return CenterCropPreprocessor(
+        (side, side), round(side * 256 / 224), _MEAN, _STD, Image.Resampling.BILINEAR
     )

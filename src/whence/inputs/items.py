@@ -1,0 +1,132 @@
+"""Items of datasets, data loaders and iterators: the photos, texts or tensors in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from torch import Tensor
+
+from whence.errors import WhenceError
+from whence.inputs.sources import Kind, read_input
+from whence.inputs.tables import TEXT_COLUMNS
+
+Batch = Tensor | Mapping[str, Any] | list[Image.Image | str]
+"""Tensors as a model takes them, or photos, or texts."""
+
+# What collators of transformers add for training, which would only cost a loss.
+_LABELS = ("label", "labels", "label_ids")
+
+
+def is_stream(what: object) -> bool:
+    """Whether something holds many inputs that are read one by one, not a list or one input."""
+    if isinstance(what, str | bytes | list | tuple | Mapping | Tensor | np.ndarray):
+        return False
+    return hasattr(what, "__iter__") or (hasattr(what, "__getitem__") and hasattr(what, "__len__"))
+
+
+def iterate(what: Any) -> Iterator[Any]:
+    """Iterate over the items of a dataset, a data loader or anything else that has items.
+
+    Raises:
+        WhenceError: It is a table, whose items are the names of columns.
+    """
+    if hasattr(what, "columns"):
+        raise WhenceError(
+            f"A {type(what).__name__} is a table; explain a column of it: "
+            f"explain(list(table['text']))."
+        )
+    if hasattr(what, "__iter__"):
+        return iter(what)
+    return (what[index] for index in range(len(what)))
+
+
+def read_batch(what: object, column: str | None = None, kind: Kind | None = None) -> Batch:
+    """Read a photo, a text, a list of them, a row with columns, or a batch of tensors.
+
+    Args:
+        what: What to read. Labels among the tensors of a mapping are left out.
+        column: Of a row, which column to explain; if left out, the one with a photo, or the text.
+        kind: Of a row, whether to look for a photo or a text; if left out, a photo goes first.
+
+    Raises:
+        WhenceError: It is nothing that can be explained.
+    """
+    if isinstance(what, Mapping):
+        if any(hasattr(value, "column_names") for value in what.values()):
+            raise WhenceError(
+                f"The dataset has several parts: {', '.join(what)}; explain one of them: "
+                f"explain(dataset[{next(iter(what))!r}])."
+            )
+        if column is None and any(isinstance(value, Tensor) for value in what.values()):
+            has_labels = any(name in what for name in _LABELS)
+            return {n: v for n, v in what.items() if n not in _LABELS} if has_labels else what
+        what = what[find_column(what, column, kind)]
+    if isinstance(what, Tensor):
+        return what
+    listed = list(what) if isinstance(what, list | tuple) else [what]
+    if not listed:
+        raise WhenceError("Nothing to explain: the list is empty.")
+    batch = [read_input(one) for one in listed]
+    if len({isinstance(one, str) for one in batch}) > 1:
+        raise WhenceError("Photos and texts need different models; explain them apart.")
+    return batch
+
+
+def drop_labels(item: object) -> object:
+    """The input of a pair of an input and its label; the inputs of a batch of pairs."""
+    if not isinstance(item, list | tuple) or not item:
+        return item
+    if len(item) > 1 and all(map(_is_label, item[1:])):
+        return item[0]
+    if all(isinstance(one, tuple) and len(one) > 1 and _is_label(one[1]) for one in item):
+        return [one[0] for one in item]
+    return item
+
+
+def _is_label(value: object) -> bool:
+    if isinstance(value, Tensor):
+        return value.dim() < 2
+    return value is None or isinstance(value, int | float | np.number)
+
+
+def find_column(row: Mapping[str, Any], column: str | None, kind: Kind | None) -> str:
+    """Find the column of a row that holds its photo or its text.
+
+    Args:
+        row: Its values, or lists of values of several rows, by the names of the columns.
+        column: The one that was asked for.
+        kind: What to look for; if left out, a photo, and otherwise a text.
+
+    Raises:
+        WhenceError: There is no such column, or several could be meant.
+    """
+    names = ", ".join(map(str, row)) or "none"
+    if column is not None:
+        if column not in row:
+            raise WhenceError(f"There is no column '{column}'; the columns are {names}.")
+        return column
+    kinds: dict[str, Kind | None] = {name: _find_kind(value) for name, value in row.items()}
+    for wanted in ("image", "text") if kind is None else (kind,):
+        found = [name for name, one in kinds.items() if one == wanted]
+        usual = [name for name in found if name in (wanted, *TEXT_COLUMNS)]
+        if len(found) == 1 or usual:
+            return (usual or found)[0]
+        if found:
+            raise WhenceError(
+                f"Several columns hold {wanted}s: {', '.join(found)}. Choose one with column=…."
+            )
+    what = f"{kind}s" if kind else "photos or texts"
+    raise WhenceError(
+        f"No column holds {what}; the columns are {names}. Choose one with column=…, if it holds "
+        f"paths or arrays of photos."
+    )
+
+
+def _find_kind(value: object) -> Kind | None:
+    """The kind of input that a column holds, by one value or a list of them."""
+    if isinstance(value, list | tuple) and value:
+        value = value[0]
+    return "image" if isinstance(value, Image.Image) else "text" if isinstance(value, str) else None
