@@ -5,6 +5,7 @@ from whence.explanation.generation import Generation
 from whence.explanation.matrix import ScoreMatrix
 from whence.explanation.parts import Check, ExplainedClass, KeptEvidence
 from whence.explanation.photo import Photo
+from whence.explanation.regions import PeakRegion
 from whence.explanation.several import Explanations
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "Explanations",
     "Generation",
     "KeptEvidence",
+    "PeakRegion",
     "Photo",
     "ScoreMatrix",
 ]

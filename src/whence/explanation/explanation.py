@@ -20,6 +20,7 @@ from whence.explanation.heatmaps import upsample_scores
 from whence.explanation.matrix import ScoreMatrix, make_dataframe, tabulate_classes
 from whence.explanation.parts import Check, ExplainedClass, KeptEvidence
 from whence.explanation.photo import Photo
+from whence.explanation.regions import PeakRegion, list_regions
 from whence.explanation.saving import pack, unpack
 from whence.explanation.selection import select_samples
 from whence.explanation.summary import SAME_FOR_EVERY_CLASS, format_line, list_provenance
@@ -170,6 +171,23 @@ class Explanation:
             return make_dataframe(list_unit_records(self, sample))
         return make_dataframe(self.matrix(sample, by).to_records())
 
+    def regions(
+        self, sample: int = 0, target: int = 0, *, against: bool = False
+    ) -> list[PeakRegion]:
+        """The peak regions of a photo's map: connected parts that hold much of the evidence.
+
+        They are none where the map is flat or lies as noise does; see `find_regions`.
+
+        Args:
+            sample: Which photo of the batch.
+            target: Which of the explained classes, counted from 0, if there are several.
+            against: Whether to take the evidence against the class, which are scores below 0.
+
+        Raises:
+            WhenceError: The explanation is not of photos, or there is no such sample or class.
+        """
+        return list_regions(self, sample, target, against)
+
     def numpy(self) -> NDArray[np.float64]:
         """The scores as an array."""
         return self.scores.detach().double().cpu().numpy()
@@ -224,6 +242,7 @@ class Explanation:
         sample: int = 0,
         *,
         whole: bool = False,
+        outlines: bool = False,
         image: Image | None = None,
         by: Grouping = "word",
         theme: str = "light",
@@ -236,6 +255,7 @@ class Explanation:
         Args:
             sample: Which sample of the batch.
             whole: Whether maps lie on the whole photo; what the model did not see is grey.
+            outlines: Whether to draw the outlines of each map's peak regions; see `regions`.
             image: The photo as the model saw it, where the explanation does not know it.
             by: Of generated text, the parts of the table, as for `Generation.matrix`.
             theme: "light" or "dark".
@@ -246,9 +266,8 @@ class Explanation:
         """
         from whence.render import display
 
-        return display.draw_figure(
-            self, sample, whole=whole, image=image, by=by, theme=theme, title=title
-        )
+        look: dict[str, Any] = {"whole": whole, "outlines": outlines, "theme": theme}
+        return display.draw_figure(self, sample, image=image, by=by, title=title, **look)
 
     def show(self, image: Image | None = None, *, path: str | Path | None = None) -> None:
         """Display in a notebook; in a script, open the figure of a photo or print to the terminal.

@@ -37,6 +37,7 @@ def draw_figure(
     *,
     image: Image.Image | None = None,
     whole: bool = False,
+    outlines: bool = False,
     by: Grouping = "word",
     theme: str = "light",
     colormap: str = "auto",
@@ -50,6 +51,7 @@ def draw_figure(
         sample: Which sample of the batch.
         image: The photo as the model saw it, where the explanation does not know it.
         whole: Whether maps lie on the whole photo; what the model did not see is grey.
+        outlines: Whether to draw the outlines of each map's peak regions.
         by: Of generated text, the parts of the table, as for `Generation.matrix`.
         theme: "light" or "dark".
         colormap: Of maps, any of `list_colormaps()`; "auto" suits the sign of the scores.
@@ -60,13 +62,13 @@ def draw_figure(
         WhenceError: There is no such sample, it cannot be drawn, or a setting is out of range.
     """
     if explanation.grid is None:
-        if image is not None or whole:
+        if image is not None or whole or outlines:
             raise WhenceError("This explanation is of tokens; it cannot be laid over an image.")
         if isinstance(explanation, Generation):
             matrix, origin = explanation.matrix(sample, by), format_origin([explanation])
             return draw_matrix(matrix, theme=theme, title=title, origin=origin)
         return draw_words(explanation, sample, theme=theme, title=title)
-    look, maps = get_theme(theme), list_maps(explanation, sample)
+    look, maps = get_theme(theme), list_maps(explanation, sample, outlines)
     options = {"image": image, "whole": whole, "colormap": colormap, "opacity": opacity}
     painter = make_painter(explanation, sample, maps, **options)  # type: ignore[arg-type]
     width, height = painter.fit(_SIDE, _WIDEST, _TALLEST)

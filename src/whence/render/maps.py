@@ -11,8 +11,9 @@ import numpy as np
 from PIL import Image
 
 from whence.errors import WhenceError
-from whence.explanation import Photo
+from whence.explanation import PeakRegion, Photo
 from whence.render.colors import Colormap, Floats, get_colormap
+from whence.render.outlines import draw_outlines
 from whence.render.overlay import (
     blend,
     check_opacity,
@@ -44,6 +45,7 @@ class ClassMap:
     explained: ExplainedClass
     shares: Floats  # (rows, columns), relative scores; of a video, with frames before them
     strength: float  # of its colours, from 0 to 1
+    regions: Sequence[PeakRegion] = ()  # to be outlined
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,8 @@ class MapPainter:
         if one.shares.ndim == 3:
             return self._draw_frames(one, size)
         if self.photo is None:
-            return draw_map(one.shares, self.colors, size, one.strength)
+            drawn = draw_map(one.shares, self.colors, size, one.strength)
+            return draw_outlines(drawn, one.regions)
         if not self.whole:
             return self._blend(self.draw_photo(size), one)
         canvas = self.draw_photo(size)
@@ -117,7 +120,8 @@ class MapPainter:
         return canvas
 
     def _blend(self, photo: Image.Image, one: ClassMap) -> Image.Image:
-        return blend(photo, one.shares, self.colors, self.opacity, one.strength)
+        blended = blend(photo, one.shares, self.colors, self.opacity, one.strength)
+        return draw_outlines(blended, one.regions)
 
     def _find_seen(self, size: Size) -> tuple[int, int, int, int]:
         """The part that the model saw, in pixels of the whole photo at another size."""
@@ -143,8 +147,13 @@ def find_photo(explanation: Explanation, sample: int, image: Image.Image | None)
     return explanation.photos[sample] if explanation.photos else None
 
 
-def list_maps(explanation: Explanation, sample: int = 0) -> list[ClassMap]:
+def list_maps(explanation: Explanation, sample: int = 0, outlines: bool = False) -> list[ClassMap]:
     """The map of each explained class of a photo, a video or a signal.
+
+    Args:
+        explanation: Of photos, videos or signals.
+        sample: Which sample of the batch.
+        outlines: Whether maps carry their peak regions, which a painter then outlines.
 
     Raises:
         WhenceError: The explanation is of tokens, or there is no such sample.
@@ -153,11 +162,17 @@ def list_maps(explanation: Explanation, sample: int = 0) -> list[ClassMap]:
     if grid is None:
         raise WhenceError("This explanation is of tokens, which have no map; see .words().")
     strengths = list_strengths(explanation, sample)
+    shape = (1, *grid)[-max(2, len(grid)) :]
     return [
         ClassMap(
-            one, stretch_contrast(one.scores).reshape((1, *grid)[-max(2, len(grid)) :]), strength
+            one,
+            stretch_contrast(one.scores).reshape(shape),
+            strength,
+            explanation.regions(sample, number) if outlines else (),
         )
-        for one, strength in zip(explanation.classes(sample), strengths, strict=True)
+        for number, (one, strength) in enumerate(
+            zip(explanation.classes(sample), strengths, strict=True)
+        )
     ]
 
 
