@@ -21,6 +21,7 @@ SLOW = {
     "docs/benchmark.md",
     "docs/howto/audit.md",
     "docs/howto/benchmark.md",
+    "docs/howto/datasets-and-pipelines.md",
     "docs/howto/own-method.md",
     "docs/howto/report.md",
     "docs/report.md",

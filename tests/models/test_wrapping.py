@@ -117,7 +117,7 @@ def test_a_function_that_turns_photos_shows_what_the_model_saw():
 
 def test_timm_models_need_no_processor():
     timm = pytest.importorskip("timm")
-    model = timm.create_model("vit_tiny_patch16_224", depth=1).eval()
+    model = timm.create_model("vit_tiny_patch16_224", depth=1, embed_dim=24, num_heads=2).eval()
     transform = timm.data.create_transform(**timm.data.resolve_data_config(model=model))
     photo = make_photo(320, 240)
     result = explain(photo, model, method="gradient", target=3)
@@ -132,7 +132,7 @@ def test_timm_models_need_no_processor():
 def test_other_crops_of_timm_are_its_own_transform(how):
     """Borders around the photo, and models that take no squares."""
     timm = pytest.importorskip("timm")
-    model = timm.create_model("vit_tiny_patch16_224", depth=1)
+    model = timm.create_model("vit_tiny_patch16_224", depth=1, embed_dim=24, num_heads=2)
     model.pretrained_cfg = {**model.pretrained_cfg, "input_size": (3, 32, 32), **how}
     transform = timm.data.create_transform(**timm.data.resolve_data_config(model=model))
     prepared = wrap(model).prepare([make_photo(120, 80)])
