@@ -53,6 +53,7 @@ def test_a_dataset_of_torch(image_model, expected):
     check(explain(Labelled(PHOTOS), image_model), expected)
 
 
+@pytest.mark.slow
 def test_a_dataset_of_the_library_datasets(image_model, expected, text_model):
     datasets = pytest.importorskip("datasets")
     photos = datasets.Dataset.from_dict(
@@ -71,6 +72,16 @@ def test_a_dataset_of_the_library_datasets(image_model, expected, text_model):
         explain(datasets.DatasetDict(train=texts), text_model)
     with pytest.raises(WhenceError, match="the Dataset is empty"):
         explain(texts.select([]), text_model)
+
+
+def test_rows_with_columns(image_model, expected, text_model):
+    rows = [{"id": "a", "image": photo, "label": 3} for photo in PHOTOS]
+    check(explain(iter(rows), image_model), expected)
+    both = {"image": PHOTOS[0], "caption": "a good film"}
+    assert next(explain(iter([both]), text_model)).words()[1][0] == "good"
+    assert explain(both, text_model).words()[1][0] == "good"
+    with pytest.raises(WhenceError, match="No column holds images; the columns are review"):
+        explain(iter([{"review": "good"}]), image_model)
 
 
 def test_a_data_loader_gives_an_explanation_for_each_batch(image_model, expected):
