@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from whence.explanation import Explanation, Explanations, Generation
     from whence.layout import Layout
     from whence.maximization import MaximalPicture, activation_maximization
+    from whence.pipeline.compare import Comparison, compare
     from whence.tracing import register_operation
 
 # What needs torch is imported when first asked for, so that `whence --help` answers at once.
 _HOMES = {
+    "Comparison": "whence.pipeline.compare",
     "Explainer": "whence.explainer",
     "Explanation": "whence.explanation",
     "Explanations": "whence.explanation",
@@ -24,12 +26,14 @@ _HOMES = {
     "Layout": "whence.layout",
     "MaximalPicture": "whence.maximization",
     "activation_maximization": "whence.maximization",
+    "compare": "whence.pipeline.compare",
     "explain": "whence.api",
     "register_operation": "whence.tracing",
 }
 _PACKAGES = ("benchmark", "faithfulness", "methods", "models", "rules", "targets")
 
 __all__ = [
+    "Comparison",
     "Explainer",
     "Explanation",
     "Explanations",
@@ -42,6 +46,7 @@ __all__ = [
     "__version__",
     "activation_maximization",
     "benchmark",
+    "compare",
     "explain",
     "faithfulness",
     "methods",

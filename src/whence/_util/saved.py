@@ -15,6 +15,8 @@ from torch import Tensor
 from whence._util.files import write_atomically
 from whence.errors import WhenceError
 
+SUFFIX = ".safetensors"
+
 
 def write_parts(
     path: str | Path, form: str, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]

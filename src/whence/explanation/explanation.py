@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from whence._util.saved import explain_damage, read_form, read_parts
+from whence._util.saved import SUFFIX, explain_damage, read_form, read_parts, write_parts
 from whence._util.text import to_printable
 from whence.errors import WhenceError
 from whence.explanation.classes import list_classes
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
     from PIL.Image import Image
 
-    from whence.render.drawing import Figure
+    from whence.render.display import Figure
 
 
 @dataclass(repr=False)
@@ -318,6 +318,9 @@ class Explanation:
             WhenceError: The name ends otherwise, the explanation cannot be drawn, or the place
                 cannot be written.
         """
+        if Path(path).suffix.lower() == SUFFIX:
+            write_parts(path, self._form, *self._to_parts())
+            return
         from whence.render import files
 
         files.save(self, path, by)

@@ -7,7 +7,7 @@ from pathlib import Path
 from torch import Tensor
 
 from whence._util.files import check_ending
-from whence._util.saved import explain_damage, read_parts, write_parts
+from whence._util.saved import SUFFIX, explain_damage, read_parts, write_parts
 from whence.explanation.explanation import Explanation
 
 _FORMAT = "whence explanations 1"
@@ -22,7 +22,7 @@ class Explanations(dict[str, Explanation]):
         Raises:
             WhenceError: The name ends otherwise, or the place cannot be written.
         """
-        check_ending(path, (".safetensors",))
+        check_ending(path, (SUFFIX,))
         parts = {name: one._to_parts() for name, one in self.items()}
         facts = {name: saved for name, (saved, _) in parts.items()}
         tensors = {f"{n}/{key}": x for n, (_, held) in parts.items() for key, x in held.items()}

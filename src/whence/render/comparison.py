@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from markupsafe import Markup
 from PIL import Image
 
 from whence.errors import WhenceError
@@ -33,6 +35,8 @@ from whence.render.panels import (
     move,
 )
 from whence.render.strengths import list_strengths
+from whence.render.templates import render_template
+from whence.render.text import title_texts
 from whence.render.word_figure import lay_out_words, make_word_legend
 from whence.render.words import list_words
 
@@ -48,6 +52,7 @@ def draw_comparison(
     sample: int = 0,
     *,
     notes: Mapping[str, str] | None = None,
+    remark: str = "",
     image: Image.Image | None = None,
     whole: bool = False,
     theme: str = "light",
@@ -61,6 +66,7 @@ def draw_comparison(
         explanations: By their names, all of the same photos or texts and classes.
         sample: Which sample of the batch.
         notes: A few words to stand beside a name.
+        remark: What the notes mean, to stand below.
         image: As for `draw_figure`.
         whole: As for `draw_figure`.
         theme: "light" or "dark".
@@ -76,7 +82,7 @@ def draw_comparison(
         for name, one in explanations.items()
     }
     if next(iter(explanations.values())).grid is None:
-        return _draw_texts(explanations, labels, sample, theme, title)
+        return _draw_texts(explanations, labels, sample, theme, title, remark)
     maps = {name: list_maps(one, sample) for name, one in explanations.items()}
     painters = {
         name: make_painter(one, sample, maps[name], image=image, whole=whole)
@@ -85,9 +91,32 @@ def draw_comparison(
     strengths = [one.strength for row in maps.values() for one in row]
     colors = list(dict.fromkeys(one.colors for one in painters.values()))
     note = describe_scale(strengths, all(one.diverging for one in colors))
-    legend = Legend(colors, note, format_origin(list(explanations.values())))
+    origin = _format_origin(explanations, remark)
+    legend = Legend(colors, note, origin)
     grid = _MapGrid(maps, painters, labels, legend)
     return grid.draw_line(theme, title) if grid.columns == 1 else grid.draw(theme, title)
+
+
+def format_comparison_page(
+    explanations: Mapping[str, Explanation], figures: Iterable[Figure], title: str | None = None
+) -> str:
+    """A page with figures, whose text is text, that needs nothing outside itself.
+
+    Args:
+        explanations: By their names.
+        figures: Of their samples.
+        title: Its heading; the text, or a few words on photos, if left out.
+    """
+    first = next(iter(explanations.values()))
+    page = render_template(
+        "render/templates/comparison_page.html.j2",
+        title=title or (title_texts(first) if first.grid is None else "Methods side by side"),
+        theme="light",
+        # Our own figures escape what they write.
+        figures=[Markup(figure.to_svg()) for figure in figures],
+        settings={name: one.provenance for name, one in explanations.items()},
+    )
+    return str(page)
 
 
 def check_alike(explanations: Mapping[str, Explanation]) -> None:
@@ -183,6 +212,7 @@ def _draw_texts(
     sample: int,
     theme: str,
     title: str | None,
+    remark: str,
 ) -> Figure:
     """A line for each method, under each class."""
     look, room = get_theme(theme), _TEXT_WIDTH - 2 * MARGIN
@@ -205,10 +235,15 @@ def _draw_texts(
             page.shapes.append(Rectangle(MARGIN, y - 4, room, 1, look.track))
         y += GAP
     legend = make_word_legend(list(explanations.values()), list_strengths(first, sample), theme)
+    legend = replace(legend, origin=_format_origin(explanations, remark))
     shapes, below = draw_legend(legend, _TEXT_WIDTH, look)
     page.shapes += move(shapes, 0, y)
     page.height = y + below
     return page
+
+
+def _format_origin(explanations: Mapping[str, Explanation], remark: str) -> str:
+    return " · ".join(filter(None, (format_origin(list(explanations.values())), remark)))
 
 
 def _note_class(explanation: Explanation) -> str:

@@ -7,12 +7,13 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from PIL import Image, ImageShow
 
 from whence.errors import WhenceError
 from whence.layout.grouping import Grouping
+from whence.render.drawing import Figure
 from whence.render.figure import draw_figure
 from whence.render.files import save
 from whence.render.maps import find_photo
@@ -25,13 +26,22 @@ if TYPE_CHECKING:
     from whence.explanation import Explanation, Generation
 
 __all__ = [
+    "Figure",
     "draw_figure",
     "format_notebook_html",
     "format_page",
     "show",
+    "show_figure",
     "show_generation",
     "show_image",
 ]
+
+
+class Drawable(Protocol):
+    """What draws a figure of itself."""
+
+    def plot(self) -> Figure:
+        """The figure."""
 
 
 def show(
@@ -91,6 +101,15 @@ def _print(explanation: Explanation, image: Image.Image | None, console: Console
             console.print()
     for note in explanation.notes:
         console.print(Text(f"{note}."))
+
+
+def show_figure(drawn: Drawable) -> bool:
+    """Display what has a figure in a running notebook, or open it; False if neither can be."""
+    display = _find_notebook_display()
+    if display is not None:
+        display(drawn)
+        return True
+    return has_screen() and ImageShow.show(drawn.plot().to_image(2.0))
 
 
 def _open_figure(explanation: Explanation, image: Image.Image | None) -> bool:

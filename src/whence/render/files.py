@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from whence._util.files import check_ending, write_atomically
-from whence._util.saved import write_parts
+from whence._util.saved import SUFFIX
 from whence.explanation import Generation
 from whence.explanation.table import list_unit_records
 from whence.layout.grouping import Grouping
@@ -32,11 +32,11 @@ _TEXTS: dict[str, Callable[[Explanation, Grouping], str]] = {
     ".json": lambda explanation, by: format_json(explanation, by),
     ".csv": lambda explanation, by: format_csv(explanation, by),
 }
-SUFFIXES = (*_FIGURES, *_TEXTS, ".npz", ".safetensors")
+SUFFIXES = (*_FIGURES, *_TEXTS, ".npz", SUFFIX)
 
 
 def save(explanation: Explanation, path: str | Path, by: Grouping = "word") -> None:
-    """Write a figure, a page, data or all of an explanation; whole or not at all.
+    """Write a figure, a page or data; whole or not at all. `Explanation.save` writes all itself.
 
     A figure shows the first sample; all else has every sample.
 
@@ -56,7 +56,7 @@ def save(explanation: Explanation, path: str | Path, by: Grouping = "word") -> N
     elif ending == ".npz":
         write_atomically(path, format_npz(explanation))
     else:
-        write_parts(path, explanation._form, *explanation._to_parts())
+        explanation.save(path)
 
 
 def format_json(explanation: Explanation, by: Grouping = "word") -> str:

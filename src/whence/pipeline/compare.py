@@ -1,0 +1,205 @@
+"""`compare`: several methods on one input, as a grid of maps or words that shows itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
+
+from whence._util.files import check_ending, write_atomically
+from whence.api import explain
+from whence.errors import WhenceError
+from whence.explanation import Explanation
+from whence.faithfulness import Faithfulness, measure
+from whence.inputs import read_input
+from whence.methods import parse_methods
+from whence.models import LoadedModel, load
+from whence.render import Figure, draw_comparison
+from whence.render.comparison import check_alike, format_comparison_page
+from whence.render.display import show_figure
+from whence.targets import find_class_index
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+METHODS = ("whence", "gae", "attnlrp")
+"""What is compared if no methods are named."""
+
+_REMARK = "faithfulness: on this input and for the first class alone; 90 at most, 0 by chance"
+
+
+class Comparison(Mapping[str, Explanation]):
+    """Explanations of the same input by several methods, by the methods' names.
+
+    Attributes:
+        faithfulness: How faithful each is, if that was measured.
+    """
+
+    def __init__(
+        self, explanations: Mapping[str, Explanation], faithfulness: Faithfulness | None = None
+    ) -> None:
+        check_alike(explanations)
+        self._explanations = dict(explanations)
+        self.faithfulness = faithfulness
+
+    @override
+    def __getitem__(self, method: str) -> Explanation:
+        if method not in self._explanations:
+            raise KeyError(f"'{method}' was not compared; there are {', '.join(self)}.")
+        return self._explanations[method]
+
+    @override
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._explanations)
+
+    @override
+    def __len__(self) -> int:
+        return len(self._explanations)
+
+    def __repr__(self) -> str:
+        """The methods in one line."""
+        return f"Comparison({', '.join(self)})"
+
+    def plot(
+        self,
+        sample: int = 0,
+        *,
+        whole: bool = False,
+        image: Image | None = None,
+        theme: str = "light",
+        title: str | None = None,
+    ) -> Figure:
+        """Draw the methods below each other and the classes side by side; words of texts in lines.
+
+        Args:
+            sample: Which sample of the batch.
+            whole: As for `Explanation.plot`.
+            image: As for `Explanation.plot`.
+            theme: "light" or "dark".
+            title: A line above.
+
+        Raises:
+            WhenceError: There is no such sample or theme, or it cannot be drawn.
+        """
+        return draw_comparison(
+            self,
+            sample,
+            notes=self._notes,
+            remark=_REMARK if self.faithfulness is not None else "",
+            whole=whole,
+            image=image,
+            theme=theme,
+            title=title,
+        )
+
+    def show(self, *, path: str | Path | None = None) -> None:
+        """Display in a notebook; in a script, open the figure or print the explanations.
+
+        Args:
+            path: A file to write instead, as `save` does.
+        """
+        if path is not None:
+            self.save(path)
+        elif not show_figure(self):
+            for name, explanation in self.items():
+                print(name)
+                explanation.show()
+
+    def to_html(self, title: str | None = None) -> str:
+        """A page that needs nothing outside itself: the figure of each sample.
+
+        Args:
+            title: Its heading; the text, or a few words on photos, if left out.
+        """
+        samples = range(len(next(iter(self.values()))))
+        return format_comparison_page(self, map(self.plot, samples), title)
+
+    def save(self, path: str | Path) -> None:
+        """Write the figure of the first sample (.png, .svg) or a page (.html), whole or not at all.
+
+        Raises:
+            WhenceError: The name ends otherwise, or the place cannot be written.
+        """
+        if check_ending(path, (".png", ".svg", ".html")) == ".html":
+            write_atomically(Path(path), self.to_html().encode())
+        else:
+            self.plot().save(path)
+
+    def _repr_svg_(self) -> str:
+        return self.plot().to_svg()
+
+    @property
+    def _notes(self) -> dict[str, str]:
+        """The faithfulness of each method for the first class, to stand beside its name."""
+        if self.faithfulness is None:
+            return {}
+        scores = {name: self.faithfulness.get(name).score for name in self}
+        return {name: f"faithfulness {score:.1f}" for name, score in scores.items()}
+
+
+def compare(
+    what: object,
+    methods: str | Sequence[str] = METHODS,
+    model: Any = None,
+    *,
+    faithfulness: bool = False,
+    draws: int = 0,
+    **request: Any,
+) -> Comparison:
+    """Explain a photo or a text by several methods, to see them side by side.
+
+    Args:
+        what: A photo or a text, as `whence.explain` takes them. Or explanations of one input that
+            are there already, by their names or as a list.
+        methods: Any of ``methods.available()``, also with options: ``"rollout:start_layer=1"``.
+        model: As `whence.explain` takes it.
+        faithfulness: Whether to measure how faithful each method is on this input, by deleting
+            what it calls relevant. That takes some 20 forward passes for each method and class.
+        draws: With faithfulness, how many random orders to draw for comparison.
+        **request: Other arguments of `whence.explain`: ``target``, ``classes``, ``against``, ….
+
+    Raises:
+        WhenceError: Something is wrong with the input, the model, the methods or the request; or
+            the explanations are of different inputs or classes.
+
+    Example:
+        >>> compare("cat.jpg", ["whence", "gae"]).save("methods.png")  # doctest: +SKIP
+    """
+    given = _collect_explanations(what)
+    if given is not None:
+        if model is not None or request or faithfulness:
+            raise WhenceError("Explanations that are there already are compared as they are.")
+        return Comparison(given)
+    chosen = parse_methods(methods)
+    content = read_input(what)
+    if model is None or isinstance(model, str | Path):
+        model = load(model, "text" if isinstance(content, str) else "image")
+    explanations = {
+        one.label: explain(content, model, **one.explain_arguments(), **request) for one in chosen
+    }
+    if not faithfulness:
+        return Comparison(explanations)
+    if not isinstance(model, LoadedModel):
+        raise WhenceError("Faithfulness needs a model by name, or one of whence.models.load.")
+    against = request.get("against")
+    if against is not None:
+        against = find_class_index(against, model.class_names, model.class_count)
+    measured = measure(model, model.prepare([content]), explanations, against=against, draws=draws)
+    return Comparison(explanations, measured)
+
+
+def _collect_explanations(what: object) -> dict[str, Explanation] | None:
+    """The explanations that were given, by name; None if something is to be explained."""
+    if isinstance(what, Mapping) and all(isinstance(one, Explanation) for one in what.values()):
+        return {str(name): one for name, one in what.items()}
+    if not isinstance(what, list | tuple) or not any(isinstance(x, Explanation) for x in what):
+        return None
+    if not all(isinstance(one, Explanation) for one in what):
+        raise WhenceError("Give explanations only, or one input to explain.")
+    names: dict[str, Explanation] = {}
+    for number, one in enumerate(what):
+        name = one.method or f"explanation {number + 1}"
+        names[name if name not in names else f"{name} {number + 1}"] = one
+    return names
