@@ -4,6 +4,7 @@ import base64
 import io
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from whence.render.colors import measure_contrast
@@ -80,3 +81,15 @@ def is_readable(page):
 def fits_screen(page):
     """Whether nothing is wider than the screen."""
     return page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def find_violations(page):
+    """What axe-core calls serious or critical, with the elements."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    found = axe.run(page, options={"resultTypes": ["violations"]}).response["violations"]
+    return [
+        f"{one['id']} ({one['impact']}): {node['html'][:200]} {node['failureSummary'][:300]}"
+        for one in found
+        if one["impact"] in ("serious", "critical")
+        for node in one["nodes"]
+    ]
