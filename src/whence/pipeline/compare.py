@@ -15,7 +15,7 @@ from whence.explanation import Explanation
 from whence.faithfulness import Faithfulness, measure
 from whence.inputs import read_input
 from whence.methods import parse_methods
-from whence.models import LoadedModel, load
+from whence.models import ModelObject, load, wrap
 from whence.render import Figure, draw_comparison
 from whence.render.comparison import check_alike, format_comparison_page
 from whence.render.display import show_figure
@@ -67,6 +67,7 @@ class Comparison(Mapping[str, Explanation]):
         sample: int = 0,
         *,
         whole: bool = False,
+        outlines: bool = False,
         image: Image | None = None,
         theme: str = "light",
         title: str | None = None,
@@ -76,6 +77,7 @@ class Comparison(Mapping[str, Explanation]):
         Args:
             sample: Which sample of the batch.
             whole: As for `Explanation.plot`.
+            outlines: As for `Explanation.plot`.
             image: As for `Explanation.plot`.
             theme: "light" or "dark".
             title: A line above.
@@ -89,6 +91,7 @@ class Comparison(Mapping[str, Explanation]):
             notes=self._notes,
             remark=_REMARK if self.faithfulness is not None else "",
             whole=whole,
+            outlines=outlines,
             image=image,
             theme=theme,
             title=title,
@@ -142,8 +145,9 @@ class Comparison(Mapping[str, Explanation]):
 def compare(
     what: object,
     methods: str | Sequence[str] = METHODS,
-    model: Any = None,
+    model: str | Path | ModelObject | None = None,
     *,
+    processor: object = None,
     faithfulness: bool = False,
     draws: int = 0,
     **request: Any,
@@ -151,10 +155,11 @@ def compare(
     """Explain a photo or a text by several methods, to see them side by side.
 
     Args:
-        what: A photo or a text, as `whence.explain` takes them. Or explanations of one input that
-            are there already, by their names or as a list.
+        what: A photo or a text, as `whence.explain` takes them, or a list of these. Or explanations
+            of one input that are there already, by their names or as a list.
         methods: Any of ``methods.available()``, also with options: ``"rollout:start_layer=1"``.
         model: As `whence.explain` takes it.
+        processor: As `whence.explain` takes it.
         faithfulness: Whether to measure how faithful each method is on this input, by deleting
             what it calls relevant. That takes some 20 forward passes for each method and class.
         draws: With faithfulness, how many random orders to draw for comparison.
@@ -173,21 +178,25 @@ def compare(
             raise WhenceError("Explanations that are there already are compared as they are.")
         return Comparison(given)
     chosen = parse_methods(methods)
-    content = read_input(what)
+    inputs = [read_input(one) for one in (what if isinstance(what, list | tuple) else [what])]
+    if not inputs:
+        raise WhenceError("There is nothing to compare: the list is empty.")
     if model is None or isinstance(model, str | Path):
-        model = load(model, "text" if isinstance(content, str) else "image")
+        loaded = load(model, "text" if isinstance(inputs[0], str) else "image")
+    else:
+        loaded = wrap(model, processor)
     explanations = {
-        one.label: explain(content, model, **one.explain_arguments(), **request) for one in chosen
+        one.label: explain(inputs, loaded, **one.explain_arguments(), **request) for one in chosen
     }
     if not faithfulness:
         return Comparison(explanations)
-    if not isinstance(model, LoadedModel):
-        raise WhenceError("Faithfulness needs a model by name, or one of whence.models.load.")
     against = request.get("against")
     if against is not None:
-        against = find_class_index(against, model.class_names, model.class_count)
-    measured = measure(model, model.prepare([content]), explanations, against=against, draws=draws)
-    return Comparison(explanations, measured)
+        against = find_class_index(against, loaded.class_names, loaded.class_count)
+    prepared = loaded.prepare(inputs)
+    return Comparison(
+        explanations, measure(loaded, prepared, explanations, against=against, draws=draws)
+    )
 
 
 def _collect_explanations(what: object) -> dict[str, Explanation] | None:

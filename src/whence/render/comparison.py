@@ -55,6 +55,7 @@ def draw_comparison(
     remark: str = "",
     image: Image.Image | None = None,
     whole: bool = False,
+    outlines: bool = False,
     theme: str = "light",
     title: str | None = None,
 ) -> Figure:
@@ -69,6 +70,7 @@ def draw_comparison(
         remark: What the notes mean, to stand below.
         image: As for `draw_figure`.
         whole: As for `draw_figure`.
+        outlines: As for `draw_figure`.
         theme: "light" or "dark".
         title: A line above; for one class of a photo, that class if left out.
 
@@ -83,7 +85,7 @@ def draw_comparison(
     }
     if next(iter(explanations.values())).grid is None:
         return _draw_texts(explanations, labels, sample, theme, title, remark)
-    maps = {name: list_maps(one, sample) for name, one in explanations.items()}
+    maps = {name: list_maps(one, sample, outlines) for name, one in explanations.items()}
     painters = {
         name: make_painter(one, sample, maps[name], image=image, whole=whole)
         for name, one in explanations.items()
