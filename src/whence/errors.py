@@ -29,6 +29,10 @@ class NoRuleError(WhenceError):
         )
 
 
+class NoAttentionError(WhenceError):
+    """Attention was asked for, and the model has none that can be seen."""
+
+
 class LostGradientError(WhenceError):
     """A call makes numbers of what depends on the input, but autograd knows nothing of it."""
 

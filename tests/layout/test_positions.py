@@ -124,8 +124,8 @@ def test_padding_of_a_signal_is_padding_of_its_segments():
 @pytest.mark.parametrize(
     ("main", "grid", "units"),
     [
-        (torch.zeros(1, 3, 32, 64), (2, 4), 8),
-        (torch.zeros(1, 3, 30, 20), (14, 14), 196),
+        (torch.zeros(1, 3, 32, 64), (8, 16), 128),
+        (torch.zeros(1, 3, 30, 20), (15, 10), 150),
         (torch.zeros(1, 3, 8, 8), (8, 8), 64),
         (torch.zeros(1, 1000), (100,), 100),
         (torch.zeros(1, 7, 4), None, 7),

@@ -137,11 +137,16 @@ def test_a_stated_grid_must_have_tokens_and_dimensions():
 @pytest.mark.parametrize(
     ("shape", "given", "grid", "shown", "axes"),
     [
-        ((3, 32, 64), None, (2, 4), True, (1, 2)),
-        ((3, 32, 20), None, (14, 14), True, (1, 2)),
-        ((3, 8, 20), None, (8, 14), True, (1, 2)),
+        ((3, 224, 224), None, (14, 14), True, (1, 2)),
+        ((3, 640, 480), None, (40, 30), True, (1, 2)),
+        ((3, 299, 299), None, (23, 23), True, (1, 2)),
+        ((3, 227, 227), None, (14, 14), True, (1, 2)),
+        ((3, 32, 64), None, (8, 16), True, (1, 2)),
+        ((1, 28, 28), None, (14, 14), True, (1, 2)),
+        ((3, 8, 20), None, (8, 20), True, (1, 2)),
+        ((3, 5, 40), None, (5, 14), True, (1, 2)),
         ((3, 32, 64), (4, 2), (4, 2), True, (1, 2)),
-        ((4, 3, 16, 32), None, (1, 2), True, (2, 3)),
+        ((4, 3, 16, 32), None, (8, 16), True, (2, 3)),
         ((8, 3, 4, 4), (4, 2, 2), (4, 2, 2), True, (0, 2, 3)),
         ((200, 5), None, (100,), True, (0,)),
         ((1000,), None, (100,), True, (0,)),
@@ -165,6 +170,15 @@ def test_equal_parts_of_an_input(shape, given, grid, shown, axes):
         assert cells[-1][1] == shape[axis]
         sizes = {stop - start for start, stop in cells}
         assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "grid"),
+    [((3, 8, 8), (9, 8)), ((3, 8, 8), (0, 8)), ((10,), (2, 2)), ((10,), (11,)), ((4, 6), ())],
+)
+def test_stated_grids_that_do_not_fit_the_input(shape, grid):
+    with pytest.raises(WhenceError, match="The layout does not fit: an input of size"):
+        divide_input(Layout(grid=grid), torch.zeros(2, *shape))
 
 
 def test_ids_are_parts_of_their_own():

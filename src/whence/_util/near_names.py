@@ -109,7 +109,7 @@ def _find_by_letters(letters: str, names: Sequence[str], alike: float) -> list[s
             scores[name] = score
     ordered = sorted(scores, key=lambda name: -scores[name])
     best = [name for name in ordered if scores[name] >= _ALIKE_WORD]
-    return best or ordered[:_MOST_BY_LETTERS]
+    return best if 0 < len(best) <= _MOST else ordered[:_MOST_BY_LETTERS]
 
 
 def _compare(matcher: difflib.SequenceMatcher[str], letters: str, least: float) -> float:

@@ -11,12 +11,12 @@ from torch import Tensor
 from whence.engine import checks
 from whence.engine.layouts import find_request_layout
 from whence.engine.request import Request, Result, bound_forwards_bytes
-from whence.errors import TooLargeError, WhenceError
+from whence.errors import NoAttentionError, TooLargeError, WhenceError
 from whence.evidence import Evidence, Forwards
 from whence.evidence.kept import keep_evidence
 from whence.evidence.kinds import AT_MAPS
 from whence.layout import FoundLayout, Tokens
-from whence.methods import Method
+from whence.methods import Method, registry
 from whence.targets import AskedClasses, ClassScalars, ReadScalars, Scalars
 from whence.tracing import Trace, record
 from whence.tracing.graph.targets import split_targets
@@ -147,6 +147,12 @@ def record_request(
             max_segment_bytes=max_segment_bytes,
             needs_attention=request.method.scores_tokens or request.keep_evidence,
         )
+    except NoAttentionError as error:
+        others = registry.list_at_input("image" if arguments.main.dim() > 3 else "text")
+        raise NoAttentionError(
+            f"{error} Method '{request.method_name}' reads attention; these methods read only the "
+            f"input: {', '.join(others)}."
+        ) from None
     except (WhenceError, TooLargeError):
         raise
     except Exception as error:

@@ -11,12 +11,9 @@ import torch
 from torch import Tensor
 
 from whence.errors import WhenceError
+from whence.layout.division import choose_grid, divide_axes, divide_length, find_axes
 from whence.layout.fields import TokenFields
 from whence.layout.lattice import Cells, find_lattice, find_rows
-
-# Where no tokens stand for parts of the input, squares of so many pixels do if they fit, or a grid
-# of at most so many rows and columns; and at most so many segments of a signal.
-_SQUARE, _MOST_ROWS, _MOST_SEGMENTS = 16, 14, 100
 
 
 @dataclass(frozen=True)
@@ -225,7 +222,9 @@ def _prove_layout(main: Tensor, fields: TokenFields) -> FoundLayout | None:
     length = fields.shape[lattice.axes[0]]
     line = _number_line(lattice.cells[0], length, torch.device("cpu")).tolist()
     units = tuple(tuple(row[n] if n >= 0 else -1 for n in line) for row in lattice.units)
-    return dataclasses.replace(found, grid=None, units=units, cells=(_divide(length, length),))
+    return dataclasses.replace(
+        found, grid=None, units=units, cells=(divide_length(length, length),)
+    )
 
 
 def _find_absent(
@@ -252,8 +251,8 @@ def _state_layout(given: Layout, main: Tensor, tokens: int) -> FoundLayout:
     stated = FoundLayout(given.grid, prefix, given.pooled, given.special, tokens, units)
     if given.grid is None:
         return dataclasses.replace(stated, doubt=_describe_doubt(main, tokens))
-    axes = _find_axes(main, len(given.grid))
-    return dataclasses.replace(stated, axes=axes, cells=_divide_axes(main, axes, given.grid))
+    axes = find_axes(main, len(given.grid))
+    return dataclasses.replace(stated, axes=axes, cells=divide_axes(main, axes, given.grid))
 
 
 def _describe_doubt(main: Tensor, tokens: int) -> str:
@@ -268,25 +267,22 @@ def _describe_doubt(main: Tensor, tokens: int) -> str:
 def divide_input(given: Layout, main: Tensor) -> FoundLayout:
     """A layout of equal parts of an input, where no tokens tell of which parts it consists.
 
-    An image is divided into squares of 16 pixels, if they fit, or into at most 14 x 14 cells; a
-    signal into at most 100 segments; token ids and rows of embeddings are units of their own.
+    An image is divided into squares: the largest of at most 16 pixels a side that fit evenly and
+    make at least 8 rows and columns; where none do, or smaller ones would be very many, into 14 x
+    14 cells. A signal is divided into at most 100 segments; token ids and rows of embeddings are
+    units of their own.
+
+    Raises:
+        WhenceError: The grid that the user stated does not fit.
     """
     is_rows = not main.is_floating_point()
     if is_rows:
         units = (tuple(range(main.shape[1])),)
         return FoundLayout(None, 0, given.pooled, given.special, main.shape[1], units)
-    dims = 2 if main.dim() > 3 else 1
-    axes = _find_axes(main, dims if given.grid is None else len(given.grid))
-    lengths = [main.shape[1 + axis] for axis in axes]
-    grid = given.grid
-    if grid is None and dims == 2:
-        fits = all(length % _SQUARE == 0 for length in lengths)
-        counts = (n // _SQUARE if fits else min(n, _MOST_ROWS) for n in lengths)
-        grid = tuple(counts)
-    elif grid is None:
-        grid = (min(lengths[0], _MOST_SEGMENTS),)
-    cells, count = _divide_axes(main, axes, grid), math.prod(grid)
-    shown = None if dims == 1 and grid[0] == lengths[0] else grid
+    grid = choose_grid(main, given.grid)
+    axes = find_axes(main, len(grid))
+    cells, count = divide_axes(main, axes, grid), math.prod(grid)
+    shown = None if len(grid) == 1 and grid[0] == main.shape[1 + axes[0]] else grid
     note = (
         f"Scores are of {'x'.join(map(str, grid))} equal parts of the input, as no token of the "
         f"model is known to stand for a part of it."
@@ -294,25 +290,6 @@ def divide_input(given: Layout, main: Tensor) -> FoundLayout:
     units = (tuple(range(count)),)
     found = FoundLayout(shown, 0, given.pooled, given.special, count, units, axes, cells)
     return dataclasses.replace(found, note=note)
-
-
-def _find_axes(main: Tensor, count: int) -> tuple[int, ...]:
-    """The dimensions, after the batch, that a grid of so many axes lies along."""
-    dims = main.dim() - 1
-    if count == 3 and dims == 4:  # frames come before channels or after: these are few
-        return (0 if main.shape[2] <= main.shape[1] else 1, 2, 3)
-    if count == 1 and dims == 2:  # rows of (time, width)
-        return (0,)
-    return tuple(range(dims - count, dims))
-
-
-def _divide_axes(main: Tensor, axes: tuple[int, ...], grid: tuple[int, ...]) -> Cells:
-    pairs = zip(axes, grid, strict=True)
-    return tuple(_divide(main.shape[1 + axis], count) for axis, count in pairs)
-
-
-def _divide(length: int, count: int) -> tuple[tuple[int, int], ...]:
-    return tuple((n * length // count, (n + 1) * length // count) for n in range(count))
 
 
 # Pooling -----------------------------------------------------------------------------------------

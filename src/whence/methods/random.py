@@ -32,5 +32,5 @@ class Random(Method):
     def __call__(self, evidence: Evidence) -> Tensor:
         drawn = SeededRandom(self.seed).draw_uniform(evidence.tokens, dtype=torch.float64)
         positions = (evidence.token_mask.cumsum(1) - 1).clamp(min=0)
-        scores = drawn.to(evidence.pooling)[positions]
-        return scores.expand(len(evidence.pooling), -1, -1)
+        scores = drawn.to(evidence.logits)[positions]
+        return scores.expand(evidence.targets.count, -1, -1)

@@ -158,6 +158,16 @@ def available() -> list[str]:
     return sorted(_methods)
 
 
+def list_at_input(kind: str) -> list[str]:
+    """List the methods that read only the input, so that they explain models without attention.
+
+    Args:
+        kind: Of the input: ``"image"`` or ``"text"``. The random baseline is left out.
+    """
+    built = {name: _methods[name]() for name in available() if name != "random"}
+    return [n for n, one in built.items() if kind in one.inputs and not one.scores_tokens]
+
+
 def get(name: str) -> type[Method]:
     """Return the class of a method.
 

@@ -178,10 +178,8 @@ def _read_first_sample(trace: Trace, site: AttentionSite) -> Tensor:
 
 
 _NO_ATTENTION = (
-    "No attention was seen in {}. whence explains Transformers: softmax weights multiplied with "
-    "values, by scaled_dot_product_attention, nn.MultiheadAttention, matmul, bmm or einsum. If the "
-    "model hides attention in a kernel of its own (flash attention), load it with "
-    'attn_implementation="sdpa" or "eager".'
+    "No attention was seen in {} (softmax weights multiplied with values). If it hides attention "
+    'in a kernel of its own (flash attention), load it with attn_implementation="sdpa" or "eager".'
 )
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
-from whence.errors import WhenceError
+from whence.errors import NoAttentionError, WhenceError
 from whence.tracing.backward import propagate_backward
 from whence.tracing.intervention import Intervention
 from whence.tracing.logits import Logits
@@ -56,7 +56,8 @@ class Trace(Recording):
             WhenceError: It cannot.
         """
         if self.attention_problem:
-            raise WhenceError(self.attention_problem)
+            kind = WhenceError if self.sites else NoAttentionError
+            raise kind(self.attention_problem)
 
     def attention(self) -> list[Tensor]:
         """Each attention map, as (batch, heads, queries, keys)."""

@@ -47,11 +47,11 @@ def measure_magnitudes(
             magnitudes.append(_sum_rows(evidence, lengths, ids))
             continue
         others = [2 + d for d in range(gradient.dim() - 2) if d not in _require_axes(evidence)]
-        if layout.grid is None:
+        magnitude = gradient.abs()
+        if others and layout.grid is None:
             magnitude = torch.linalg.vector_norm(gradient, dim=others, keepdim=True)
-        else:
-            magnitude = gradient.abs()
-            magnitude = magnitude.amax(others, keepdim=True) if others else magnitude
+        elif others:
+            magnitude = magnitude.amax(others, keepdim=True)
         pixels = _sum_elements(evidence, torch.ones_like(magnitude[:1, :1]))
         magnitudes.append(_sum_elements(evidence, magnitude) / pixels.clamp(min=1))
     return layout.to_tokens(torch.stack(magnitudes).sum(0))
