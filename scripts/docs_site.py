@@ -32,7 +32,8 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 def render_block(tex: str) -> str:
     """Render a formula that stands by itself; wide ones scroll on a phone."""
-    return f'<div class="formula" tabindex="0">{convert(" ".join(tex.split()), "block")}</div>'
+    mathml = convert(" ".join(tex.split()), display="block")
+    return f'<div class="formula" tabindex="0">{mathml}</div>'
 
 
 def on_post_build(config: MkDocsConfig) -> None:

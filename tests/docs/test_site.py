@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -24,12 +25,18 @@ def test_the_list_of_pages_for_language_models_is_current():
     assert llms.OUT.read_text(encoding="utf-8") == llms.make_index(), "run python scripts/llms.py"
 
 
+def test_every_page_is_in_the_navigation():
+    listed = re.findall(r"([\w/-]+\.md)", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    pages = [str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")]
+    assert set(pages) - set(listed) == set(), "name the page in mkdocs.yml, under nav"
+
+
 def test_formulas_are_ones_that_can_be_drawn():
     convert = pytest.importorskip("latex2mathml.converter").convert
     drawn = 0
     for page in sorted((ROOT / "docs").rglob("*.md")):
         for tex in re.findall(r"^```math\n(.*?)^```$", page.read_text(), re.M | re.S):
-            mathml = convert(" ".join(tex.split()), "block")
+            mathml = convert(" ".join(tex.split()), display="block")
             assert "\\" not in re.sub(r"&[^;]+;", "", mathml), f"{page}: {tex}"
             drawn += 1
     assert drawn > 20
@@ -78,3 +85,29 @@ def test_addresses_for_language_models_exist(site):
     addresses = re.findall(r"\]\(([^)]+)\)", (site / "llms.txt").read_text(encoding="utf-8"))
     assert len(addresses) > 60
     assert [one for one in addresses if not (site / one).is_file()] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [390, 1280])
+def test_pages_opened_from_a_disk_fit_and_can_be_searched(site, width):
+    playwright = pytest.importorskip("playwright.sync_api")
+    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("no Chromium was found; CHROMIUM names one")
+    wrong = []
+    with playwright.sync_playwright() as drivers:
+        browser = drivers.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": width, "height": 844})
+        page.on("request", lambda asked: wrong.append(asked.url) if "http" in asked.url else None)
+        page.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
+        for name in ("index", "howto/clip", "methods/tiba", "results/index", "api/explain"):
+            page.goto((site / f"{name}.html").as_uri())
+            beyond = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+            assert beyond <= 0, name
+        if width < 1000:
+            page.click("label[for=__search]:visible")
+        page.click("[data-md-component=search-query]", force=True)
+        page.keyboard.type("balanced gradients")
+        page.wait_for_selector(".md-search-result__item")
+        browser.close()
+    assert wrong == []
