@@ -16,7 +16,7 @@ from whence.errors import WhenceError
 from whence.explanation import Explanation
 from whence.inputs.items import Batch, drop_labels, is_stream, iterate, read_batch
 from whence.inputs.sources import Kind
-from whence.models import LoadedModel, ModelObject, load, wrap
+from whence.models import LoadedModel, ModelObject, load, resolve
 from whence.models.wrapping import MissingProcessor
 from whence.rules import RuleSet
 from whence.targets import AnyTarget, SeveralTargets
@@ -145,43 +145,30 @@ def explain(
     methods.get(method)
     request: dict[str, Any] = {"target": target, "against": against, "classes": classes, "of": of}
     request |= {"method": method, "rules": rules, **options}
-    if isinstance(model, str | Path) or model is None:
-        if processor is not None:
-            raise WhenceError("processor= is for a model object; a model by name brings its own.")
-    elif weights is not None or device is not None:
-        raise WhenceError(
-            "weights= and device= are for models by name; this one has its weights, and "
-            "model.to(device) moves it."
-        )
-    else:
-        model = wrap(model, processor)
-    if isinstance(model, str | Path) and (is_stream(what) or isinstance(what, Mapping)):
-        model = load(model, None, weights, device)  # its kind tells which column to read
-    known = model.kind if isinstance(model, LoadedModel) else None
+    batch = loaded = None
+    if not is_stream(what) and not isinstance(what, Mapping):
+        batch = read_batch(what)  # before a large model is loaded for what is not there
+    if model is not None:
+        loaded = resolve(model, None, processor, weights, device)
+    elif processor is not None:
+        raise WhenceError("processor= is for a model object: model=….")
+    known = None if loaded is None else loaded.kind
     if not is_stream(what):
-        batch = read_batch(what, column, known)
-        return _explain_batch(batch, _load(model, batch, weights, device), request)
+        batch = read_batch(what, column, known) if batch is None else batch
+        return _explain_batch(batch, loaded or _load_embedded(batch, device), request)
     items = (read_batch(drop_labels(item), column, known) for item in iterate(what))
     first = next(items, None)
     if first is None:
         raise WhenceError(f"Nothing to explain: the {type(what).__name__} is empty.")
-    loaded = _load(model, first, weights, device)
+    loaded = loaded or _load_embedded(first, device)
     return _explain_items(itertools.chain((first,), items), loaded, request)
 
 
-def _load(
-    model: str | Path | LoadedModel | None,
-    batch: Batch,
-    weights: str | Path | None,
-    device: str | None,
-) -> LoadedModel:
-    """Load the model for inputs of one kind, unless it is loaded."""
-    if isinstance(model, LoadedModel):
-        return model
+def _load_embedded(batch: Batch, device: str | None) -> LoadedModel:
     kind = _find_kind(batch)
-    if kind is None and model is None:
+    if kind is None:
         raise WhenceError("Tensors are prepared for a model; say for which: model=….")
-    return load(model, kind, weights, device)
+    return load(None, kind, None, device)
 
 
 def _find_kind(batch: Batch) -> Kind | None:

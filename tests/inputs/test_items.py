@@ -54,12 +54,24 @@ def test_labels_are_left_out():
     assert list(read_batch(tokens)) == ["input_ids"]
 
 
+def test_rows_that_are_prepared_already():
+    """Rows of a tokenised or transformed dataset: no batch, some as lists, other columns beside."""
+    row = {"input_ids": [5, 7, 9], "attention_mask": [1, 1, 1], "label": 1, "text": "a good film"}
+    found = read_batch(row)
+    assert {name: value.tolist() for name, value in found.items()} == {
+        "input_ids": [[5, 7, 9]],
+        "attention_mask": [[1, 1, 1]],
+    }
+    pixels = torch.zeros(3, 8, 8)
+    assert read_batch({"pixel_values": pixels, "label": torch.tensor(1)})["pixel_values"].dim() == 4
+    assert read_batch({"pixel_values": pixels[None], "id": "x"})["pixel_values"].dim() == 4
+    assert read_batch(row, column="text") == ["a good film"]
+
+
 def test_a_row_is_read_as_its_photo_or_text():
     (photo,) = read_batch({"image": PHOTO, "label": 3})
     assert np.array_equal(photo, PHOTO)
     assert read_batch({"text": ["good", "bad"]}) == ["good", "bad"]
-    tokens = {"input_ids": torch.zeros(1, 4)}
-    assert read_batch(tokens) is tokens
 
 
 def test_what_is_read_one_by_one():

@@ -10,7 +10,7 @@ from torch import nn
 
 from tests.saved import make_photo
 from tests.zoo import HandWrittenViT
-from whence import WhenceError, explain
+from whence import WhenceError, compare, explain
 from whence.models import load, wrap
 from whence.models.image_preprocessing import PixelScale
 from whence.models.transform_preprocessing import TransformPreprocessor
@@ -73,6 +73,8 @@ def test_pipelines_bring_their_processors(vit, bert, image_processor, tokenizer,
     assert result.target_names[0] == photos(make_photo())[0]["label"]
     texts = transformers.pipeline("text-classification", model=bert, tokenizer=tokenizer)
     assert explain("a good film", texts).target_names[0] == texts("a good film")[0]["label"]
+    measured = compare("a very good film", ["gradient"], texts, faithfulness=True)
+    assert measured.faithfulness is not None
     with pytest.raises(WhenceError, match="this one brings its own"):
         explain("good", texts, processor=tokenizer)
     texts.task = "question-answering"

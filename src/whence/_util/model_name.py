@@ -7,10 +7,17 @@ from pathlib import Path
 
 from whence._util.files import is_folder
 
+_EMBEDDED = Path(__file__).parents[1] / "demo"
+
 
 def shorten_model_name(name: str) -> str:
-    """The name of a folder without the path to it, which is private; other names as they are."""
+    """The name of a folder without the path to it, which is private; other names as they are.
+
+    Of a model that comes with whence it says so.
+    """
     path = Path(name)
+    if path.parent == _EMBEDDED:
+        return f"{path.name} (embedded)"
     return path.resolve().name if path.is_absolute() or is_folder(path) else name
 
 

@@ -26,7 +26,7 @@ from whence.faithfulness.texts import TextUnits
 from whence.inputs import read_input
 from whence.metrics.curves import compute_curves
 from whence.metrics.deletion import FRACTIONS, Progress, count_units, delete_in_order, rank_units
-from whence.models import LoadedModel, PreparedBatch, load
+from whence.models import LoadedModel, ModelObject, PreparedBatch, resolve
 from whence.models.forward import choose_chunk_size
 from whence.targets import find_class_index
 
@@ -37,8 +37,9 @@ DRAWS = 5
 def compare(
     source: Any,
     methods: Sequence[str],
-    model: str | Path | LoadedModel | None = None,
+    model: str | Path | ModelObject | None = None,
     *,
+    processor: object = None,
     target: Any = None,
     against: int | str | None = None,
     classes: Any = None,
@@ -52,6 +53,7 @@ def compare(
         source: A photo or a text, as `whence.explain` takes them.
         methods: Any of ``methods.available()``.
         model: As `whence.explain` takes it.
+        processor: As for `whence.explain`.
         target: The class to explain; the predicted one if left out.
         against: The class to explain it against, by index or name, and to watch it against.
         classes: Instead of target, several classes, or a number k for the top k.
@@ -63,15 +65,14 @@ def compare(
         WhenceError: Something is wrong with the input, the model or the request.
     """
     content = read_input(source)
-    if not isinstance(model, LoadedModel):
-        model = load(model, "text" if isinstance(content, str) else "image")
-    prepared = model.prepare([content])
+    loaded = resolve(model, "text" if isinstance(content, str) else "image", processor)
+    prepared = loaded.prepare([content])
     if against is not None:
-        against = find_class_index(against, model.class_names, model.class_count)
+        against = find_class_index(against, loaded.class_names, loaded.class_count)
     request = {"target": target, "against": against, "classes": classes}
-    explanations = {name: model.explain(prepared, method=name, **request) for name in methods}
+    explanations = {name: loaded.explain(prepared, method=name, **request) for name in methods}
     return measure(
-        *(model, prepared, explanations),
+        *(loaded, prepared, explanations),
         against=against,
         draws=draws,
         seed=seed,

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image
 from torch import Tensor
 
@@ -18,6 +19,8 @@ Batch = Tensor | Mapping[str, Any] | list[Image.Image | str]
 
 # What collators of transformers add for training, which would only cost a loss.
 _LABELS = ("label", "labels", "label_ids")
+# Names of inputs that models of transformers take, and the dimensions of a batch of them.
+_DIMENSIONS = {"input_ids": 2, "attention_mask": 2, "token_type_ids": 2, "pixel_values": 4}
 
 
 def is_stream(what: object) -> bool:
@@ -60,9 +63,8 @@ def read_batch(what: object, column: str | None = None, kind: Kind | None = None
                 f"The dataset has several parts: {', '.join(what)}; explain one of them: "
                 f"explain(dataset[{next(iter(what))!r}])."
             )
-        if column is None and any(isinstance(value, Tensor) for value in what.values()):
-            has_labels = any(name in what for name in _LABELS)
-            return {n: v for n, v in what.items() if n not in _LABELS} if has_labels else what
+        if column is None and is_prepared(what):
+            return what if hasattr(what, "encodings") else _collect_tensors(what)
         what = what[find_column(what, column, kind)]
     if isinstance(what, Tensor):
         return what
@@ -73,6 +75,21 @@ def read_batch(what: object, column: str | None = None, kind: Kind | None = None
     if len({isinstance(one, str) for one in batch}) > 1:
         raise WhenceError("Photos and texts need different models; explain them apart.")
     return batch
+
+
+def is_prepared(row: Mapping[str, Any]) -> bool:
+    """Whether a mapping holds what a model takes, by its type or its name."""
+    return any(isinstance(value, Tensor) or name in _DIMENSIONS for name, value in row.items())
+
+
+def _collect_tensors(row: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The tensors of a mapping without labels; a row that is no batch becomes a batch of one."""
+    tensors = {}
+    for name, value in row.items():
+        if isinstance(value, Tensor) or name in _DIMENSIONS:
+            tensors[name] = torch.as_tensor(value)
+    alone = any(x.dim() < _DIMENSIONS.get(name, 0) for name, x in tensors.items())
+    return {n: x[None] if alone else x for n, x in tensors.items() if n not in _LABELS}
 
 
 def drop_labels(item: object) -> object:

@@ -1,7 +1,7 @@
 """Load a model by name, with its preprocessing and the names of its classes."""
 
 from whence.models.loaded import LoadedModel, PreparedBatch, find_device, load, load_language_model
-from whence.models.wrapping import ModelObject, wrap
+from whence.models.wrapping import ModelObject, resolve, wrap
 
 __all__ = [
     "LoadedModel",
@@ -10,5 +10,6 @@ __all__ = [
     "find_device",
     "load",
     "load_language_model",
+    "resolve",
     "wrap",
 ]

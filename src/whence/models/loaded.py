@@ -99,8 +99,7 @@ class LoadedModel:
     @property
     def title(self) -> str:
         """The name to show: of a folder its last part, and that a model is embedded."""
-        path = Path(self.name)
-        return f"{path.name} (embedded)" if path.parent == _DEMO else shorten_model_name(self.name)
+        return shorten_model_name(self.name)
 
     def to_eager(self) -> LoadedModel:
         """Return this model without compiling, for inputs of which few have the same shape."""

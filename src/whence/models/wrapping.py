@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -13,7 +14,7 @@ from whence._util.model_name import find_model_name
 from whence.errors import WhenceError
 from whence.inputs.sources import Kind
 from whence.models.image_preprocessing import ProcessorPreprocessor
-from whence.models.loaded import LoadedModel, PreparedBatch
+from whence.models.loaded import LoadedModel, PreparedBatch, load
 from whence.models.text_preprocessing import TextPreprocessor
 from whence.models.transform_preprocessing import TransformPreprocessor
 from whence.targets import find_class_names
@@ -49,6 +50,37 @@ class MissingProcessor:
             f"it: processor=AutoImageProcessor.from_pretrained(…), or any function from a PIL "
             f"image to a tensor (3, height, width)."
         )
+
+
+def resolve(
+    model: str | Path | ModelObject | None,
+    kind: Kind | None = None,
+    processor: object = None,
+    weights: str | Path | None = None,
+    device: str | None = None,
+) -> LoadedModel:
+    """Load a model by name, or wrap one that is loaded.
+
+    Args:
+        model: As for `load` or `wrap`.
+        kind: Of the inputs; a model by name that explains another kind is an error.
+        processor: As for `wrap`.
+        weights: As for `load`.
+        device: As for `load`.
+
+    Raises:
+        WhenceError: As `load` and `wrap` do; or what is for the one was given with the other.
+    """
+    if isinstance(model, str | Path) or model is None:
+        if processor is not None:
+            raise WhenceError("processor= is for a model object; a model by name brings its own.")
+        return load(model, kind, weights, device)
+    if weights is not None or device is not None:
+        raise WhenceError(
+            "weights= and device= are for models by name; this one has its weights, and "
+            "model.to(device) moves it."
+        )
+    return wrap(model, processor)
 
 
 def wrap(model: ModelObject, processor: object = None) -> LoadedModel:

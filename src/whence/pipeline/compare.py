@@ -15,7 +15,7 @@ from whence.explanation import Explanation
 from whence.faithfulness import Faithfulness, measure
 from whence.inputs import read_input
 from whence.methods import parse_methods
-from whence.models import ModelObject, load, wrap
+from whence.models import ModelObject, resolve
 from whence.render import Figure, draw_comparison
 from whence.render.comparison import check_alike, format_comparison_page
 from whence.render.display import show_figure
@@ -181,10 +181,7 @@ def compare(
     inputs = [read_input(one) for one in (what if isinstance(what, list | tuple) else [what])]
     if not inputs:
         raise WhenceError("There is nothing to compare: the list is empty.")
-    if model is None or isinstance(model, str | Path):
-        loaded = load(model, "text" if isinstance(inputs[0], str) else "image")
-    else:
-        loaded = wrap(model, processor)
+    loaded = resolve(model, "text" if isinstance(inputs[0], str) else "image", processor)
     explanations = {
         one.label: explain(inputs, loaded, **one.explain_arguments(), **request) for one in chosen
     }
