@@ -11,7 +11,9 @@ from whence.render.colors import measure_contrast
 
 
 def choose(page, label, names):
-    box = page.get_by_label(label).locator("visible=true")
+    """Choose in a field of many names."""
+    open_settings(page)
+    box = page.get_by_role("combobox", name=label).locator("visible=true")
     for name in names:
         box.click()
         box.fill(name)
@@ -19,15 +21,13 @@ def choose(page, label, names):
 
 
 def choose_methods(page, names):
-    """Choose methods by their cards."""
+    """Choose methods by their cards, and no others."""
     open_settings(page)
     more = page.locator("[data-cards]").locator("visible=true")
     if more.get_attribute("aria-expanded") == "false":
         more.click()
-    for name in names:
-        page.get_by_label(name, exact=False).and_(
-            page.locator(f".cards input[name='{name}'], .cards input[value='{name}']")
-        ).locator("visible=true").check()
+    for card in page.locator(".cards label").locator("visible=true").all():
+        card.locator("input").set_checked(card.locator("b").inner_text() in names)
 
 
 def open_settings(page):
@@ -38,7 +38,18 @@ def open_settings(page):
 
 
 def press(page, name):
-    page.get_by_role("button", name=name).locator("visible=true").click()
+    page.get_by_role("button", name=name, exact=True).locator("visible=true").click()
+
+
+def show_view(page, name):
+    """Open one of the views of the results."""
+    page.get_by_role("tab", name=name, exact=True).locator("visible=true").click()
+
+
+def explain_sample(page):
+    """Explain the sample photo; returns the maps as they are painted."""
+    press(page, "Use the sample photo")
+    return wait_for_maps(page, 2)
 
 
 def wait_for_maps(page, count):
@@ -46,6 +57,19 @@ def wait_for_maps(page, count):
         f"document.querySelectorAll('.cells .map[data-drawn]').length === {count}"
     )
     return page.locator(".cells .map canvas").evaluate_all("all => all.map(c => c.toDataURL())")
+
+
+def is_on_screen(page, selector):
+    """Whether all of an element is seen without scrolling."""
+    box, size = page.locator(selector).first.bounding_box(), page.viewport_size
+    has_scrolled = page.evaluate("window.scrollY !== 0")
+    right, bottom = box["x"] + box["width"], box["y"] + box["height"]
+    return (
+        not has_scrolled
+        and min(box["x"], box["y"]) >= 0
+        and right <= size["width"]
+        and bottom <= size["height"]
+    )
 
 
 def decode_pixels(picture):
@@ -56,11 +80,17 @@ def decode_pixels(picture):
 
 # Every visible text, its colour and that of the nearest ground behind it.
 TEXTS = """() => {
-  const numbers = (color) => color.match(/[\\d.]+/g).map(Number);
+  const context = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const numbers = (color) => {
+    context.clearRect(0, 0, 1, 1);
+    context.fillStyle = color;
+    context.fillRect(0, 0, 1, 1);
+    return [...context.getImageData(0, 0, 1, 1).data];
+  };
   const ground = (element) => {
     for (; element; element = element.parentElement) {
       const color = numbers(getComputedStyle(element).backgroundColor);
-      if (color.length < 4 || color[3] > 0.5) return color.slice(0, 3);
+      if (color[3] > 128) return color.slice(0, 3);
     }
     return [255, 255, 255];
   };
@@ -74,7 +104,7 @@ TEXTS = """() => {
 
 def is_readable(page):
     texts = page.evaluate(TEXTS)
-    assert len(texts) > 40
+    assert len(texts) > 20
     return [text for text, ink, ground in texts if measure_contrast(ink, ground) < 4.5] == []
 
 

@@ -49,14 +49,18 @@ def browser():
         browser.close()
 
 
+DESKTOP, PHONE = (1280, 720), (390, 844)
+
+
 @pytest.fixture(
-    params=[(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")],
-    ids=lambda p: f"{p[0]}-{p[1]}",
+    params=[(size, scheme) for size in (DESKTOP, PHONE) for scheme in ("light", "dark")],
+    ids=lambda p: f"{p[0][0]}-{p[1]}",
 )
 def page(request, browser, address):
     """A page that was just opened; at the end, it had no errors and asked no other host."""
-    width, scheme = request.param
-    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    (width, height), scheme = request.param
+    size = {"width": width, "height": height}
+    context = browser.new_context(viewport=size, color_scheme=scheme)
     page = context.new_page()
     page.set_default_timeout(60_000)
     problems, outside = [], []

@@ -5,7 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.web.browser import decode_pixels, press, wait_for_maps
+from tests.web.browser import (
+    choose_methods,
+    decode_pixels,
+    explain_sample,
+    press,
+    show_view,
+    wait_for_maps,
+)
 from whence import demo, explain
 from whence.render.colors import get_colormap
 from whence.render.overlay import (
@@ -21,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def desktop(browser, address):
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context = browser.new_context(viewport={"width": 1280, "height": 720})
     page = context.new_page()
     page.set_default_timeout(60_000)
     page.goto(address)
@@ -30,8 +37,7 @@ def desktop(browser, address):
 
 
 def test_the_browser_paints_what_the_library_paints(desktop):
-    press(desktop, "Use the sample photo")
-    painted = decode_pixels(wait_for_maps(desktop, 2)[0])
+    painted = decode_pixels(explain_sample(desktop)[0])
     explanation = explain(demo.PHOTO, classes=2)
     scores = explanation.scores[0, 0].double().numpy().reshape(explanation.grid)
     colors = get_colormap("auto", is_signed(scores))
@@ -46,8 +52,7 @@ def test_the_browser_paints_what_the_library_paints(desktop):
 
 
 def test_controls_repaint_without_a_request(desktop):
-    press(desktop, "Use the sample photo")
-    (before, _) = wait_for_maps(desktop, 2)
+    (before, _) = explain_sample(desktop)
     desktop.wait_for_timeout(500)
     asked = []
     desktop.on("request", lambda request: asked.append(request.url))
@@ -65,11 +70,10 @@ def test_controls_repaint_without_a_request(desktop):
 
 
 def test_hover_and_arrow_keys_tell_the_score_of_a_patch(desktop):
-    press(desktop, "Use the sample photo")
-    wait_for_maps(desktop, 2)
+    explain_sample(desktop)
     explanation = explain(demo.PHOTO, classes=2)
     rows, columns = explanation.grid
-    first = desktop.locator(".map").first
+    first = desktop.locator(".hero .map")
     box = first.bounding_box()
     at = {"x": box["width"] * 2.5 / columns, "y": box["height"] * 1.5 / rows}
     first.hover(position=at)
@@ -97,7 +101,7 @@ def test_with_the_keyboard_alone(desktop):
     desktop.keyboard.press("Enter")
     wait_for_maps(desktop, 2)
     seen = set()
-    for _ in range(40):
+    for _ in range(60):
         desktop.keyboard.press("Tab")
         seen.add(
             desktop.evaluate(
@@ -105,31 +109,31 @@ def test_with_the_keyboard_alone(desktop):
                 "document.activeElement.innerText"
             )
         )
-    assert {"opacity", "colormap", "threshold", "map"} <= seen
-    assert any("Is it faithful" in one for one in seen) or "label-wrap" in " ".join(seen)
+    assert {"opacity", "colormap", "threshold", "view", "map", "map large"} <= seen
 
 
 def test_a_bundle_is_saved_and_opened(desktop, tmp_path):
-    press(desktop, "Use the sample photo")
-    before = wait_for_maps(desktop, 2)
-    press(desktop, "Save and open")
-    press(desktop, "Make a bundle")
+    before = explain_sample(desktop)
+    show_view(desktop, "Files")
+    desktop.get_by_role("button", name="Make a bundle").click()
     with desktop.expect_download() as download:
         desktop.locator("a[download]").click()
     saved = Path(tmp_path) / "whence.zip"
     download.value.save_as(saved)
+    desktop.evaluate("sessionStorage.clear()")
+    desktop.goto(desktop.url.partition("#")[0])
     desktop.reload()
-    press(desktop, "Save and open")
+    show_view(desktop, "Files")
     # The first is for the photo.
     desktop.locator("input[type=file]").nth(1).set_input_files(saved)
+    desktop.wait_for_selector("#panel-image .image-container img")
+    show_view(desktop, "Explanation")
     assert wait_for_maps(desktop, 2) == before
 
 
 def test_a_new_input_takes_away_what_was_said_of_the_old_one(desktop):
-    press(desktop, "Use the sample photo")
-    wait_for_maps(desktop, 2)
-    press(desktop, "What do the heads attend to")
-    press(desktop, "Show all heads")
+    explain_sample(desktop)
+    show_view(desktop, "Heads")
     desktop.wait_for_selector(".heads[data-drawn]")
     press(desktop, "Use the sample photo")
     desktop.wait_for_selector(".heads", state="detached")
@@ -143,34 +147,63 @@ def test_a_full_queue_shows_a_message(desktop):
 
 
 def test_mistakes_show_a_message(desktop):
-    desktop.get_by_role("tab", name="Text").click()
+    show_view(desktop, "Text")
     press(desktop, "Explain")
     desktop.wait_for_selector("text=Type a text first")
+    assert desktop.get_by_text("Type a text first").count() == 1
+    assert desktop.locator(".stage").get_by_text("Error").locator("visible=true").count() == 0
     desktop.get_by_role("textbox", name="Text").fill("a film")
-    desktop.get_by_label("Methods").locator("visible=true").press("Backspace")
+    choose_methods(desktop, [])
     press(desktop, "Explain")
     desktop.wait_for_selector("text=between one and 6 methods")
 
 
 def test_one_class_rather_than_another(desktop):
-    press(desktop, "Use the sample photo")
-    wait_for_maps(desktop, 2)
-    plain = desktop.locator(".map").first.get_attribute("data-scores")
+    explain_sample(desktop)
+    plain = desktop.locator(".hero .map").get_attribute("data-scores")
     choose_other(desktop, "dog")
     press(desktop, "Explain")
-    desktop.get_by_text("cat rather than dog").wait_for()
-    wait_for_maps(desktop, 1)
-    assert desktop.locator(".map").get_attribute("data-scores") != plain
+    desktop.locator(".hero").get_by_text("cat rather than dog").wait_for()
+    # What tells them apart, and each by itself.
+    wait_for_maps(desktop, 3)
+    names = desktop.locator(".cells figcaption > :first-child").all_inner_texts()
+    assert names == ["cat rather than dog", "cat", "dog"]
+    shown = desktop.locator(".cells .map").evaluate_all("all => all.map(m => m.dataset.scores)")
+    assert shown[1] == plain != shown[0]
+    assert "more than for the second" in desktop.locator(".hero .says").inner_text()
     choose_other(desktop, "cat")
     press(desktop, "Explain")
     desktop.wait_for_selector("text=rather than itself")
     choose_other(desktop, "no other class")
     press(desktop, "Explain")
-    desktop.get_by_text("cat rather than dog").wait_for(state="detached")
+    desktop.get_by_text("cat rather than dog").first.wait_for(state="detached")
 
 
 def choose_other(page, name):
-    box = page.get_by_label("Rather than", exact=True).locator("visible=true")
+    box = page.get_by_role("combobox", name="Rather than").locator("visible=true")
     box.click()
     box.fill(name)
     box.press("Enter")
+
+
+def test_the_way_back_leads_to_the_tab_before(desktop):
+    show_view(desktop, "Text")
+    press(desktop, "Sample 1")
+    desktop.wait_for_selector(".texts .words span")
+    show_view(desktop, "Language model")
+    desktop.go_back()
+    desktop.locator(".texts .words span").first.wait_for(state="visible")
+    assert "tab=text" in desktop.url
+    desktop.go_back()
+    desktop.get_by_role("button", name="Use the sample photo").wait_for(state="visible")
+
+
+def test_an_address_holds_the_settings(desktop, address):
+    desktop.goto(f"{address}#tab=text&methods=gae,tiba")
+    desktop.reload()
+    desktop.get_by_role("textbox", name="Text").wait_for(state="visible")
+    desktop.wait_for_function(
+        "document.querySelectorAll('#panel-text .cards :checked').length === 2"
+    )
+    chosen = desktop.locator("#panel-text .cards label:has(:checked) b").all_inner_texts()
+    assert sorted(chosen) == ["gae", "tiba"]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import gradio as gr
 from gradio.components import Component
+from gradio.events import Dependency
 
 from whence.demo import PHOTO, SENTENCES
 from whence.inputs.sources import Kind
@@ -51,6 +52,25 @@ class ClassifierTab:
     def request(self) -> list[Component]:
         """The components that say what is asked for."""
         return [self.model, self.input, self.classes, self.methods, self.against]
+
+    @property
+    def work(self) -> dict[str, Component]:
+        """What a reload of the page keeps."""
+        curves, heads, _ = self.details
+        names = ("model", "input", "classes", "methods", "against")
+        results = {"html_probabilities": self.probabilities, "html_result": self.result}
+        return {
+            **dict(zip(names, self.request, strict=True)),
+            **results,
+            "html_curves": curves,
+            "html_heads": heads,
+        }
+
+    def list_classes_after(self, reload: Dependency) -> None:
+        """After a reload, list the classes of the model that is then chosen."""
+        if len(self.handlers.service.list_models(self.kind)) > 1:
+            fields = [self.classes, self.against]
+            connect(reload.then, self.handlers.list_choices, [self.model, *fields], fields)
 
     def _add_choices(self) -> None:
         models = self.handlers.service.list_models(self.kind)
@@ -123,9 +143,13 @@ def _name(kind: Kind) -> str:
 
 def _add_photo() -> tuple[Component, Callable[..., object]]:
     """Add the field for a photo; returns it and the event of a new photo."""
-    label = f"Photo ({', '.join(FORMATS)})"
     photo = gr.Image(
-        label=label, sources=["upload", "clipboard"], type="filepath", height=170, buttons=[]
+        label="Photo",
+        placeholder=f"Drop a photo here, or click\n{', '.join(FORMATS)}",
+        sources=["upload", "clipboard"],
+        type="filepath",
+        height=170,
+        buttons=[],
     )
     return photo, photo.input
 

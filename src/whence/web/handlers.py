@@ -153,6 +153,14 @@ class TabHandlers:
         names = loaded.class_names
         return [(names.get(i, f"class {i}"), i) for i in range(loaded.class_count)]
 
+    def list_choices(
+        self, model: object, classes: object, against: object
+    ) -> tuple[object, object]:
+        """Updates of the two fields of classes for a model; what was chosen in them stays."""
+        names = self.list_classes(model) if isinstance(model, str) else []
+        chosen = gr.update(choices=names, value=classes)
+        return chosen, gr.update(choices=self.list_others(names), value=against)
+
     @staticmethod
     def list_others(classes: Sequence[tuple[str, int]]) -> list[tuple[str, int | str]]:
         """What the explained classes can be explained against: nothing, or a class."""

@@ -33,6 +33,15 @@ class LanguageHandlers:
         """The same for a sample, which comes first."""
         return sample, *self.generate(model, sample, count, method)
 
+    def list_tokens(
+        self, model: object, prompt: object, count: object, method: object, number: object
+    ) -> tuple[object, object]:
+        """The generated tokens and what might stand instead, unless one is already chosen."""
+        if number is not None or not prompt:
+            return gr.skip(), gr.skip()
+        text = self.service.generate(model, prompt, count, method)
+        return gr.update(choices=text.list_tokens(), value=0), _list_others(text, 0)
+
     def list_others(
         self, model: object, prompt: object, count: object, method: object, number: object
     ) -> object:

@@ -37,18 +37,26 @@ class LanguageTab:
                 )
                 self._add_choices()
             with panel.add_stage("generation"):
-                results = self._add_views()
+                self.results = self._add_views()
         for event, name in ((self.button.click, "generate"), (self.prompt.submit, None)):
-            connect(event, handlers.generate, self.request, results, name)
+            connect(event, handlers.generate, self.request, self.results, name)
         for button, sample in samples.items():
             generate_sample = functools.partial(handlers.generate_sample, sample)
             inputs = [self.model, self.count, self.method]
-            connect(button.click, generate_sample, inputs, [self.prompt, *results])
+            connect(button.click, generate_sample, inputs, [self.prompt, *self.results])
 
     @property
     def request(self) -> list[Component]:
         """The components that say what is asked for."""
         return [self.model, self.prompt, self.count, self.method]
+
+    @property
+    def work(self) -> dict[str, Component]:
+        """What a reload of the page keeps."""
+        names = ("model", "input", "count", "method")
+        result, _, _, contrast = self.results
+        results = {"html_result": result, "html_contrast": contrast}
+        return {**dict(zip(names, self.request, strict=True)), **results}
 
     def _add_choices(self) -> None:
         self.model = panel.add_model(list(self.handlers.service.models))
@@ -64,8 +72,10 @@ class LanguageTab:
             with gr.Tab("Explanation"):
                 empty = views.render_fragment("empty", "generation")
                 result = panel.add_output("result", empty)
-            with gr.Tab("Why not another word"):
+            with gr.Tab("Why not another word") as view:
                 contrast = self._add_contrast()
+                inputs, outputs = [*self.request, contrast[0]], contrast[:2]
+                connect(view.select, self.handlers.list_tokens, inputs, outputs)
             with gr.Tab("Files"):
                 self._add_files()
         return [result, *contrast]

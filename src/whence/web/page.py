@@ -5,7 +5,7 @@ from __future__ import annotations
 import gradio as gr
 
 from whence.inputs.sources import Kind
-from whence.web import views
+from whence.web import panel, views
 from whence.web.classifier_tab import ClassifierTab
 from whence.web.handlers import TabHandlers
 from whence.web.language import LanguageService
@@ -28,9 +28,12 @@ def build_page(service: ExplanationService, uploads: UploadFolder) -> gr.Blocks:
         with gr.Tabs(elem_classes="kinds"):
             for title, kind in _TABS.items():
                 with gr.Tab(title, id=kind):
-                    ClassifierTab(TabHandlers(service, uploads, kind))
+                    tab = ClassifierTab(TabHandlers(service, uploads, kind))
+                    tab.list_classes_after(panel.keep_work(page, kind, tab.work))
             language = LanguageService(service.models)
             if language.models:
                 with gr.Tab("Language model", id="generation"):
-                    LanguageTab(LanguageHandlers(language, uploads))
+                    generation = LanguageTab(LanguageHandlers(language, uploads))
+                    panel.keep_work(page, "generation", generation.work)
+        page.load(None, js="() => window.whence.followAddress()", api_visibility="private")
     return page

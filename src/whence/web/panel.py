@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
 import gradio as gr
+from gradio.components import Component
+from gradio.events import Dependency
 
 from whence._util.defaults import METHOD
 from whence.web import views
@@ -43,7 +46,14 @@ def add_samples(samples: Mapping[str, S]) -> dict[gr.Button, S]:
 
 def add_model(models: Sequence[str]) -> gr.Dropdown:
     """Add the choice of a model."""
-    return gr.Dropdown(models, value=models[0], label="Model", filterable=False, min_width=0)
+    return gr.Dropdown(
+        models,
+        value=models[0],
+        label="Model",
+        filterable=False,
+        min_width=0,
+        elem_classes="model",
+    )
 
 
 def add_methods(kind: CardKind) -> gr.CheckboxGroup:
@@ -75,3 +85,17 @@ def add_start(name: str) -> gr.Button:
         cancel = gr.Button("Cancel", elem_classes="cancel", min_width=0, scale=1)
     connect_cancel(cancel.click)
     return start
+
+
+def keep_work(page: gr.Blocks, kind: CardKind, parts: Mapping[str, Component]) -> Dependency:
+    """Keep the values of components in the visitor's browser, and show them after a reload.
+
+    The server takes no part in it. `parts` are settings, which also stand in the address, the
+    ``input``, and results, whose names begin with ``html_``. Returns the event of a reload.
+    """
+    names, components = json.dumps(list(parts)), list(parts.values())
+    changes = [one.change for one in components]  # type: ignore[attr-defined]  # added at run time
+    remember = f"(...values) => {{ window.whence.remember('{kind}', {names}, values); }}"
+    gr.on(changes, None, components, None, js=remember, api_visibility="private")
+    restore = f"() => window.whence.restore('{kind}', {names})"
+    return page.load(None, None, components, js=restore, api_visibility="private")

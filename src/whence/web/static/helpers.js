@@ -8,6 +8,8 @@ const makeElement = (tag, attributes = {}, ...children) => {
   element.append(...children);
   return element;
 };
+// Tells those who do not see the screen what has changed on it.
+const announce = (text) => { document.getElementById("whence-live").textContent = text; };
 const decodeBytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
 const parseNumbers = (text) => Float32Array.from(text.split(" "), Number);
 const parseColor = (color) => [1, 3, 5].map((index) => parseInt(color.slice(index, index + 2), 16));

@@ -44,7 +44,13 @@ const prepareMaps = (section) => {
   for (const map of small) map.addEventListener("click", () => choose(map));
   if (small.length) choose(small[0]);
   else hero.remove();
+  announceResult(section, "figcaption > :first-child");
 };
+const announceResult = (section, names) => {
+  const list = (selector) => [...new Set([...section.querySelectorAll(selector)].map((one) => one.textContent.trim()))].join(", ");
+  announce(`Explained: ${list(names)}, by ${list("[data-name]")}.`);
+};
+const prepareTexts = (section) => announceResult(section, "h4 > :first-child");
 const makeHero = (map) => {
   const caption = map.closest("figure").querySelector("figcaption");
   const large = makeElement("div", { class: "map large", tabindex: 0, role: "img", "aria-label": map.getAttribute("aria-label") },

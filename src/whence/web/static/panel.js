@@ -51,3 +51,13 @@ const showBusy = () => {
   for (const bench of document.querySelectorAll(".workbench"))
     bench.classList.toggle("busy", !!bench.querySelector(".stage .block > .wrap:not(.hide) :is(.progress-text, .eta-bar, .meta-text, .meta-text-center)"));
 };
+// On a phone, what is shown: the model and the methods.
+const showSummary = () => {
+  for (const bench of document.querySelectorAll(".workbench")) {
+    const model = bench.querySelector(".model input")?.value ?? "";
+    const chosen = [...bench.querySelectorAll(".cards :checked")].map((one) => one.closest("label").querySelector("b")?.textContent);
+    const text = [model, chosen.join(", ")].filter(Boolean).join(" · ");
+    const place = bench.querySelector(".sheet-bar .what");
+    if (place && place.textContent !== text) place.textContent = text;
+  }
+};

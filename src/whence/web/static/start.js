@@ -1,6 +1,6 @@
 // Draws every new element that the server sent, as soon as it arrives.
 const drawers = {
-  ".whence .map:not(.large)": prepareMap, ".whence.maps": prepareMaps, ".whence .curves": prepareCurves, ".whence.heads": prepareHeads,
+  ".whence .map:not(.large)": prepareMap, ".whence.maps": prepareMaps, ".whence.texts": prepareTexts, ".whence .curves": prepareCurves, ".whence.heads": prepareHeads,
   ".whence .generation": prepareGeneration, ".cards label > span": prepareCard,
 };
 const drawNew = () => {
@@ -11,6 +11,7 @@ const drawNew = () => {
     }
   document.querySelectorAll(".whence.texts .words").forEach(paintWords);
   showBusy();
+  showSummary();
 };
 let waiting = false;
 new MutationObserver(() => {
