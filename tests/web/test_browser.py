@@ -10,7 +10,7 @@ from tests.web.browser import (
     explain_sample,
     fits_screen,
     is_on_screen,
-    is_readable,
+    list_unreadable,
     open_settings,
     press,
     show_view,
@@ -29,7 +29,7 @@ def test_a_map_is_seen_without_scrolling_and_a_reload_keeps_it(page):
     assert is_on_screen(page, ".hero .map")
     assert page.locator(".hero .map").bounding_box()["width"] > 0.4 * page.viewport_size["width"]
     assert fits_screen(page)
-    assert is_readable(page)
+    assert list_unreadable(page) == []
     assert "cat, dog, by whence" in page.locator("#whence-live").inner_text()
     page.wait_for_timeout(400)  # writing into the store of the browser
     asked = []
@@ -69,7 +69,7 @@ def test_photo(page):
     check_comparison(page)
     check_heads(page)
     assert fits_screen(page)
-    assert is_readable(page)
+    assert list_unreadable(page) == []
 
 
 def upload_photo(page):

@@ -108,8 +108,9 @@ class ClassifierTab:
         self.details = [curves, *heads]
 
     def _add_faithfulness(self) -> Component:
-        gr.HTML(views.render_fragment("about_faithfulness", self.kind), apply_default_css=False)
-        button = gr.Button(f"Compare on my {_name(self.kind)}", elem_classes="run")
+        with gr.Row(elem_classes="ask"):
+            button = gr.Button(f"Compare on my {_name(self.kind)}", elem_classes="run")
+            gr.HTML(views.render_fragment("about_faithfulness"), apply_default_css=False)
         curves = panel.add_output("details")
         name = f"faithful_{self.kind}"
         connect(button.click, self.handlers.measure_faithfulness, self.request, [curves], name)

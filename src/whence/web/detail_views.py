@@ -100,7 +100,7 @@ def _describe_class(
 
 def _tell(one: MethodCurves) -> str:
     """What removal did to a class, in a sentence."""
-    share = f"{one.steps[_TOLD_STEP]:.0%}".replace("%", " %")
+    share = f"{one.steps[_TOLD_STEP]:.0%}"
     start, most, least = (
         format_probability(p) for p in (one.most[0], one.most[_TOLD_STEP], one.least[_TOLD_STEP])
     )

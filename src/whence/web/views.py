@@ -11,12 +11,15 @@ from PIL import Image
 
 from whence import methods
 from whence._util.text import data_uri
-from whence.explanation import ExplainedClass, Explanation, Generation, Photo
+from whence.explanation import Explanation, Generation, PeakRegion, Photo
+from whence.explanation.regions import find_regions
 from whence.inputs.sources import Kind
 from whence.render import list_colormaps
 from whence.render.colors import Floats
 from whence.render.generation import make_view
+from whence.render.outlines import trace_outlines
 from whence.render.overlay import is_signed, scale_to_largest, stretch_contrast, to_finite_array
+from whence.render.strengths import list_strengths
 from whence.render.templates import render_macro, render_template
 from whence.render.words import Word, list_words
 from whence.web.service import MethodResult, Prediction
@@ -80,11 +83,8 @@ def render_contrast(generation: Generation) -> str:
 
 def list_cells(explanation: Explanation) -> list[dict[str, object]]:
     """The variables of each explained class in a template: a map or words."""
-    is_map = explanation.picture_grid is not None
-    return [
-        _describe_map(explanation, one) if is_map else _describe_text(explanation, one, number)
-        for number, one in enumerate(explanation.classes())
-    ]
+    describe = _describe_text if explanation.picture_grid is None else _describe_map
+    return [describe(explanation, number) for number in range(len(explanation.classes()))]
 
 
 def style_photo(photo: Photo | None) -> str:
@@ -130,8 +130,8 @@ def _describe(
     }
 
 
-def _describe_map(explanation: Explanation, explained: ExplainedClass) -> dict[str, object]:
-    grid = explanation.picture_grid or (1, 1)
+def _describe_map(explanation: Explanation, number: int) -> dict[str, object]:
+    grid, explained = explanation.picture_grid or (1, 1), explanation.classes()[number]
     scores = explained.scores.reshape(grid)
     row, column = np.unravel_index(np.abs(scores).argmax(), grid)
     strongest = f"row {row + 1}, column {column + 1}"
@@ -143,13 +143,14 @@ def _describe_map(explanation: Explanation, explained: ExplainedClass) -> dict[s
         "signed": is_signed(scores),
         "scores": _format_numbers(scores),
         "shares": _format_numbers(stretch_contrast(scores)),
+        "strength": f"{list_strengths(explanation)[number]:.3f}",
+        "outlines": _trace(find_regions(scores)),
         "sentence": "",
     }
 
 
-def _describe_text(
-    explanation: Explanation, explained: ExplainedClass, number: int
-) -> dict[str, object]:
+def _describe_text(explanation: Explanation, number: int) -> dict[str, object]:
+    explained = explanation.classes()[number]
     return {
         "class": explained,
         "words": list_words(explanation, 0, number),
@@ -164,6 +165,13 @@ def _list_tokens(explanation: Explanation, scores: Floats) -> list[Word]:
     values = to_finite_array(scores)
     triples = zip(explanation.tokens.strings[0], values, scale_to_largest(values), strict=True)
     return [Word(text, float(score), float(share), True) for text, score, share in triples]
+
+
+def _trace(regions: Sequence[PeakRegion]) -> str:
+    """The outlines of regions as a path of SVG, in a picture of 100 times 100."""
+    outlines = [one for region in regions for one in trace_outlines(region.mask)]
+    corners = [" ".join(f"{100 * x:.2f} {100 * y:.2f}" for x, y in one) for one in outlines]
+    return "".join(f"M{one}Z" for one in corners)
 
 
 def _encode_jpeg(image: Image.Image) -> str:

@@ -1,5 +1,5 @@
 // Draws score maps over photos, the chosen one large, and draws them again as the controls change.
-const settings = { opacity: 0.6, colormap: "auto", threshold: 0, unit: "words", view: "over" };
+const settings = { opacity: 0.6, colormap: "auto", threshold: 0, unit: "words", view: "over", outlines: false };
 const LONG_SIDE = 256;
 
 const prepareMap = (map) => {
@@ -13,10 +13,12 @@ const prepareMap = (map) => {
   map.levels = upsample(map.shares, rows, columns, canvas.height, canvas.width);
   paintMap(map);
 };
-const paintMap = (map) => {
+const findTable = (map) => {
   const signed = map.dataset.signed === "1";
-  const name = settings.colormap === "auto" ? (signed ? "balance" : "heat") : settings.colormap;
-  const table = tables[name];
+  return tables[settings.colormap === "auto" ? (signed ? "balance" : "heat") : settings.colormap];
+};
+const paintMap = (map) => {
+  const table = findTable(map), strength = settings.opacity * map.dataset.strength;
   const canvas = map.querySelector("canvas"), context = canvas.getContext("2d");
   const image = context.createImageData(canvas.width, canvas.height);
   for (let index = 0; index < map.levels.length; index++) {
@@ -24,10 +26,24 @@ const paintMap = (map) => {
     if (Math.abs(share) < settings.threshold || (share < 0 && !table.diverging)) continue;
     const level = table.diverging ? Math.round(128 + 127 * share) : Math.round(255 * share);
     for (let c = 0; c < 3; c++) image.data[4 * index + c] = table.colors[3 * level + c];
-    image.data[4 * index + 3] = settings.opacity * table.alphas[level];
+    image.data[4 * index + 3] = strength * table.alphas[level];
   }
   context.putImageData(image, 0, 0);
   map.querySelector(".photo").style.filter = `saturate(${Math.max(0, 1 - 1.5 * settings.opacity)})`;
+  const ramp = map.closest(".hero")?.querySelector(".scale");
+  if (ramp) paintScale(ramp, table);
+};
+// What the colours mean, from the lowest score to the highest.
+const paintScale = (scale, table) => {
+  const canvas = makeElement("canvas", { width: 256, height: 1, "aria-hidden": "true" });
+  const context = canvas.getContext("2d"), image = context.createImageData(256, 1);
+  for (let level = 0; level < 256; level++) {
+    for (let c = 0; c < 3; c++) image.data[4 * level + c] = table.colors[3 * level + c];
+    image.data[4 * level + 3] = table.alphas[level];
+  }
+  context.putImageData(image, 0, 0);
+  const [low, high] = table.diverging ? ["against", "for"] : ["low", "high"];
+  scale.replaceChildren(low, canvas, high);
 };
 
 // The chosen map, large: with the photo beside it if asked for, and the score of each patch.
@@ -55,10 +71,12 @@ const makeHero = (map) => {
   const caption = map.closest("figure").querySelector("figcaption");
   const large = makeElement("div", { class: "map large", tabindex: 0, role: "img", "aria-label": map.getAttribute("aria-label") },
     makeElement("i", { class: "photo" }), makeElement("canvas", { "aria-hidden": "true" }),
+    makeElement("svg", { class: "outlines", viewBox: "0 0 100 100", preserveAspectRatio: "none", "aria-hidden": "true" },
+      ...["dark", "light"].map((name) => makeElement("path", { class: name, d: map.dataset.outlines }))),
     makeElement("i", { class: "cursor", hidden: "" }), makeElement("output", { class: "readout" }));
-  for (const name of ["rows", "columns", "signed", "scores", "shares", "method"]) large.dataset[name] = map.dataset[name];
+  for (const name of ["rows", "columns", "signed", "scores", "shares", "method", "strength"]) large.dataset[name] = map.dataset[name];
   const title = makeElement("p", { class: "title" }, ...[...caption.children].slice(0, 2).map((part) => part.cloneNode(true)),
-    makeElement("span", { class: "note" }, `by ${map.dataset.method}`));
+    makeElement("span", { class: "note" }, `by ${map.dataset.method}`), makeElement("span", { class: "scale note" }));
   const beside = makeElement("div", { class: "frame alone", role: "img", "aria-label": "The photo" },
     makeElement("i", { class: "photo" }));
   const says = caption.querySelector(".says");
@@ -126,14 +144,15 @@ const applySettings = () => {
 const showSettings = () => {
   document.documentElement.dataset.whenceUnit = settings.unit;
   document.documentElement.dataset.whenceView = settings.view;
+  document.documentElement.toggleAttribute("data-whence-outlines", settings.outlines);
 };
 document.addEventListener("input", (event) => {
   const { control } = event.target.dataset ?? {};
   if (!control) return;
   const value = event.target.value;
-  settings[control] = event.target.type === "range" ? +value : value;
+  settings[control] = { range: +value, checkbox: event.target.checked }[event.target.type] ?? value;
   for (const other of document.querySelectorAll(`[data-control="${control}"]`))
-    if (other !== event.target && other.type !== "radio") other.value = value;
+    if (other !== event.target && !["radio", "checkbox"].includes(other.type)) other.value = value;
   requestAnimationFrame(applySettings);
 });
 showSettings();
