@@ -84,7 +84,7 @@ def send_request(http: httpx.Client, name: str, data: list[object]) -> str:
                 json.loads(line.removeprefix("data:"))
                 return "done"
             elif event == "error":
-                return line
+                return "busy" if "busy" in line else line
     return "no answer"
 
 

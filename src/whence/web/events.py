@@ -15,15 +15,18 @@ from gradio.context import LocalContext
 
 from whence.errors import WhenceError
 from whence.web.lanes import Job, JobCancelledError, Lanes
+from whence.web.sessions import Sessions
 
 _log = logging.getLogger("whence.web")
 _lanes_of_pages: WeakKeyDictionary[gr.Blocks, Lanes] = WeakKeyDictionary()
+_sessions_of_pages: WeakKeyDictionary[gr.Blocks, Sessions] = WeakKeyDictionary()
 
 
 @contextmanager
 def open_lanes(page: gr.Blocks, limit: int) -> Iterator[None]:
     """Open the lanes of a page until the block ends; in each, `limit` requests may wait."""
     lanes = _lanes_of_pages[page] = Lanes(limit)
+    _sessions_of_pages[page] = Sessions()
     try:
         yield
     finally:
@@ -69,7 +72,7 @@ def connect_cancel(event: Callable[..., object]) -> None:
 
 
 async def _cancel() -> None:
-    _get_lanes().cancel(_get_visitor())
+    _lanes_of_pages[_get_page()].cancel(_get_visitor())
 
 
 def _run_as_job(handler: Callable[..., object], count: int) -> Callable[..., Awaitable[object]]:
@@ -77,9 +80,10 @@ def _run_as_job(handler: Callable[..., object], count: int) -> Callable[..., Awa
 
     @functools.wraps(handler)
     async def run(*args: object) -> object:
-        job = Job(_get_visitor(), _make_display(), _make_look())
+        page, visitor = _get_page(), _get_visitor()
+        job = Job(visitor, _make_display(), _make_look(page))
         try:
-            return await _get_lanes().run(job, functools.partial(handler, *args))
+            return await _lanes_of_pages[page].run(job, functools.partial(handler, *args))
         except JobCancelledError:
             gr.Info("Cancelled.", duration=4)
             return gr.skip() if count == 1 else (gr.skip(),) * count
@@ -89,15 +93,17 @@ def _run_as_job(handler: Callable[..., object], count: int) -> Callable[..., Awa
             _log.exception("A request failed")
             sentence = "This could not be computed; the log of the server tells why."
             raise gr.Error(sentence, print_exception=False) from None
+        finally:
+            _sessions_of_pages[page].end_request(page, visitor)
 
     return run
 
 
-def _get_lanes() -> Lanes:
+def _get_page() -> gr.Blocks:
     page = LocalContext.blocks.get()
     if page is None:
         raise RuntimeError("Events are handled while a page is served.")
-    return _lanes_of_pages[page]
+    return page
 
 
 def _get_visitor() -> str:
@@ -117,8 +123,7 @@ def _make_display() -> Callable[[str, tuple[int, int] | None], None]:
     return show
 
 
-def _make_look() -> Callable[[], bool]:
+def _make_look(page: gr.Blocks) -> Callable[[], bool]:
     """Make a function that tells whether the visitor of this event has left."""
-    page, event_id = LocalContext.blocks.get(), LocalContext.event_id.get()
-    event = page._queue.event_ids_to_events.get(event_id or "") if page is not None else None
+    event = page._queue.event_ids_to_events.get(LocalContext.event_id.get() or "")
     return lambda: event is not None and not event.alive

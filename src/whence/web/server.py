@@ -24,6 +24,7 @@ from whence.web.limits import MAX_UPLOAD_BYTES
 from whence.web.page import build_page
 from whence.web.request_filter import RequestFilter
 from whence.web.service import ExplanationService
+from whence.web.sessions import NO_RECORDS
 from whence.web.uploads import UploadFolder
 
 # Gradio keeps the last values of so many visitors; nothing here reads them.
@@ -105,12 +106,12 @@ def _check_host(host: str) -> None:
 
 @contextmanager
 def _set_environment(folder: str) -> Iterator[None]:
-    """Set the variables that Gradio reads: the folder of uploads, no analytics, no proxy.
+    """Set the variables that Gradio reads: folder of uploads, no analytics, no records, no proxy.
 
     Gradio sends a request to the page to see that it runs, which must not go through a proxy.
     """
     own = {"GRADIO_TEMP_DIR": folder, "GRADIO_ANALYTICS_ENABLED": "False"}
-    own |= {"NO_PROXY": "*", "no_proxy": "*"}
+    own |= {"NO_PROXY": "*", "no_proxy": "*", **NO_RECORDS}
     previous = {name: os.environ.get(name) for name in own}
     os.environ.update(own)
     try:
