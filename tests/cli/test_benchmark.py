@@ -1,6 +1,7 @@
 """`whence benchmark` on the command line."""
 
 import json
+import shutil
 
 import pytest
 from typer.testing import CliRunner
@@ -51,6 +52,24 @@ def test_embedded_model_and_default_folder(embedded, masked, tmp_path, monkeypat
     whence("segmentation", "--data", masked, "--limit", 2, "--view", "whole")
     (folder,) = (tmp_path / "whence-benchmark").iterdir()
     assert folder.name.startswith("segmentation-masks")
+
+
+def test_a_folder_of_photos_without_labels(image_model, photos, tmp_path):
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    shutil.copy(min(photos.rglob("*.png")), flat / "a.png")
+    for name in ("b", "c", "d"):
+        (flat / f"{name}.png").write_text("no photo")
+    asked = ("perturbation", "--model", image_model, "--data", flat, "--methods", "random")
+    result = whence(*asked, "--out", tmp_path / "out")
+    assert "has no labels: accuracy is against the class that the model" in result.stdout
+    assert "positive, target" not in result.stdout
+    assert "The dataset has no labels" in (tmp_path / "out" / "report.html").read_text()
+    (skipped,) = result.stderr.splitlines()
+    assert skipped.startswith("Skipped b.png: ")
+    assert skipped.endswith("is not an image that Pillow knows. (3 samples)")
+    other = whence("segmentation", *asked[1:], "--out", tmp_path / "other", code=2)
+    assert "neither a mask nor boxes" in other.stderr
 
 
 @pytest.mark.parametrize(

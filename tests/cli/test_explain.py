@@ -82,6 +82,15 @@ def test_five_thousand_words_are_cut_and_it_is_said(two_photos):
     assert "Note: cut at 64 of 5002 tokens" in run_explain("long.txt").stdout
 
 
+def test_a_note_of_many_inputs_is_said_once(two_photos):
+    (two_photos / "long.txt").write_text("good " * 100)
+    (two_photos / "longer.txt").write_text("good " * 200)
+    told = run_explain("long.txt", "longer.txt", "a good film").stdout
+    assert told.count("Note: ") == 1
+    assert "Note: cut at 64 of 102 to 202 tokens" in told
+    assert "(2 of 3 texts)." in told
+
+
 def test_all_checks_are_in_the_summary(two_photos):
     (entry,) = read_summary("one.png", "--verify", "--method", "tiba")
     names = [check["name"] for check in entry["checks"]]
