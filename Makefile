@@ -10,7 +10,7 @@ N ?= 1000
 SEED ?= 0
 JOBS ?= $(shell nproc)
 
-.PHONY: demo test test-all fuzz lint types benchmark peers pictures notebooks screenshots docs docs-serve matrix mutants clean
+.PHONY: demo test test-all fuzz lint types benchmark peers pictures gallery notebooks screenshots docs docs-serve matrix mutants clean
 
 demo: $(RUN)/.installed
 	$(RUN)/bin/whence explain src/whence/demo/cat.jpg --top 2 --out out/demo --force
@@ -52,6 +52,10 @@ mutants: $(TEST)/.installed
 
 pictures: $(RUN)/.installed
 	$(RUN)/bin/python docs/pictures.py
+
+# The pictures of the gallery, by the code on its page.
+gallery: $(RUN)/.installed
+	$(RUN)/bin/python scripts/gallery.py
 
 notebooks: $(TEST)/.installed
 	$(TEST)/bin/python examples/execute.py

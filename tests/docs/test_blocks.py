@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 SLOW = {
     "docs/activation-maximization.md",
     "docs/benchmark.md",
+    "docs/gallery.md",
     "docs/howto/audit.md",
     "docs/howto/benchmark.md",
     "docs/howto/datasets-and-pipelines.md",

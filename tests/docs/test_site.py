@@ -31,6 +31,13 @@ def test_every_page_is_in_the_navigation():
     assert set(pages) - set(listed) == set(), "name the page in mkdocs.yml, under nav"
 
 
+def test_pictures_of_the_gallery_are_made_by_its_code():
+    text = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
+    saved = re.findall(r"""save\("([\w-]+)\.""", text)
+    shown = re.findall(r"\(images/gallery/([\w-]+)\.", text)
+    assert shown == saved
+
+
 def test_formulas_are_ones_that_can_be_drawn():
     convert = pytest.importorskip("latex2mathml.converter").convert
     drawn = 0
