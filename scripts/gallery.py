@@ -20,7 +20,7 @@ PHOTO = Path(whence.__file__).parent / "demo" / "cat.jpg"
 
 
 def keep_picture(name: str) -> None:
-    """Keep a picture that the page shows; NAME.jpg is NAME.png at the width of a page, to be small."""
+    """Keep a picture of the page; NAME.jpg is NAME.png at the width of a page, to be small."""
     if not name.endswith(".jpg"):
         shutil.copy(name, FOLDER / name)
         return
