@@ -73,6 +73,12 @@ def explain(
     image_format: Annotated[
         Literal["png", "svg"], typer.Option("--format", help="The format of figures.")
     ] = "png",
+    outlines: Annotated[
+        bool,
+        typer.Option(
+            "--outlines", help="Outline the regions of photos that hold much of the evidence."
+        ),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the summary as JSON, and nothing else.")
     ] = False,
@@ -110,7 +116,7 @@ def explain(
         against,
         position,
     )
-    output = OutputSettings(out, image_format, force)
+    output = OutputSettings(out, image_format, force, outlines)
     printer = _Printer(out, len(sources) == 1, only_errors=quiet or as_json)
     with closing(explain_to_files(settings, output, sources)) as results:
         if not quiet and _is_many_in_terminal(len(sources)):
