@@ -1,6 +1,7 @@
 """`whence explain`, on small models in the place of the embedded ones."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -16,7 +17,8 @@ def test_a_photo(two_photos):
     result = run_explain("one.png")
     assert list_files(two_photos / "whence-out") == ["one.png", "one.safetensors", "summary.json"]
     assert "one.png: " in result.stdout
-    assert "most of all because of the " in result.stdout
+    assert re.search(r"one.png: \w+ \([\d.]+%\)", result.stdout)
+    assert "\nModel " in result.stdout
     assert "whence-out/one.png" in result.stdout
     explanation = Explanation.load(two_photos / "whence-out" / "one.safetensors")
     assert explanation.scores.shape == (1, 16)

@@ -123,6 +123,7 @@ def explain(
             entries = printer.print_after_progress(results, len(sources))
         else:
             entries = printer.print_at_once(results)
+    printer.print_models()
     ordered = [entries[index] for index in sorted(entries)]
     printer.print_notes(ordered)
     if as_json:
@@ -143,6 +144,7 @@ class _Printer:
         self._is_one = is_one
         self._only_errors = only_errors
         self._console = Console(highlight=False, emoji=False, markup=False, soft_wrap=True)
+        self._models: list[str] = []
 
     def print_at_once(self, results: Iterator[InputResult]) -> dict[int, SummaryEntry]:
         """Print each result as it comes; return the entries by the inputs' indices."""
@@ -166,6 +168,11 @@ class _Printer:
             entries = self.print_at_once(iter(finished))
         return entries
 
+    def print_models(self) -> None:
+        """Name the models whose results were printed, and say what they know."""
+        for line in dict.fromkeys(self._models):
+            self._console.print(to_printable(line))
+
     def _print(self, result: InputResult) -> None:
         entry = result.entry
         if entry["error"]:
@@ -173,6 +180,10 @@ class _Printer:
             return
         if self._only_errors:
             return
+        if result.explanation is not None:
+            from whence.render.sentences import describe_model
+
+            self._models.append(describe_model(result.explanation))
         file = self._out / (entry["files"].get("figure") or entry["files"]["page"])
         decision = f"{entry['sentence']} → {file}"
         if result.explanation is not None and entry["kind"] == "text":

@@ -52,6 +52,7 @@ class SummaryEntry(TypedDict):
     settings: NotRequired[dict[str, Any]]
     details: NotRequired[Any]
     sentence: NotRequired[str]
+    model_knows: NotRequired[str]
     checks: NotRequired[list[dict[str, Any]]]
 
 
@@ -204,6 +205,7 @@ def _describe_result(
         "input": source.title,
         "kind": source.kind,
         "model": model,
+        "model_knows": explanation.model_knows,
         "method": explanation.method,
         "class_specific": explanation.class_specific,
         "settings": explanation.settings,

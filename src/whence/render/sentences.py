@@ -65,6 +65,14 @@ def describe_evidence(explanation: Explanation, sample: int = 0, target: int = 0
     return "; ".join(one for one in told if one)
 
 
+def describe_model(explanation: Explanation) -> str:
+    """Name the model, and say what it knows where its folder says so; empty if it has no name."""
+    name, knows = explanation.model, explanation.model_knows
+    if not name:
+        return ""
+    return f"Model {name}: it knows {knows}." if knows else f"Model {name}."
+
+
 def name_class(one: ExplainedClass) -> str:
     """A class with its probability, where it has one: "cat (98.4%)"."""
     name = one.name.strip() or repr(one.name)  # a token may be nothing but spaces
@@ -127,7 +135,8 @@ def _describe_words(words: Sequence[Word], side: str, against: bool) -> str:
     if not named:
         return ""
     quoted = [
-        f"“{_shorten(held[key][0].text.strip())}”" + (f" ×{counts[key]}" if counts[key] > 1 else "")
+        f"“{_shorten(held[key][0].text.strip())}”"
+        + (f" \u00d7{counts[key]}" if counts[key] > 1 else "")
         for key in named
     ]
     share = _percent(sum(sums[key] for key in named) / total)
@@ -149,10 +158,10 @@ def _join(names: Sequence[str]) -> str:
 
 
 def _percent(share: float) -> str:
+    if share > 0.9999:
+        return "all"
     text = percent(share, 0)
-    if text == "50%":
-        return "half"
-    return "less than 1%" if text == "0%" else "all" if share > 0.9999 else text
+    return {"0%": "less than 1%", "49%": "half", "50%": "half", "51%": "half"}.get(text, text)
 
 
 def _shorten(text: str) -> str:
