@@ -123,9 +123,9 @@ def explain(
             entries = printer.print_after_progress(results, len(sources))
         else:
             entries = printer.print_at_once(results)
-    printer.print_models()
     ordered = [entries[index] for index in sorted(entries)]
     printer.print_notes(ordered)
+    printer.print_models()
     if as_json:
         typer.echo(format_summary(out, ordered))
     if any(entry["error"] for entry in ordered):

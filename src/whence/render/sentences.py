@@ -134,13 +134,11 @@ def _describe_words(words: Sequence[Word], side: str, against: bool) -> str:
     named = [k for k in ordered[:_NAMED] if total > 0 and sums[k] / total >= _ABOVE_EVEN * even]
     if not named:
         return ""
-    quoted = [
-        f"“{_shorten(held[key][0].text.strip())}”"
-        + (f" \u00d7{counts[key]}" if counts[key] > 1 else "")
-        for key in named
-    ]
+    quoted = [f"“{_shorten(held[key][0].text.strip())}”" for key in named]
+    repeats = [f" \u00d7{counts[key]}" if counts[key] > 1 else "" for key in named]
+    words_told = _join([word + repeat for word, repeat in zip(quoted, repeats, strict=True)])
     share = _percent(sum(sums[key] for key in named) / total)
-    return f"{_join(quoted)} {'hold' if len(named) > 1 else 'holds'} {share} of the evidence{side}"
+    return f"{words_told} {'hold' if len(named) > 1 else 'holds'} {share} of the evidence{side}"
 
 
 def _name_place(x: float, y: float) -> str:
