@@ -38,6 +38,9 @@ def build_processors():
     odd = transformers.BitImageProcessor(size={"shortest_edge": 77}, crop_size=square)
     squash = transformers.ViTImageProcessor(size=square)
     percent = transformers.ConvNextImageProcessor(size={"shortest_edge": 64}, crop_pct=0.875)
+    twice = transformers.EfficientNetImageProcessor(
+        size=square
+    )  # normalises twice, and not so stated
     levit = transformers.LevitImageProcessor(size={"shortest_edge": 64}, crop_size=square)
     return {
         "shortest_edge": shortest,
@@ -46,6 +49,7 @@ def build_processors():
         "squash": squash,
         "crop_pct": percent,
         "levit": levit,
+        "twice": twice,
     }
 
 

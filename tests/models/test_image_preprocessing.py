@@ -101,5 +101,6 @@ def test_a_strip_is_not_blown_up(tmp_path):
         setattr(watched, name, getattr(process, name))
     loaded.preprocessor.processor = watched
     prepared = loaded.prepare([strip])
-    assert set(sizes) == {(48, 3)}
+    assert sizes[0] == (48, 3)
+    assert max(map(max, sizes)) < 100  # also of the pictures that its settings are read off
     assert (prepared.inputs[0] - expected).abs().mean() < 0.05
