@@ -3,13 +3,19 @@
 python examples/execute.py
 """
 
+import base64
+import io
+import re
 from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
+from PIL import Image
 
 EXAMPLES = Path(__file__).parent
 NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
+WIDEST, QUALITY = 400, 80
+"""Photos in what is shown are at most so wide, and JPEGs of that quality."""
 
 
 def executed(path: Path, before: str = "") -> nbformat.NotebookNode:
@@ -36,6 +42,7 @@ def executed(path: Path, before: str = "") -> nbformat.NotebookNode:
             if output.output_type == "execute_result":
                 output.execution_count = number
             _keep_one_form(output.get("data", {}))
+            _shrink_photos(output.get("data", {}))
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},
@@ -45,11 +52,30 @@ def executed(path: Path, before: str = "") -> nbformat.NotebookNode:
 
 def _keep_one_form(data: dict[str, str]) -> None:
     """Of the forms that a result is shown in, keep the best that is small."""
-    for form in ("image/jpeg", "image/png", "text/html"):
+    for form in ("image/jpeg", "image/png", "image/svg+xml", "text/html"):
         if form in data:
             for other in set(data) - {form}:
                 del data[other]
             return
+
+
+def _shrink_photos(data: dict[str, str]) -> None:
+    """Make the photos smaller that a page or a figure holds: a notebook is read, not printed."""
+    for form in ("image/svg+xml", "text/html"):
+        if form in data:
+            data[form] = re.sub(
+                r"(data:image/jpeg;base64,)([A-Za-z0-9+/=]+)",
+                lambda match: match[1] + _shrink(match[2]),
+                data[form],
+            )
+
+
+def _shrink(encoded: str) -> str:
+    image = Image.open(io.BytesIO(base64.b64decode(encoded)))
+    image.thumbnail((WIDEST, WIDEST))
+    stream = io.BytesIO()
+    image.save(stream, "JPEG", quality=QUALITY, optimize=True)
+    return base64.b64encode(stream.getvalue()).decode()
 
 
 def main() -> None:

@@ -11,6 +11,11 @@ import pytest
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
+SLOW = ("language", "text")  # each takes its kernel some seconds
+RUN = [
+    pytest.param(path, marks=pytest.mark.slow if path.stem in SLOW else (), id=path.stem)
+    for path in NOTEBOOKS
+]
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +33,7 @@ def test_there_is_one_for_photos_texts_and_language_models():
     assert [path.name for path in NOTEBOOKS] == names
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", RUN)
 def test_every_cell_runs(path, execute, monkeypatch):
     places = [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, places)))
@@ -63,12 +68,12 @@ def test_what_was_saved(path):
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
     assert all(output.output_type != "error" for cell in code for output in cell.outputs)
-    assert path.stat().st_size < 250_000
+    assert path.stat().st_size < 350_000
     content = path.read_text(encoding="utf-8")
     told = "".join(str(cell.get("outputs", "")) for cell in code)
     told = re.sub(r"[A-Za-z0-9+/=]{200,}", "", told)  # pictures
     assert not re.search(r"/(home|root|tmp|work|usr|opt|Users)/|[A-Z]:\\\\", told)
-    assert "http" not in content
+    assert "http" not in content.replace("http://www.w3.org/2000/svg", "")  # SVG's own name
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -49,6 +49,10 @@ def test_svg_keeps_text_and_embeds_pictures():
     )
     assert "http" not in outside
     assert figure._repr_svg_() == figure.to_svg()
+    # In a notebook it becomes as narrow as that is.
+    shown = ElementTree.fromstring(figure._repr_html_())
+    assert "max-width: 100%" in shown.get("style")
+    assert len(list(shown.iter())) == len(list(root.iter()))
 
 
 def test_saved_by_suffix_whole_or_not_at_all(tmp_path):

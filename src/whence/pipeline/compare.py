@@ -133,6 +133,9 @@ class Comparison(Mapping[str, Explanation]):
     def _repr_svg_(self) -> str:
         return self.plot().to_svg()
 
+    def _repr_html_(self) -> str:
+        return self.plot()._repr_html_()
+
     @property
     def _notes(self) -> dict[str, str]:
         """The faithfulness of each method for the first class, to stand beside its name."""

@@ -181,6 +181,10 @@ class Figure:
     def _repr_svg_(self) -> str:
         return self.to_svg()
 
+    def _repr_html_(self) -> str:
+        # Made narrower where the notebook is: a plain SVG would be cut off.
+        return self.to_svg().replace("<svg ", '<svg style="max-width: 100%; height: auto" ', 1)
+
 
 def measure_text(text: str, size: float) -> float:
     """The width of a line of text in units."""
