@@ -2,10 +2,13 @@
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
+from whence.explanation import Explanation, Photo
 from whence.explanation.regions import PeakRegion
+from whence.render.maps import list_maps, make_painter
 from whence.render.outlines import draw_outlines, trace_outlines
 
 
@@ -51,3 +54,19 @@ def test_lines_are_drawn_on_the_border_of_the_patches() -> None:
     assert lines.min(axis=0).tolist() == pytest.approx([40, 180], abs=2)
     assert lines.max(axis=0).tolist() == pytest.approx([100, 270], abs=2)
     assert (drawn[60:80, 200:250] == 128).all()
+
+
+def test_outlines_of_a_figure_lie_on_the_part_that_the_model_saw() -> None:
+    scores = torch.zeros(1, 10, 10)
+    scores[0, 2:5, 6:9] = 1.0
+    photo = Photo(Image.new("RGB", (400, 200), "#808080"), (200.0, 0.0, 400.0, 200.0))
+    logits, target = torch.tensor([[4.0, 0.0]]), torch.tensor([0])
+    result = Explanation(scores.flatten(1), target, logits, grid=(10, 10), photos=[photo])
+    maps = list_maps(result, 0, outlines=True)
+    painter = make_painter(result, 0, maps, whole=True)
+    drawn = np.asarray(painter.draw(maps[0], (400, 200)))
+    lines = np.argwhere((drawn == 255).all(axis=-1))
+    assert lines.min(axis=0).tolist() == pytest.approx([40, 320], abs=2)
+    assert lines.max(axis=0).tolist() == pytest.approx([100, 380], abs=2)
+    plain, outlined = result.plot().to_image(), result.plot(outlines=True).to_image()
+    assert plain.tobytes() != outlined.tobytes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -131,8 +132,8 @@ def benchmark(
         raise typer.Exit(130) from None
     for damaged in outcome.set_aside:
         typer.echo(f"'{damaged}' was damaged; it was set aside and computed again.", err=True)
-    for name, error in outcome.skipped.items():
-        typer.echo(to_printable(f"Skipped {name}: {error}"), err=True)
+    for line in _describe_skipped(outcome.skipped):
+        typer.echo(to_printable(line), err=True)
     if quiet:
         return
     console = options.open_console()
@@ -140,3 +141,15 @@ def benchmark(
     for note in outcome.table.notes:
         console.print(note)
     console.print(f"→ {outcome.folder / 'report.html'}", soft_wrap=True)
+
+
+def _describe_skipped(skipped: Mapping[str, str]) -> list[str]:
+    """A line for each reason why samples were skipped, with their number and the first of them."""
+    reasons: dict[str, list[str]] = {}
+    for name, error in skipped.items():
+        reasons.setdefault(error.replace(name, ""), []).append(name)
+    return [
+        f"Skipped {names[0]}: {skipped[names[0]]}"
+        + (f" ({len(names)} samples)" if len(names) > 1 else "")
+        for names in reasons.values()
+    ]

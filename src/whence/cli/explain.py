@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from whence._util.defaults import METHOD
+from whence._util.notes import merge_notes
 from whence._util.progress import bar
 from whence._util.text import to_printable
 from whence.cli import options
@@ -72,6 +73,12 @@ def explain(
     image_format: Annotated[
         Literal["png", "svg"], typer.Option("--format", help="The format of figures.")
     ] = "png",
+    outlines: Annotated[
+        bool,
+        typer.Option(
+            "--outlines", help="Outline the regions of photos that hold much of the evidence."
+        ),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the summary as JSON, and nothing else.")
     ] = False,
@@ -109,14 +116,16 @@ def explain(
         against,
         position,
     )
-    output = OutputSettings(out, image_format, force)
-    printer = _Printer(out, only_errors=quiet or as_json)
+    output = OutputSettings(out, image_format, force, outlines)
+    printer = _Printer(out, len(sources) == 1, only_errors=quiet or as_json)
     with closing(explain_to_files(settings, output, sources)) as results:
         if not quiet and _is_many_in_terminal(len(sources)):
             entries = printer.print_after_progress(results, len(sources))
         else:
             entries = printer.print_at_once(results)
     ordered = [entries[index] for index in sorted(entries)]
+    printer.print_notes(ordered)
+    printer.print_models()
     if as_json:
         typer.echo(format_summary(out, ordered))
     if any(entry["error"] for entry in ordered):
@@ -130,10 +139,12 @@ def _is_many_in_terminal(count: int) -> bool:
 class _Printer:
     """Print the results in a folder to the terminal, or only the inputs that failed."""
 
-    def __init__(self, out: Path, only_errors: bool) -> None:
+    def __init__(self, out: Path, is_one: bool, only_errors: bool) -> None:
         self._out = out
+        self._is_one = is_one
         self._only_errors = only_errors
         self._console = Console(highlight=False, emoji=False, markup=False, soft_wrap=True)
+        self._models: list[str] = []
 
     def print_at_once(self, results: Iterator[InputResult]) -> dict[int, SummaryEntry]:
         """Print each result as it comes; return the entries by the inputs' indices."""
@@ -157,6 +168,11 @@ class _Printer:
             entries = self.print_at_once(iter(finished))
         return entries
 
+    def print_models(self) -> None:
+        """Name the models whose results were printed, and say what they know."""
+        for line in dict.fromkeys(self._models):
+            self._console.print(to_printable(line))
+
     def _print(self, result: InputResult) -> None:
         entry = result.entry
         if entry["error"]:
@@ -164,6 +180,10 @@ class _Printer:
             return
         if self._only_errors:
             return
+        if result.explanation is not None:
+            from whence.render.sentences import describe_model
+
+            self._models.append(describe_model(result.explanation))
         file = self._out / (entry["files"].get("figure") or entry["files"]["page"])
         decision = f"{entry['sentence']} → {file}"
         if result.explanation is not None and entry["kind"] == "text":
@@ -176,5 +196,18 @@ class _Printer:
             self._console.print(to_printable(decision))
         else:
             self._console.print(to_printable(f"{entry['input']}: {decision}"))
-        for note in entry["notes"]:
+        if self._is_one:
+            self._print_notes(entry["notes"])
+
+    def print_notes(self, entries: Sequence[SummaryEntry]) -> None:
+        """Print the notes of several inputs, once each with the number of inputs."""
+        explained = [entry for entry in entries if not entry["error"]]
+        if self._is_one or self._only_errors:
+            return
+        kinds = {entry["kind"] for entry in explained}
+        noun = "input" if len(kinds) > 1 else "photo" if kinds == {"image"} else "text"
+        self._print_notes(merge_notes([entry["notes"] for entry in explained], noun))
+
+    def _print_notes(self, notes: Sequence[str]) -> None:
+        for note in notes:
             self._console.print(f"  Note: {note}.")

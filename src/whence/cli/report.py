@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from whence._util.defaults import METHOD
+from whence._util.notes import merge_notes
 from whence._util.progress import bar
 from whence._util.text import to_printable
 from whence.cli import options
@@ -85,6 +86,9 @@ def report(
         size = out.stat().st_size / 1e6
         done = len(entries) - len(failed)
         typer.echo(f"{done} of {len(entries)} inputs explained → {out} ({size:.2f} MB)")
+        explained = [one.notes for one in entries if one.error is None]
+        for note in merge_notes(explained, "input"):
+            typer.echo(to_printable(f"  Note: {note}."))
     if failed:
         raise typer.Exit(1)
 

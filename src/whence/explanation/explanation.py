@@ -63,6 +63,7 @@ class Explanation:
         values: The explained scalars, in the shape of target, where they are no classes.
         probabilities: Their probabilities, NaN where there is none; None for classes.
         model: The name of the model; empty if it is not known.
+        model_knows: What it knows, such as "cat or dog", where its folder says so.
         photos: The photo of each sample, and what the model saw of it; None if not known.
         evidence: The readings behind the scores, if they were kept. Not saved.
     """
@@ -84,6 +85,7 @@ class Explanation:
     values: Tensor | None = None
     probabilities: Tensor | None = None
     model: str = ""
+    model_knows: str = ""
     photos: list[Photo] | None = field(default=None, repr=False)
     evidence: KeptEvidence | None = field(default=None, repr=False, compare=False)
 

@@ -19,7 +19,8 @@ _TENSORS = ("scores", "target", "logits")
 _MAYBE = ("values", "probabilities")
 _FACTS = (
     *("grid", "image_size", "tokens", "target_names", "multi_label"),
-    *("method", "class_specific", "settings", "details", "version", "checks", "model"),
+    *("method", "class_specific", "settings", "details", "version", "checks"),
+    *("model", "model_knows"),
 )
 
 
@@ -38,7 +39,8 @@ def pack(explanation: Explanation) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 def unpack(saved: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """The fields of an explanation that `pack` took apart; files of earlier versions lack some."""
-    facts = {"class_specific": True, "details": None, "checks": [], "model": "", **saved}
+    facts = {"class_specific": True, "details": None, "checks": [], **saved}
+    facts = {"model": "", "model_knows": "", **facts}
     facts["checks"] = [Check(**check) for check in facts["checks"]]
     for pair in ("grid", "image_size"):
         facts[pair] = None if facts[pair] is None else tuple(facts[pair])

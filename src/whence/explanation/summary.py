@@ -35,6 +35,7 @@ def list_provenance(explanation: Explanation) -> list[tuple[str, str]]:
     facts = [
         ("method", explanation.method + label),
         ("model", explanation.model),
+        ("it knows", explanation.model_knows),
         *explanation.settings.items(),
         ("whence", explanation.version),
     ]

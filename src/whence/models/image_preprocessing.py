@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from whence.models.crop import (
 from whence.models.loaded import LoadedModel, PreparedBatch
 
 _MIN_SEEN_SHARE = 0.75
+_PROBE = (64, 64)
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,27 @@ class PixelScale:
         if isinstance(scale, cls):
             return scale
         return cls.from_processor(find_processor(loaded))
+
+    @classmethod
+    def measure(cls, to_pixels: Callable[[Image.Image], Tensor]) -> PixelScale:
+        """Read the scale off what becomes of a black picture and a white one.
+
+        Raises:
+            WhenceError: Both become the same.
+        """
+        black, white = (
+            to_pixels(Image.new("RGB", _PROBE, color)).double().flatten(1).median(1).values.tolist()
+            for color in ("black", "white")
+        )
+        if any(low == high for low, high in zip(black, white, strict=True)):
+            raise WhenceError("The processor makes black and white the same.")
+        std = tuple(1 / (high - low) for low, high in zip(black, white, strict=True))
+        return cls(tuple(-low * s for low, s in zip(black, std, strict=True)), std)
+
+    def is_close(self, other: PixelScale) -> bool:
+        """Whether another scale gives nearly the same pixels."""
+        ends = torch.tensor([0.0, 1.0]).double().expand(len(self.mean), 1, 2)
+        return torch.allclose(self.to_model(ends), other.to_model(ends), rtol=1e-3, atol=1e-3)
 
     def to_unit(self, pixels: Tensor) -> Tensor:
         """Convert the model's pixels, (..., 3, height, width), to values from 0 to 1."""
@@ -152,7 +175,7 @@ class ProcessorPreprocessor:
         for image in images:
             middle = find_middle(image.size) if crops else (0, 0, *image.size)
             given = image.crop(middle)
-            pixels.append(self.processor([given], return_tensors="pt")["pixel_values"][0])
+            pixels.append(self._to_pixels(given))
             box = self._crop.find(given.size, find_processor_box(given.size, self.processor))
             if box is None:  # the pixels themselves are all that is known
                 photos.append(to_photo(self._to_values(pixels[-1])))
@@ -160,13 +183,28 @@ class ProcessorPreprocessor:
                 photos.append(Photo.from_crop(image, move_box(box, middle)))
         return stack_photos(pixels, photos)
 
+    @cached_property
+    def scale(self) -> PixelScale:
+        """The normalisation of pixels: that of the processor's settings, if they tell all of it."""
+        stated = PixelScale.from_processor(self.processor)
+        measured = PixelScale.measure(self._to_pixels)
+        return stated if stated.is_close(measured) else measured
+
+    def _to_pixels(self, image: Image.Image) -> Tensor:
+        pixels = self.processor([image], return_tensors="pt")["pixel_values"][0]
+        if pixels.dim() != 3:
+            raise WhenceError(
+                f"The image processor makes {tuple(pixels.shape)} of a photo, and not pixels (3, "
+                f"height, width). Explain what it returns: Explainer(model).explain(inputs)."
+            )
+        return pixels
+
     def _process(self, image: Image.Image) -> NDArray[np.float64]:
-        return self._to_values(self.processor([image], return_tensors="pt")["pixel_values"][0])
+        return self._to_values(self._to_pixels(image))
 
     def _to_values(self, pixels: Tensor) -> NDArray[np.float64]:
         """Convert the model's pixels to (height, width, 3), values from 0 to 255."""
-        scale = PixelScale.from_processor(self.processor)
-        values = scale.to_unit(pixels.double().cpu()) * 255
+        values = self.scale.to_unit(pixels.double().cpu()) * 255
         return values.permute(1, 2, 0).numpy()
 
 

@@ -71,6 +71,7 @@ class LoadedModel:
         compile: As for `Explainer`.
         precision: As for `Explainer`.
         generates: Whether it is a causal language model, whose classes are tokens.
+        knows: What it knows, where its folder says so; see `read_knowledge`.
     """
 
     name: str
@@ -84,6 +85,7 @@ class LoadedModel:
     compile: bool = False
     precision: str | None = None
     generates: bool = False
+    knows: str = ""
 
     @cached_property
     def explainer(self) -> Explainer:
@@ -155,7 +157,8 @@ class LoadedModel:
         encodings = getattr(prepared.inputs, "encodings", None)
         if explanation.tokens is not None and encodings and prepared.texts is not None:
             explanation.tokens = _place_in_texts(explanation.tokens, encodings, prepared.texts)
-        explanation.model, explanation.photos = self.title, prepared.photos
+        explanation.model, explanation.model_knows = self.title, self.knows
+        explanation.photos = prepared.photos
         return explanation
 
 

@@ -18,8 +18,6 @@ from whence.models.crop import CropFinder
 from whence.models.image_preprocessing import PixelScale, stack_photos, to_photo
 from whence.models.loaded import PreparedBatch
 
-_PROBE = (64, 64)
-
 
 class TransformPreprocessor:
     """Prepare photos with any function from a PIL image to a tensor (3, height, width).
@@ -40,21 +38,8 @@ class TransformPreprocessor:
 
     @cached_property
     def scale(self) -> PixelScale:
-        """The normalisation of pixels.
-
-        Raises:
-            WhenceError: A picture of one colour does not become one of one colour.
-        """
-        black, white = (self._read_color(color) for color in ("black", "white"))
-        if any(a == b for a, b in zip(black, white, strict=True)):
-            raise WhenceError("The transform makes black and white the same.")
-        std = tuple(1 / (high - low) for low, high in zip(black, white, strict=True))
-        return PixelScale(tuple(-low * s for low, s in zip(black, std, strict=True)), std)
-
-    def _read_color(self, color: str) -> list[float]:
-        pixels = self._transform(Image.new("RGB", _PROBE, color)).double().flatten(1)
-        values = pixels[:, pixels.shape[1] // 2]
-        return [float(value) for value in values]
+        """The normalisation of pixels."""
+        return PixelScale.measure(self._transform)
 
     def _find_photo(self, image: Image.Image, pixels: Tensor) -> Photo:
         box = self._crop.find(image.size, (0.0, 0.0, *image.size))

@@ -16,6 +16,7 @@ from whence.errors import WhenceError
 from whence.inputs.sources import Kind
 from whence.models.hub import check_on_hub
 from whence.models.image_preprocessing import ProcessorPreprocessor
+from whence.models.knowledge import read_knowledge
 from whence.models.loaded import LoadedModel
 from whence.models.text_preprocessing import TextPreprocessor
 from whence.targets import find_class_names
@@ -35,7 +36,9 @@ def load(name: str | Path) -> LoadedModel:
     with _silence_transformers():
         try:
             # A model in the cache is used without asking the hub.
-            return _from_pretrained(str(place), str(name), local_files_only=True)
+            loaded = _from_pretrained(str(place), str(name), local_files_only=True)
+            loaded.knows = read_knowledge(place) if isinstance(place, Path) else ""
+            return loaded
         except WhenceError as error:
             is_there = isinstance(place, Path) or isinstance(error.__cause__, ValueError)
             if is_there:  # and it is not usable

@@ -139,6 +139,7 @@ def generate_to_files(
         check_absent(list(files.values()))
     loaded = load_language_model(settings.model, settings.device, precision=settings.precision)
     generation = _generate(loaded, settings, prompt, advance)
+    generation.model, generation.model_knows = loaded.title, loaded.knows
     notes = list(generation.notes)
     with stage_files(output.folder) as stage:
         title = source.title

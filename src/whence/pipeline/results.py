@@ -13,25 +13,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
-import torch
-from torch import Tensor
-from torch.nn import functional as F
-
 from whence._util.files import check_writable, exists, stage_files
 from whence.errors import WhenceError
 from whence.explanation import Explanation
 from whence.inputs.sources import Kind, Source
 from whence.pipeline.explain import ExplainedInput, ExplainSettings, explain_sources
+from whence.render.sentences import describe_decisions
 from whence.version import __version__
 
 _FORMAT = "whence summary 1"
 _FILE = "summary.json"
 _TOP = 5
-_NINTHS = (
-    *("the upper left", "the top", "the upper right"),
-    *("the left", "the middle", "the right"),
-    *("the lower left", "the bottom", "the lower right"),
-)
 _MAX_NAME_LENGTH = 60
 
 
@@ -60,6 +52,7 @@ class SummaryEntry(TypedDict):
     settings: NotRequired[dict[str, Any]]
     details: NotRequired[Any]
     sentence: NotRequired[str]
+    model_knows: NotRequired[str]
     checks: NotRequired[list[dict[str, Any]]]
 
 
@@ -70,6 +63,7 @@ class OutputSettings:
     folder: Path
     image_format: str = "png"  # or "svg"
     force: bool = False  # whether results may replace files
+    outlines: bool = False  # whether figures outline the peak regions of maps
 
 
 @dataclass(frozen=True)
@@ -170,7 +164,7 @@ def _write_result(
     if one.prepared is not None:
         (explanation,) = one.explanations.values()
         try:
-            _write_files(output.folder, name, files, explanation)
+            _write_files(output, name, files, explanation)
         except WhenceError as problem:
             error = str(problem)
         else:
@@ -183,11 +177,14 @@ def _write_result(
     return InputResult(one.index, _describe_failure(name, source, model, str(error)))
 
 
-def _write_files(folder: Path, name: str, files: dict[str, str], explanation: Explanation) -> None:
-    with stage_files(folder) as stage:
+def _write_files(
+    output: OutputSettings, name: str, files: dict[str, str], explanation: Explanation
+) -> None:
+    with stage_files(output.folder) as stage:
         explanation.save(stage / files["explanation"])
         if "figure" in files:
-            explanation.plot(title=name).save(stage / files["figure"])
+            figure = explanation.plot(title=name, outlines=output.outlines)
+            figure.save(stage / files["figure"])
         else:
             page = explanation.to_html()  # whose title is the text
             (stage / files["page"]).write_text(page, encoding="utf-8")
@@ -208,13 +205,14 @@ def _describe_result(
         "input": source.title,
         "kind": source.kind,
         "model": model,
+        "model_knows": explanation.model_knows,
         "method": explanation.method,
         "class_specific": explanation.class_specific,
         "settings": explanation.settings,
         "details": None if explanation.details is None else explanation.details[0],
         "files": files,
         "classes": classes,
-        "sentence": _write_sentence(explanation, classes),
+        "sentence": describe_decisions(explanation),
         "checks": [asdict(check) for check in explanation.checks],
         "notes": [*notes, *explanation.notes],
         "error": None,
@@ -262,27 +260,6 @@ def _find_highest(explanation: Explanation, number: int) -> list[dict[str, Any]]
         {"row": unit // columns, "column": unit % columns, "score": score}
         for score, unit in zip(highest.values.tolist(), highest.indices.tolist(), strict=True)
     ]
-
-
-def _write_sentence(explanation: Explanation, classes: Sequence[ClassSummary]) -> str:
-    """Write a sentence: each class, its probability and the parts with the highest scores."""
-    parts = []
-    for number, (one, facts) in enumerate(zip(classes, explanation.classes(), strict=True)):
-        name = one["name"].strip() or repr(one["name"])  # a token may begin with a space
-        decision = name if facts.probability is None else f"{name} ({facts.percent})"
-        if explanation.picture_grid is not None:
-            maps = explanation.scores[0].reshape(-1, *explanation.picture_grid)
-            reason = _find_ninth(maps[number])
-        else:
-            reason = ", ".join(f"“{top['word']}”" for top in one["top"][:3] if top["score"] > 0)
-        parts.append(f"{decision}, most of all because of {reason}" if reason else decision)
-    return "; ".join(parts)
-
-
-def _find_ninth(scores: Tensor) -> str:
-    """Name the ninth of the photo with the highest scores; empty if no score is positive."""
-    ninths = F.adaptive_avg_pool2d(scores[None].float().clamp(min=0), 3).flatten()
-    return _NINTHS[int(ninths.argmax())] if torch.any(ninths > 0) else ""
 
 
 def format_summary(folder: Path, entries: Sequence[SummaryEntry]) -> str:

@@ -82,5 +82,7 @@ def draw_figure(
         panels.append(Panel(Caption.from_class(one.explained), picture))
     strengths = [one.strength for one in maps]
     note = describe_scale(strengths, painter.colors.diverging) + describe_axes(explanation)
+    if any(one.regions for one in maps):
+        note += "; outlined: what holds much of the evidence"
     legend = Legend([painter.colors], note, format_origin([explanation]))
     return lay_out_panels(panels, look, legend, title)

@@ -80,6 +80,7 @@ def list_settings(request: ReportRequest, models: Mapping[Kind, LoadedModel]) ->
             {
                 "name": Path(loaded.name).name if os.path.isabs(loaded.name) else loaded.name,
                 "explains": f"{kind}s",
+                **({"knows": loaded.knows} if loaded.knows else {}),
                 "classes": loaded.class_count,
                 "weights, SHA-256": hash_weights(loaded.model),
             }

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from whence._util.notes import find_repeated, merge_notes
 from whence._util.text import to_printable
 from whence.metrics.statistics import bootstrap_mean
 from whence.render.overlay import is_signed, prepare_map
@@ -43,12 +45,14 @@ def render_page(title: str, entries: Sequence[Entry], settings: Mapping[str, obj
     of_photos = [result for one in entries if one.photo for result in one.results]
     columns = 1 + max(1, len(methods))
     script = read_asset("report/templates/page.js")
+    repeated = find_repeated([one.notes for one in entries])
     page = render_template(
         "report/templates/page.html.j2",
         title=title,
         policy=_write_policy(script),
         script=script,
-        entries=entries,
+        entries=[_leave_out_notes(one, repeated) for one in entries],
+        notes=merge_notes([[n for n in one.notes if n in repeated] for one in entries], "input"),
         methods=methods,
         columns=columns,
         is_wide=columns > _NARROW,
@@ -62,6 +66,12 @@ def render_page(title: str, entries: Sequence[Entry], settings: Mapping[str, obj
         settings=_format_settings(settings),
     )
     return str(page)
+
+
+def _leave_out_notes(entry: Entry, repeated: Collection[str]) -> Entry:
+    """An entry without the notes that are said once for all inputs."""
+    notes = tuple(note for note in entry.notes if note not in repeated)
+    return dataclasses.replace(entry, notes=notes)
 
 
 def _write_policy(script: str) -> str:
