@@ -11,6 +11,7 @@ from mkdocs.structure.files import File, Files
 
 sys.path.insert(0, str(Path(__file__).parent))
 import llms  # beside this file, which MkDocs loads by its path
+import notebook_pages
 
 ROOT = Path(__file__).parents[1]
 FENCE = re.compile(r"^```math\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -18,9 +19,13 @@ INLINE = re.compile(r"\$`([^`]+)`\$")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the changelog, which lies at the top of the repository."""
+    """Add the changelog, which lies at the top of the repository, and the notebooks."""
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     files.append(File.generated(config, "changelog.md", content=text))
+    for page in notebook_pages.list_notebooks():
+        files.append(File.generated(config, f"notebooks/{page.name}.md", content=page.markdown))
+        for name, content in page.files.items():
+            files.append(File.generated(config, f"notebooks/{name}", content=content))
     return files
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from notebook_pages import EXAMPLES, read_notebook
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -33,9 +34,17 @@ def list_sections(nav: list[dict[str, Any]]) -> dict[str, list[str]]:
     return sections
 
 
-def describe_page(path: Path) -> tuple[str, str]:
+def read_page(page: str) -> str:
+    """Read a page of the site: one of docs/, the changelog, or a notebook."""
+    if page.startswith("notebooks/"):
+        return read_notebook(EXAMPLES / f"{Path(page).stem}.ipynb").markdown
+    source = DOCS / page if page != "changelog.md" else ROOT / "CHANGELOG.md"
+    return source.read_text(encoding="utf-8")
+
+
+def describe_page(text: str) -> tuple[str, str]:
     """Find the heading of a page and its first sentence, without Markdown's signs."""
-    text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
+    text = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
     title = re.search(r"^# (.+)$", text, re.M)
     blocks = [block.strip() for block in text.split("\n\n")]
     blocks = [re.sub(r"^#+ .+\n?", "", block) for block in blocks]
@@ -43,7 +52,7 @@ def describe_page(path: Path) -> tuple[str, str]:
     plain = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(prose.split()))
     plain = re.sub(r"(?<!\w)\*{1,2}([^*]+)\*{1,2}", r"\1", plain).removeprefix("What you get: ")
     sentence = re.match(r".+?[.?](?= |$)", plain)
-    return title[1].replace("`", "") if title else path.stem, sentence[0] if sentence else plain
+    return title[1].replace("`", "") if title else "", sentence[0] if sentence else plain
 
 
 def make_index() -> str:
@@ -53,8 +62,7 @@ def make_index() -> str:
     for section, pages in list_sections(config["nav"]).items():
         lines.append(f"## {section}\n")
         for page in pages:
-            source = DOCS / page if page != "changelog.md" else ROOT / "CHANGELOG.md"
-            title, sentence = describe_page(source)
+            title, sentence = describe_page(read_page(page))
             told = f": {sentence}" if sentence and section not in BY_TITLE else ""
             lines.append(f"- [{title}]({page}){told}")
         lines.append("")
@@ -67,9 +75,8 @@ def make_whole() -> str:
     parts = [INTRODUCTION]
     for pages in list_sections(config["nav"]).values():
         for page in pages:
-            source = DOCS / page if page != "changelog.md" else ROOT / "CHANGELOG.md"
-            text = source.read_text(encoding="utf-8").strip()
-            parts.append(f"<!-- {page} -->\n{text}\n")
+            text = re.sub(r"<iframe.*?</iframe>", "", read_page(page), flags=re.DOTALL)
+            parts.append(f"<!-- {page} -->\n{text.strip()}\n")
     return "\n".join(parts)
 
 

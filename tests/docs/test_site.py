@@ -1,6 +1,7 @@
 """The site builds strictly, asks for nothing outside itself, and shows formulas and docstrings."""
 
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -20,7 +21,8 @@ def load_script(name: str):
     return module
 
 
-def test_the_list_of_pages_for_language_models_is_current():
+def test_the_list_of_pages_for_language_models_is_current(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "scripts")
     llms = load_script("llms")
     assert llms.OUT.read_text(encoding="utf-8") == llms.make_index(), "run python scripts/llms.py"
 
@@ -28,6 +30,7 @@ def test_the_list_of_pages_for_language_models_is_current():
 def test_every_page_is_in_the_navigation():
     listed = re.findall(r"([\w/-]+\.md)", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
     pages = [str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")]
+    pages += [f"notebooks/{path.stem}.md" for path in (ROOT / "examples").glob("*.ipynb")]
     assert set(pages) - set(listed) == set(), "name the page in mkdocs.yml, under nav"
 
 
@@ -36,6 +39,18 @@ def test_pictures_of_the_gallery_are_made_by_its_code():
     saved = re.findall(r"""save\("([\w-]+)\.""", text)
     shown = re.findall(r"\(images/gallery/([\w-]+)\.", text)
     assert shown == saved
+
+
+def test_a_notebook_becomes_a_page_with_what_its_cells_show():
+    pages = load_script("notebook_pages")
+    page = pages.read_notebook(ROOT / "examples" / "vision.ipynb")
+    notebook = json.loads((ROOT / "examples" / "vision.ipynb").read_text(encoding="utf-8"))
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert page.markdown.count("```python\n") == len(code)
+    assert all(f"]({name})" in page.markdown for name in page.files)
+    assert all(content[:2] in (b"\xff\xd8", b"\x89P", b"<s") for content in page.files.values())
+    assert ".ipynb)" not in page.markdown
+    assert "../docs" not in page.markdown
 
 
 def test_formulas_are_ones_that_can_be_drawn():
