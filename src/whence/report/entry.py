@@ -15,6 +15,7 @@ from whence.faithfulness import STEPS, Faithfulness, measure
 from whence.inputs.sources import Kind
 from whence.pipeline import ExplainedInput
 from whence.render.strengths import list_strengths
+from whence.render.sentences import describe_evidence, describe_model
 from whence.render.templates import render_macro
 from whence.render.words import list_words
 from whence.report.images import bound_aspect_ratio, encode_map, encode_photo
@@ -43,6 +44,7 @@ class EntryResult:
     shown: str | Markup  # the map as a data URI, or coloured words as HTML
     curves: DeletionCurves | None  # None if not measured
     strength: float = 1.0  # of a map's colours: less for a class that the model doubts
+    evidence: str = ""  # where the evidence is, in a sentence; empty if that is not clear
 
     @property
     def score(self) -> float | None:
@@ -60,6 +62,7 @@ class Entry:
     results: tuple[EntryResult, ...] = ()  # for each class and method
     photo: str = ""  # a data URI; empty for a text
     aspect_ratio: float = 1.0  # the photo's width divided by its height
+    model: str = ""  # its name and what it knows, in a sentence
     notes: tuple[str, ...] = ()
     error: str | None = None  # why it could not be explained
 
@@ -91,6 +94,7 @@ def build_entry(name: str, kind: Kind, explained: ExplainedInput, faithfulness: 
         results=tuple(_list_results(explanations, measured)),
         photo=encode_photo(shown) if shown else "",
         aspect_ratio=bound_aspect_ratio(shown) if shown else 1.0,
+        model=describe_model(first),
         notes=tuple(notes),
     )
 
@@ -121,7 +125,8 @@ def _list_results(
                 all_curves = measured.get(label, one.index)
                 curves = DeletionCurves(all_curves.score, all_curves.most, all_curves.least)
             shown = _show_scores(explanation, at, one)
-            results.append(EntryResult(label, one, shown, curves, strengths[at]))
+            evidence = describe_evidence(explanation, 0, at)
+            results.append(EntryResult(label, one, shown, curves, strengths[at], evidence))
     return results
 
 

@@ -53,6 +53,7 @@ def render_page(title: str, entries: Sequence[Entry], settings: Mapping[str, obj
         script=script,
         entries=[_leave_out_notes(one, repeated) for one in entries],
         notes=merge_notes([[n for n in one.notes if n in repeated] for one in entries], "input"),
+        models=list(dict.fromkeys(one.model for one in entries if one.model)),
         methods=methods,
         columns=columns,
         is_wide=columns > _NARROW,
