@@ -52,8 +52,10 @@ def test_text_on_a_terminal(capsys):
 def test_heatmap_in_half_blocks():
     halves = explain_image([[0.0, 0.0], [1.0, 1.0]])
     printed = print_shown(halves, force_terminal=True, color_system="truecolor")
-    heading, *rows = printed.rstrip("\n").split("\n")
+    drawn, said = printed.rstrip("\n").split("\n\n")
+    heading, *rows = drawn.split("\n")
     assert "class 0" in heading
+    assert said == f"Model {halves.model}."
     assert len(rows) == 18
     assert {row.count("▀") for row in rows} == {36}
     colors = get_colormap("heat", signed=False)
@@ -78,6 +80,21 @@ def test_heatmap_without_colors():
     assert lines[1][-1] == "█"
     assert lines[18][0] == "="
     assert lines[1][0] == " "
+
+
+def test_sentences_on_a_terminal_in_pages_and_notebooks():
+    scores = np.zeros((10, 10))
+    scores[2:4, 2:4] = 1.0
+    photo = explain_image(scores)
+    text = explain_text(["a", "fine", "film", "to", "see"], [0.0, 2.0, 0.1, 0.0, 0.0])
+    photo.model_knows = "cat or dog"
+    told = "4% of the photo holds all of the evidence, around the upper left (x 0.30, y 0.30)."
+    for one, sentence in ((photo, told), (text, "“fine” holds 95% of the evidence.")):
+        assert sentence in print_shown(one).replace("\n", " ").replace("  ", " ")
+        assert sentence in one._repr_html_()
+        assert sentence in one.to_html()
+    assert "cat or dog" in photo._repr_html_()
+    assert "it knows cat or dog." in print_shown(photo)
 
 
 def test_text_cannot_be_laid_over_a_photo():

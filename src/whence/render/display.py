@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from PIL import Image, ImageShow
 
+from whence._util.text import to_printable
 from whence.errors import WhenceError
 from whence.layout.grouping import Grouping
 from whence.render.drawing import Figure
@@ -18,6 +19,7 @@ from whence.render.figure import draw_figure
 from whence.render.files import save
 from whence.render.maps import find_photo
 from whence.render.pages import format_notebook_html, format_page
+from whence.render.sentences import describe_evidence, describe_model
 from whence.render.strengths import list_strengths
 
 if TYPE_CHECKING:
@@ -98,9 +100,13 @@ def _print(explanation: Explanation, image: Image.Image | None, console: Console
                 shape = shape if seen is None else (seen.height, seen.width)
                 drawn = terminal.draw_heatmap(scores, shape, seen, has_colors, strengths[target])
                 console.print(drawn)
+            if evidence := describe_evidence(explanation, sample, target):
+                console.print(Text(to_printable(f"{evidence}.")))
             console.print()
     for note in explanation.notes:
         console.print(Text(f"{note}."))
+    if model := describe_model(explanation):
+        console.print(Text(to_printable(model)))
 
 
 def show_figure(drawn: Drawable) -> bool:

@@ -14,6 +14,7 @@ from whence.render.drawing import encode_uri
 from whence.render.maps import list_maps, make_painter
 from whence.render.overlay import draw_ramp, fit_size
 from whence.render.panels import describe_scale
+from whence.render.sentences import describe_evidence
 from whence.render.templates import render_macro, render_template
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class ShownMap:
     explained: ExplainedClass
     address: str  # a data URI
     description: str
+    evidence: str  # where the evidence is, in a sentence; empty if that is not clear
 
 
 @dataclass(frozen=True)
@@ -112,8 +114,9 @@ def show_photo(explanation: Explanation, sample: int, side: int, whole: bool = F
             one.explained,
             encode_uri(painter.draw(one, size), is_photo=True),
             f"Map of {explanation.method or 'the scores'} for {one.explained.name}",
+            describe_evidence(explanation, sample, number),
         )
-        for one in maps
+        for number, one in enumerate(maps)
     ]
     faintest = min(one.strength for one in maps)
     if painter.photo is None:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from whence._util.text import to_printable
 from whence.render.colors import get_theme
+from whence.render.sentences import describe_evidence
 from whence.render.templates import render_template
-from whence.render.words import has_negative_scores, list_class_words, list_words
+from whence.render.words import Word, has_negative_scores, list_class_words, list_words
 
 if TYPE_CHECKING:
-    from whence.explanation import Explanation
+    from whence.explanation import ExplainedClass, Explanation
 
 # The longest heading, in letters.
 _TITLE = 90
@@ -36,7 +37,7 @@ def format_text_page(
         "render/templates/text_page.html.j2",
         title=title or title_texts(explanation),
         theme=theme,
-        samples=[list_class_words(explanation, n) for n in range(len(explanation.scores))],
+        samples=[_list_shown(explanation, n) for n in range(len(explanation))],
         signed=has_negative_scores(explanation),
         provenance=explanation.provenance,
         note=". ".join(explanation.notes),
@@ -49,13 +50,23 @@ def format_texts_html(explanation: Explanation, most: int = 16) -> str:
     total = len(explanation)
     fragment = render_template(
         "render/templates/notebook.html.j2",
-        samples=[list_class_words(explanation, sample) for sample in range(min(total, most))],
+        samples=[_list_shown(explanation, sample) for sample in range(min(total, most))],
         signed=has_negative_scores(explanation),
         total=total,
         provenance=explanation.provenance,
         note=". ".join(explanation.notes),
     )
     return str(fragment)
+
+
+def _list_shown(
+    explanation: Explanation, sample: int
+) -> list[tuple[ExplainedClass, list[Word], str]]:
+    """The classes of a text, each with its words and where the evidence is, in a sentence."""
+    return [
+        (one, words, describe_evidence(explanation, sample, number))
+        for number, (one, words) in enumerate(list_class_words(explanation, sample))
+    ]
 
 
 def title_texts(explanation: Explanation) -> str:

@@ -14,8 +14,8 @@ from whence.explanation import ExplainedClass, Explanation
 from whence.faithfulness import STEPS, Faithfulness, measure
 from whence.inputs.sources import Kind
 from whence.pipeline import ExplainedInput
-from whence.render.strengths import list_strengths
 from whence.render.sentences import describe_evidence, describe_model
+from whence.render.strengths import list_strengths
 from whence.render.templates import render_macro
 from whence.render.words import list_words
 from whence.report.images import bound_aspect_ratio, encode_map, encode_photo
