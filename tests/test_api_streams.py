@@ -139,6 +139,12 @@ def test_explanations_are_computed_when_asked_for_and_not_kept():
     assert all(one() is None for one in (*batches, *explanations))
 
 
+def test_model_and_input_in_the_wrong_order(image_model):
+    for model in (torch.nn.Sequential(HandWrittenViT()), load(image_model)):
+        with pytest.raises(WhenceError, match="The input comes first, then the model"):
+            explain(model, PHOTOS[0])
+
+
 def test_mistakes_are_said_at_once_or_with_the_item(image_model):
     with pytest.raises(WhenceError, match="Nothing to explain: the list_iterator is empty"):
         explain(iter([]), image_model)

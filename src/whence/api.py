@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, overload
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from whence import methods
 from whence._util.defaults import METHOD
@@ -145,6 +145,8 @@ def explain(
     methods.get(method)
     request: dict[str, Any] = {"target": target, "against": against, "classes": classes, "of": of}
     request |= {"method": method, "rules": rules, **options}
+    if isinstance(what, nn.Module | LoadedModel):
+        raise WhenceError("The input comes first, then the model: explain(photo, model=model).")
     batch = loaded = None
     if not is_stream(what) and not isinstance(what, Mapping):
         batch = read_batch(what)  # before a large model is loaded for what is not there

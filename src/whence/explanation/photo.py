@@ -41,9 +41,11 @@ class Photo:
             box: What the model saw of it; all of it if left out.
         """
         width, height = image.size
-        # A copy: what happens to the user's image later is no matter of the explanation.
-        whole = cls(image.convert("RGB"), box or (0.0, 0.0, width, height))
-        return whole._scale(min(1.0, MAX_SIDE / max(width, height)))
+        rgb = image if image.mode == "RGB" else image.convert("RGB")
+        photo = cls(rgb, box or (0.0, 0.0, width, height))
+        photo = photo._scale(min(1.0, MAX_SIDE / max(width, height)))
+        # What happens to the user's image later is no matter of the explanation.
+        return photo if photo.image is not image else cls(image.copy(), photo.box)
 
     @cached_property
     def seen(self) -> Image.Image:

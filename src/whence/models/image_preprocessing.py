@@ -174,7 +174,7 @@ class ProcessorPreprocessor:
         photos, pixels = [], []
         for image in images:
             middle = find_middle(image.size) if crops else (0, 0, *image.size)
-            given = image.crop(middle)
+            given = image.crop(middle) if crops else image
             pixels.append(self._to_pixels(given))
             box = self._crop.find(given.size, find_processor_box(given.size, self.processor))
             if box is None:  # the pixels themselves are all that is known
