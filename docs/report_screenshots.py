@@ -75,7 +75,7 @@ def main() -> None:
         save_photos(folder / "photos")
         (folder / "reviews.csv").write_text("\n".join(["text", *(f'"{r}"' for r in REVIEWS)]))
         of_photos = write_report(
-            folder / "photos", folder / "p.html", "gae,attnlrp", "A cat, in guises"
+            folder / "photos", folder / "p.html", "gae,attnlrp", "One cat, eight photos"
         )
         of_texts = write_report(folder / "reviews.csv", folder / "t.html", "attnlrp", "Reviews")
         browser = playwright.chromium.launch(

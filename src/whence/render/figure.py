@@ -81,7 +81,7 @@ def draw_figure(
         picture = Picture(0, 0, width, height, draw, name, is_photo=True)
         panels.append(Panel(Caption.from_class(one.explained), picture))
     strengths = [one.strength for one in maps]
-    note = describe_scale(strengths, painter.colors.diverging) + describe_axes(explanation)
+    note = describe_scale(strengths, [painter.colors.diverging]) + describe_axes(explanation)
     if any(one.regions for one in maps):
         note += "; outlined: what holds much of the evidence"
     legend = Legend([painter.colors], note, format_origin([explanation]))

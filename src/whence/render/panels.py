@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
@@ -153,11 +153,22 @@ def move(shapes: Sequence[Shape], x: float, y: float) -> list[Shape]:
     return [replace(shape, x=shape.x + x, y=shape.y + y) for shape in shapes]
 
 
-def describe_scale(strengths: Sequence[float], signed: bool, what: str = "map") -> str:
-    """What the colours are relative to, in a few words."""
-    scale = "relative to the strongest score" if signed else "from the lowest to the highest score"
+def describe_scale(strengths: Sequence[float], signs: Collection[bool], what: str = "map") -> str:
+    """What the colours are relative to, in a few words.
+
+    Args:
+        strengths: Of all maps.
+        signs: Whether colours diverge: of all colour maps that there are.
+        what: What has colours.
+    """
+    if not any(signs):
+        scale = f"from the lowest to the highest score of each {what}"
+    elif all(signs):
+        scale = f"relative to the strongest score of each {what}"
+    else:
+        scale = f"each {what} has its own scale"
     faint = "; paler: a less probable class" if min(strengths, default=1.0) < 0.95 else ""
-    return f"{scale} of each {what}{faint}"
+    return f"{scale}{faint}"
 
 
 def format_origin(explanations: Sequence[Explanation]) -> str:

@@ -140,7 +140,7 @@ def render_map_legend(colors: Iterable[Colormap], strengths: Iterable[float]) ->
         )
         for one in bars
     ]
-    note = describe_scale(list(strengths), all(one.diverging for one in bars))
+    note = describe_scale(list(strengths), [one.diverging for one in bars])
     return render_macro("render/templates/photos.html.j2", "legend", scales, note)
 
 

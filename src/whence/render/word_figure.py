@@ -96,5 +96,5 @@ def make_word_legend(
 ) -> Legend:
     """What the colours of words mean."""
     signed = any(map(has_negative_scores, explanations))
-    note = describe_scale(strengths, True, "class")
+    note = describe_scale(strengths, [True], "class")
     return Legend([WordColors(theme, signed)], note, format_origin(explanations))
