@@ -9,35 +9,18 @@ from pathlib import Path
 from PIL import Image, ImageDraw, ImageFont
 
 import whence
-from whence import Explanation, activation_maximization, explain, methods, models, render
+from whence import Comparison, activation_maximization, compare, explain, methods, models
 from whence.explanation import Generation
+from whence.inputs.sources import Kind
 from whence.maximization import Channel, Head
 from whence.render.colors import to_hex
 from whence.render.shades import shade_word
-from whence.render.words import list_words
 
 DEMO = Path(whence.__file__).parent / "demo"
 IMAGES = Path(__file__).parent / "images"
 SENTENCE = "The story is thin, but the acting is superb and the ending deeply moving."
-SIZE = 22
 STORY = "Lily has a red ball. Tom has a blue kite. One day, Tom plays with his"
 EXPLAINED = ("kite", "red")
-
-
-def draw_words(explanation: Explanation, x: float, y: float, size: int) -> tuple[list[str], float]:
-    """Draw words on the colours of their scores from (x, y); return the shapes and their end."""
-    font, shapes = ImageFont.load_default(size), []
-    for word in list_words(explanation):
-        width = font.getlength(word.text)
-        shapes.append(
-            f'<rect x="{x - 3:.1f}" y="{y - 1.05 * size:.1f}" width="{width + 6:.1f}" '
-            f'height="{1.45 * size:.1f}" rx="{size / 6:.0f}" '
-            f'fill="{to_hex(shade_word(word.share, "light"))}"/><text x="{x:.1f}" y="{y:.1f}" '
-            f'textLength="{width:.1f}" lengthAdjust="spacingAndGlyphs">'
-            f"{html.escape(word.text)}</text>"
-        )
-        x += width + (font.getlength(" ") if word.space else 0) + 2
-    return shapes, x
 
 
 def wrap_svg(shapes: list[str], width: float, height: float, size: int) -> str:
@@ -47,15 +30,6 @@ def wrap_svg(shapes: list[str], width: float, height: float, size: int) -> str:
         f'font-family="sans-serif" font-size="{size}">'
         f'<rect width="100%" height="100%" fill="#fff"/>{"".join(shapes)}</svg>\n'
     )
-
-
-def draw_sentence(explanation: Explanation) -> str:
-    """Draw the words of a sentence and the predicted class, in one line."""
-    shapes, x = draw_words(explanation, 12.0, 33.0, SIZE)
-    predicted = explanation.get_class(0, 0)
-    answer = f"{predicted.name} {predicted.percent}"
-    shapes.append(f'<text x="{x + 12:.1f}" y="33" fill="#555">{html.escape(answer)}</text>')
-    return wrap_svg(shapes, x + ImageFont.load_default(SIZE).getlength(answer) + 24, 52, SIZE)
 
 
 def draw_story(story: Generation, explained: tuple[str, ...], size: int = 17) -> str:
@@ -113,55 +87,14 @@ def draw_maximal_pictures() -> Image.Image:
     return sheet.quantize(160, dither=Image.Dither.FLOYDSTEINBERG)
 
 
-# All methods side by side -------------------------------------------------------------------------
-
-PANEL, GAP, CAPTION, COLUMNS = 160, 14, 40, 5
-INK, GREY = "#1a1a1a", "#6b6b6b"
 METHODS = Path(__file__).parent / "methods"
 MARKS = ("<!-- the table is made by docs/pictures.py -->", "<!-- end of the table -->")
 
 
-def draw_contact_sheet(photo: Path) -> Image.Image:
-    """Draw the sample photo, and the heatmap of every method for cat over it."""
-    model = models.load(None, "image")
-    shown = model.prepare([Image.open(photo).convert("RGB")]).photos[0].seen
-    names = [name for name in methods.available() if "image" in methods.describe(name).inputs]
-    rows = -(-(len(names) + 1) // COLUMNS)
-    width = COLUMNS * (PANEL + GAP) + GAP
-    sheet = Image.new("RGB", (width, rows * (PANEL + CAPTION + GAP) + GAP), "white")
-    for number, name in enumerate(["", *names]):
-        left = GAP + number % COLUMNS * (PANEL + GAP)
-        top = GAP + number // COLUMNS * (PANEL + CAPTION + GAP)
-        picture = shown.resize((PANEL, PANEL), Image.Resampling.LANCZOS)
-        caption, below = "the photo", "explained for cat"
-        if name:
-            result = explain(photo, model=model, target="cat", method=name)
-            picture = render.overlay(picture, result.scores[0].reshape(result.grid))
-            caption, below = name, "" if result.class_specific else "the same for every class"
-        sheet.paste(picture, (left, top))
-        write = ImageDraw.Draw(sheet)
-        write.text((left, top + PANEL + 4), caption, INK, ImageFont.load_default(14))
-        write.text((left, top + PANEL + 22), below, GREY, ImageFont.load_default(11))
-    return sheet
-
-
-def draw_sentence_sheet() -> str:
-    """Draw the words of a sentence by every method that explains text, one line each."""
-    model, shapes, y, widest = models.load(None, "text"), [], 27.0, 0.0
-    for name in methods.available():
-        about = methods.describe(name)
-        if "text" not in about.inputs:
-            continue
-        result = explain(SENTENCE, model=model, target="positive", method=name)
-        words, x = draw_words(result, 176.0, y, 15)
-        shapes += [f'<text x="10" y="{y:.0f}" fill="{INK}">{name}</text>', *words]
-        if not about.class_specific:
-            shapes.append(
-                f'<text x="{x + 8:.0f}" y="{y:.0f}" fill="{GREY}" font-size="12">'
-                f"the same for every class</text>"
-            )
-        widest, y = max(widest, x + 170), y + 30
-    return wrap_svg(shapes, widest, y, 15)
+def compare_all(what: Path | str, kind: Kind, target: str) -> Comparison:
+    """Explain a photo or a text for a class by every method that can."""
+    names = [name for name in methods.available() if kind in methods.describe(name).inputs]
+    return compare(what, names, target=target)
 
 
 def format_methods_table() -> str:
@@ -186,17 +119,17 @@ def insert_table(page: str) -> str:
 
 def main() -> None:
     """Write the pictures."""
-    photo = Image.open(DEMO / "cat.jpg")
+    photo = DEMO / "cat.jpg"
     figure = explain(photo, classes=["cat", "dog"]).plot()
     figure.to_image(1.0).save(IMAGES / "cat.png", optimize=True)
-    (IMAGES / "sentence.svg").write_text(draw_sentence(explain(SENTENCE)), encoding="utf-8")
+    explain(SENTENCE).plot().save(IMAGES / "sentence.svg")
     model = models.load_language_model(None)
     story = model.explainer.explain_generation(model.tokenizer([STORY], return_tensors="pt"), 12)
     (IMAGES / "story.svg").write_text(draw_story(story, EXPLAINED), encoding="utf-8")
     draw_maximal_pictures().save(IMAGES / "activation-maximization.png", optimize=True)
-    sheet = draw_contact_sheet(DEMO / "cat.jpg")
+    sheet = compare_all(photo, "image", "cat").plot().to_image(1.0)
     sheet.quantize(256, dither=Image.Dither.NONE).save(IMAGES / "methods.png", optimize=True)
-    (IMAGES / "methods-sentence.svg").write_text(draw_sentence_sheet(), encoding="utf-8")
+    compare_all(SENTENCE, "text", "positive").plot().save(IMAGES / "methods-sentence.svg")
     page = METHODS / "README.md"
     page.write_text(insert_table(page.read_text(encoding="utf-8")), encoding="utf-8")
     print(*sorted(IMAGES.iterdir()), page, sep="\n")
