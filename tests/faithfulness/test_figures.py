@@ -4,8 +4,7 @@ import pytest
 
 from tests.benchmark.helpers import choose_one, judge
 from tests.saved import make_photo
-from whence import benchmark, datasets, models
-from whence.faithfulness import compare
+from whence import benchmark, compare, datasets, models
 
 TEXT = "A wonderful film: warm, funny and not a minute too long, though the ending is weak."
 
@@ -18,7 +17,7 @@ TEXT = "A wonderful film: warm, funny and not a minute too long, though the endi
     ],
 )
 def test_faithfulness_of_a_text(method, score, chances):
-    curves = compare(TEXT, [method], draws=2).get(method)
+    curves = compare(TEXT, [method], faithfulness=True, draws=2).faithfulness.get(method)
     assert curves.score == pytest.approx(score, abs=1e-3)
     assert (curves.most[3], curves.least[3], curves.random[3]) == pytest.approx(chances, abs=1e-4)
 
@@ -31,7 +30,8 @@ def test_faithfulness_of_a_text(method, score, chances):
     ],
 )
 def test_faithfulness_of_a_photo(method, score, chances):
-    curves = compare(make_photo(224, 224), [method], draws=2).get(method)
+    found = compare(make_photo(224, 224), [method], faithfulness=True, draws=2)
+    curves = found.faithfulness.get(method)
     assert curves.score == pytest.approx(score, abs=1e-3)
     assert (curves.most[3], curves.least[3], curves.random[3]) == pytest.approx(chances, abs=1e-4)
 

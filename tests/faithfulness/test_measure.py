@@ -7,8 +7,8 @@ from PIL import Image
 
 from tests.faithfulness.helpers import TEXT, area_of, explain_by
 from tests.saved import make_photo
-from whence import WhenceError
-from whence.faithfulness import STEPS, compare, measure
+from whence import WhenceError, compare
+from whence.faithfulness import STEPS, measure
 from whence.models import forward
 
 
@@ -98,11 +98,11 @@ def test_classes_that_hold_at_once_are_watched_by_sigmoid(vit):
 
 
 def test_in_one_call(embedded):
-    found = compare(TEXT, ["gae", "random"], classes=2, draws=1)
+    found = compare(TEXT, ["gae", "random"], classes=2, faithfulness=True, draws=1).faithfulness
     assert [one.method for one in found.curves] == ["gae", "gae", "random", "random"]
     assert {one.class_name for one in found.curves} == {"negative", "positive"}
     assert found.rank_methods()[0].target == found.targets[0]
-    photos = compare(make_photo(), ["gae"], target="dog", draws=0)
+    photos = compare(make_photo(), ["gae"], target="dog", faithfulness=True).faithfulness
     assert photos.get("gae").class_name == "dog"
     assert photos.words is None
 
@@ -136,7 +136,8 @@ def test_what_cannot_be_measured_is_told(vit, bert):
 
 def test_a_class_is_watched_against_another(vit):
     photo = make_photo()
-    found = compare(photo, ["gae"], vit, target=2, against=0, draws=1).get("gae")
+    measured = compare(photo, ["gae"], vit, target=2, against=0, faithfulness=True, draws=1)
+    found = measured.faithfulness.get("gae")
     assert found.class_name.endswith(f"rather than {vit.class_names[0]}")
     for step, chance in enumerate(found.most):
         prepared = vit.prepare([photo])

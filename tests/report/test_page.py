@@ -5,7 +5,7 @@ import pytest
 
 from tests.fixtures import HOSTILE
 from tests.html_pages import list_entries, parse_html
-from whence import explain, faithfulness, render
+from whence import compare, explain, render
 from whence.models import load
 
 
@@ -27,7 +27,8 @@ def test_the_numbers_are_those_of_the_library(here, make_page):
     methods = "gae,raw_attention"
     page = make_page("photos/a.png", "--methods", methods, "--top", "2")
     (one,) = list_entries(parse_html(page))
-    measured = faithfulness.compare("photos/a.png", methods.split(","), loaded, classes=2, draws=0)
+    compared = compare("photos/a.png", methods, loaded, classes=2, faithfulness=True)
+    measured = compared.faithfulness
     chances = explain("photos/a.png", loaded, classes=2).logits[0].double().softmax(0)
     first = measured.targets[0]
     data = one.attributes
