@@ -62,6 +62,7 @@ def folder(tmp_path, monkeypatch) -> Path:
         ("CAT.JPG", ["cat.jpg"]),
         ("cat", ["cat.jpg"]),
         ("catt.png", ["cat.jpg"]),
+        ("cta.jpg", ["cat.jpg"]),
         ("phots", ["photos"]),
         ("phots/dog.png", ["photos/dog.png"]),
         ("phots/zebra.png", ["photos"]),

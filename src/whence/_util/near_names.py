@@ -25,6 +25,7 @@ _EVERYDAY = {
 }
 # How alike letters are: of a whole name, of a file's, and of one word in a name.
 _ALIKE, _ALIKE_FILE, _ALIKE_WORD = 0.6, 0.78, 0.8
+_SWAPPED = 0.9
 _MOST, _MOST_BY_LETTERS, _MOST_FILES = 5, 3, 10_000
 
 
@@ -114,6 +115,8 @@ def _find_by_letters(letters: str, names: Sequence[str], alike: float) -> list[s
 
 def _compare(matcher: difflib.SequenceMatcher[str], letters: str, least: float) -> float:
     """How alike letters are, or 0 if less than this."""
+    if len(letters) > 2 and sorted(letters) == sorted(matcher.b):
+        return _SWAPPED  # of three letters, two of which are swapped, few stand in order
     matcher.set_seq1(letters)
     if matcher.real_quick_ratio() < least or matcher.quick_ratio() < least:
         return 0.0

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 from typing_extensions import override
 
-from whence.cli import benchmark, explain, generate, methods, report, serve
+from whence.cli import benchmark, explain, generate, methods, models, report, serve
 from whence.errors import WhenceError
 from whence.version import __version__
 
@@ -74,3 +74,4 @@ app.command(epilog=benchmark.EPILOG)(benchmark.benchmark)
 app.command(epilog=report.EPILOG)(report.report)
 app.command(epilog=serve.EPILOG)(serve.serve)
 app.command()(methods.methods)
+app.command(epilog=models.EPILOG)(models.models)

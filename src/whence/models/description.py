@@ -70,7 +70,7 @@ def describe_model(
         architecture=type(loaded.model).__name__,
         kind=loaded.kind,
         task=_describe_task(loaded),
-        knows=getattr(loaded, "knows", ""),
+        knows=loaded.knows,
         parameters=sum(one.numel() for one in loaded.model.parameters()),
         input=_describe_input(loaded, prepared),
         class_count=loaded.class_count,

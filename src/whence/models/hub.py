@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from whence._util.near_names import suggest_paths
+from whence._util.near_names import suggest_names, suggest_paths
 from whence.errors import WhenceError
+from whence.models.loaded import list_embedded
 
 _SECONDS = 10
 
@@ -52,8 +53,9 @@ def fetch(name: str, filename: str) -> str:
 
 
 def _explain(name: str, why: str) -> str:
+    near = suggest_paths(Path(name)) or suggest_names(name, list_embedded())
     return (
         f"'{name}' is not on this machine, neither as a folder nor in the hub's cache, and {why}."
-        f"{suggest_paths(Path(name))} Without a network, name a folder that holds a model, or "
+        f"{near} Without a network, name a folder that holds a model, or "
         f"leave the model out to use the embedded one."
     )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from whence._util.files import exists
 from whence._util.model_name import shorten_model_name
 from whence._util.text import first_line
 from whence.errors import WhenceError
@@ -175,7 +176,8 @@ def load(
 
     Args:
         name: A folder that transformers saved to; a name on the hub; ``timm:NAME``;
-            ``torchvision:NAME``; or None for the embedded model that suits the kind of input.
+            ``torchvision:NAME``; one of `list_embedded`; or None for the embedded model that suits
+            the kind of input.
         kind: ``"image"`` or ``"text"``. Needed only for an embedded model; otherwise a model of
             another kind is an error.
         weights: A safetensors file, for models of timm and torchvision.
@@ -201,7 +203,7 @@ def load(
     elif weights is not None:
         raise WhenceError("A weights file is for timm:NAME and torchvision:NAME only.")
     else:
-        loaded = transformers_models.load(_find_embedded(kind) if name is None else name)
+        loaded = transformers_models.load(_find_embedded(name, kind) or name or "")
     if kind is not None and kind != loaded.kind:
         raise WhenceError(f"The model '{loaded.name}' explains {loaded.kind}s, not {kind}s.")
     loaded.model.to(place).eval()
@@ -237,7 +239,17 @@ def load_language_model(
     return loaded
 
 
-def _find_embedded(kind: Kind | None) -> Path:
+def list_embedded() -> dict[str, Path]:
+    """List the folders of the models that come with whence, by their names."""
+    folders = (*EMBEDDED.values(), EMBEDDED_LANGUAGE_MODEL)
+    return {folder.name: folder for folder in folders if folder.is_dir()}
+
+
+def _find_embedded(name: str | Path | None, kind: Kind | None) -> Path | None:
+    """Find the embedded model of a name, or without one that for a kind; None for other names."""
+    if name is not None:
+        is_here = isinstance(name, Path) or exists(Path(name))
+        return None if is_here else list_embedded().get(str(name))
     if kind is None:
         raise WhenceError("Name a model, or say for which kind of input: 'image' or 'text'.")
     if not EMBEDDED[kind].is_dir():

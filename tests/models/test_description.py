@@ -1,0 +1,67 @@
+"""What is said of a model is what its explanations show."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+
+from whence import Explainer, WhenceError, methods
+from whence.methods import registry
+from whence.models import load
+from whence.models.description import describe_model, list_methods
+
+
+@pytest.fixture
+def photo_model(image_model):
+    return load(image_model)
+
+
+@pytest.mark.slow
+def test_every_method_said_to_run_runs(photo_model):
+    described = describe_model(photo_model)
+    inputs = torch.randn(1, 3, 32, 32)
+    assert described.methods == list_methods("image") == methods.available()
+    few = {"integrated_gradients": {"steps": 2}, "smoothgrad": {"samples": 2}, "rise": {"masks": 4}}
+    few |= {"search": {"budget": 2}}
+    for method in described.methods:
+        options = few.get(method, {})
+        result = photo_model.explainer.explain(inputs, 0, method=method, **options)
+        assert result.scores.shape == (1, described.units)
+    assert described.units == 16
+    assert described.parameters == sum(x.numel() for x in photo_model.model.parameters())
+
+
+def test_a_network_without_attention(photo_model):
+    layers = nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)
+    advanced = []
+    network = dataclasses.replace(photo_model, model=nn.Sequential(*layers))
+    described = describe_model(network, advanced.append)
+    assert described.attention == []
+    assert described.methods == sorted([*registry.list_at_input("image"), "random"])
+    ((problem, refused),) = described.refused.items()
+    assert "no attention" in problem
+    assert sorted([*described.methods, *refused]) == methods.available()
+    assert sum(advanced) == len(methods.available())
+
+
+def test_a_method_that_fails_does_not_speak_for_those_that_read_less(photo_model, monkeypatch):
+    explain = Explainer.explain
+
+    def fail(self, *arguments, **options):
+        if options["method"] in ("attcat", "attention_norm", "fullgrad_plus"):
+            raise WhenceError("Blocks cannot be found.")
+        return explain(self, *arguments, **options)
+
+    monkeypatch.setattr(Explainer, "explain", fail)
+    described = describe_model(photo_model)
+    assert {"whence", "rollout", "tiba"} <= set(described.methods)
+    assert described.refused == {
+        "Blocks cannot be found.": ["attcat", "attention_norm", "fullgrad_plus", "value_zeroing"]
+    }
+
+
+def test_a_model_that_cannot_run(photo_model):
+    broken = dataclasses.replace(photo_model, model=nn.Linear(5, 3))
+    with pytest.raises(WhenceError, match="The model failed: RuntimeError"):
+        describe_model(broken)
