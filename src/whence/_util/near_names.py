@@ -100,12 +100,11 @@ def _find_containing(wanted: Sequence[str], names: Sequence[str]) -> list[str]:
 
 
 def _find_by_letters(letters: str, names: Sequence[str], alike: float) -> list[str]:
-    matcher = difflib.SequenceMatcher(b=letters)
     scores: dict[str, float] = {}
     for name in names:
         words = _split(name)
-        whole = _compare(matcher, "".join(words), alike)
-        score = max([whole, *(_compare(matcher, one, _ALIKE_WORD) for one in words)])
+        whole = _compare(letters, "".join(words), alike)
+        score = max([whole, *(_compare(letters, one, _ALIKE_WORD) for one in words)])
         if score:
             scores[name] = score
     ordered = sorted(scores, key=lambda name: -scores[name])
@@ -113,14 +112,16 @@ def _find_by_letters(letters: str, names: Sequence[str], alike: float) -> list[s
     return best if 0 < len(best) <= _MOST else ordered[:_MOST_BY_LETTERS]
 
 
-def _compare(matcher: difflib.SequenceMatcher[str], letters: str, least: float) -> float:
+def _compare(one: str, other: str, least: float) -> float:
     """How alike letters are, or 0 if less than this."""
-    if len(letters) > 2 and sorted(letters) == sorted(matcher.b):
+    if len(one) > 2 and sorted(one) == sorted(other):
         return _SWAPPED  # of three letters, two of which are swapped, few stand in order
-    matcher.set_seq1(letters)
-    if matcher.real_quick_ratio() < least or matcher.quick_ratio() < least:
+    total = len(one) + len(other)
+    if 2 * min(len(one), len(other)) < least * total:
         return 0.0
-    ratio = matcher.ratio()
+    if 2 * sum(letter in other for letter in one) < least * total:
+        return 0.0
+    ratio = difflib.SequenceMatcher(a=other, b=one).ratio()
     return ratio if ratio >= least else 0.0
 
 
