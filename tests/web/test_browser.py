@@ -58,7 +58,7 @@ def test_photo(page):
     overlays = wait_for_maps(page, 6)
     assert len(set(overlays)) == 6
     assert sample[0] not in overlays
-    assert page.locator(".maps h3").all_inner_texts() == METHODS
+    assert page.locator(".maps h2").all_inner_texts() == METHODS
     last = page.locator(".cells .map").nth(5)
     last.click()
     assert page.locator(".hero .title").inner_text().split() == [

@@ -129,7 +129,7 @@ class ClassifierTab:
     def _add_bundles(self, details: Sequence[Component]) -> None:
         gr.HTML(views.render_fragment("about_bundles"), apply_default_css=False)
         button = gr.Button("Make a bundle: input, pictures, scores, settings")
-        saved = gr.File(label="Bundle", interactive=False, height=90)
+        saved = gr.File(label="Bundle", interactive=False, height=90, elem_classes="saved")
         name = f"save_{self.kind}"
         connect(button.click, self.handlers.save_bundle, self.request, [saved], name)
         upload = gr.File(label="Open a bundle (.zip)", height=140)

@@ -97,5 +97,5 @@ class LanguageTab:
     def _add_files(self) -> None:
         gr.HTML(views.render_fragment("about_generation_files"), apply_default_css=False)
         button = gr.Button("Make a zip file")
-        saved = gr.File(label="Zip file", interactive=False, height=90)
+        saved = gr.File(label="Zip file", interactive=False, height=90, elem_classes="saved")
         connect(button.click, self.handlers.save, self.request, [saved], "save_generation")

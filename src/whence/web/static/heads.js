@@ -31,7 +31,7 @@ const prepareHeads = (box) => {
   });
   slider.addEventListener("input", show);
   box.querySelector(".layer").append(
-    makeElement("h3", {}, "All heads of one layer"),
+    makeElement("h2", {}, "All heads of one layer"),
     makeElement("div", { class: "controls" }, makeElement("label", {}, "Layer ", slider, " ", layerLabel)),
     makeElement("div", { class: "chips" }, ...chips), picture);
   show();

@@ -66,7 +66,7 @@ const announceResult = (section, names) => {
   const list = (selector) => [...new Set([...section.querySelectorAll(selector)].map((one) => one.textContent.trim()))].join(", ");
   announce(`Explained: ${list(names)}, by ${list("[data-name]")}.`);
 };
-const prepareTexts = (section) => announceResult(section, "h4 > :first-child");
+const prepareTexts = (section) => announceResult(section, "h3 > :first-child");
 const makeHero = (map) => {
   const caption = map.closest("figure").querySelector("figcaption");
   const large = makeElement("div", { class: "map large", tabindex: 0, role: "img", "aria-label": map.getAttribute("aria-label") },
