@@ -131,7 +131,7 @@ def test_text(page):
     assert len({ground for ground, _ in shades}) > 4
     for ground, ink in shades:
         assert measure_contrast(parse_color(ink), parse_color(ground)) >= 4.5
-    page.get_by_label("Tokens").locator("visible=true").check(force=True)
+    page.get_by_role("radio", name="Tokens").check()
     page.locator(".texts .tokens").first.wait_for(state="visible")
     assert not words.first.is_visible()
     page.wait_for_timeout(400)

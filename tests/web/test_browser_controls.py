@@ -170,7 +170,7 @@ def test_one_class_rather_than_another(desktop):
     assert names == ["cat rather than dog", "cat", "dog"]
     shown = desktop.locator(".cells .map").evaluate_all("all => all.map(m => m.dataset.scores)")
     assert shown[1] == plain != shown[0]
-    assert "more than for the second" in desktop.locator(".hero .says").inner_text()
+    assert "for the first more than" in desktop.locator(".hero .says").inner_text()
     choose_other(desktop, "cat")
     press(desktop, "Explain")
     desktop.wait_for_selector("text=rather than itself")

@@ -24,8 +24,9 @@ def rank(rows, column):
 
 
 def test_the_recommended_of_photos_lead_the_results():
-    assert tuple(rank(read_table("perturbation"), "difference, predicted")[:3]) == (
-        RECOMMENDED["image"]
+    assert (
+        tuple(rank(read_table("perturbation"), "difference, predicted")[:3])
+        == (RECOMMENDED["image"])
     )
 
 

@@ -19,6 +19,7 @@ from whence.render.colors import Floats
 from whence.render.generation import make_view
 from whence.render.outlines import trace_outlines
 from whence.render.overlay import is_signed, scale_to_largest, stretch_contrast, to_finite_array
+from whence.render.sentences import describe_evidence
 from whence.render.strengths import list_strengths
 from whence.render.templates import render_macro, render_template
 from whence.render.words import Word, list_words
@@ -27,8 +28,8 @@ from whence.web.service import MethodResult, Prediction
 _RESULTS = "web/templates/results.html.j2"
 _SHOWN_CLASSES = 5
 _CONTRAST = (
-    "This speaks for the first class more than for the second; what speaks for both drops out. "
-    "Where there are two colours, orange is for the first and blue for the second."
+    "What speaks for the first more than for the second; what speaks for both drops out. Where "
+    "there are two colours, orange is for the first and blue for the second."
 )
 
 
@@ -145,7 +146,7 @@ def _describe_map(explanation: Explanation, number: int) -> dict[str, object]:
         "shares": _format_numbers(stretch_contrast(scores)),
         "strength": f"{list_strengths(explanation)[number]:.3f}",
         "outlines": _trace(find_regions(scores)),
-        "sentence": "",
+        "sentence": _tell(explanation, number),
     }
 
 
@@ -155,8 +156,14 @@ def _describe_text(explanation: Explanation, number: int) -> dict[str, object]:
         "class": explained,
         "words": list_words(explanation, 0, number),
         "tokens": _list_tokens(explanation, explained.scores),
-        "sentence": "",
+        "sentence": _tell(explanation, number),
     }
+
+
+def _tell(explanation: Explanation, number: int) -> str:
+    """Where the evidence for a class is, in a sentence; empty where that is not clear."""
+    evidence = describe_evidence(explanation, target=number)
+    return f"{evidence[:1].upper()}{evidence[1:]}." if evidence else ""
 
 
 def _list_tokens(explanation: Explanation, scores: Floats) -> list[Word]:

@@ -64,6 +64,7 @@ const prepareMaps = (section) => {
 };
 const announceResult = (section, names) => {
   const list = (selector) => [...new Set([...section.querySelectorAll(selector)].map((one) => one.textContent.trim()))].join(", ");
+  if (matchMedia("(max-width: 60rem)").matches) scrollTo(0, 0);
   announce(`Explained: ${list(names)}, by ${list("[data-name]")}.`);
 };
 const prepareTexts = (section) => announceResult(section, "h3 > :first-child");

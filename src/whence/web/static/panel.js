@@ -35,6 +35,10 @@ document.addEventListener("click", (event) => {
     button.closest(".settings").classList.toggle("all", open);
   }
 });
+for (const name of ["change", "drop"])
+  document.addEventListener(name, (event) => {
+    if (name === "drop" || event.target.matches?.("input[type=file]")) closeSheets();
+  });
 // A view that computes something starts by itself when it is opened for the first time.
 document.addEventListener("click", (event) => {
   const tab = event.target.closest?.(".views [role=tab]");
