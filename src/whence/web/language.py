@@ -183,6 +183,7 @@ def _generate(loaded: LoadedModel, prompt: str, count: int, method: str) -> Gene
     generation = loaded.explainer.explain_generation(
         {"input_ids": ids}, count, method, memory=memory, streamer=TokenCounter(advance)
     )
+    generation.model, generation.model_knows = loaded.title, loaded.knows
     return GeneratedText(loaded, ids, generation)
 
 

@@ -47,7 +47,9 @@ def render_controls(kind: Kind) -> str:
 
 def render_probabilities(prediction: Prediction) -> str:
     """The most probable classes, each with a bar."""
-    return render_fragment("probabilities", prediction.classes[:_SHOWN_CLASSES], prediction.notes)
+    classes, loaded = prediction.classes[:_SHOWN_CLASSES], prediction.loaded
+    name = prediction.key[0]
+    return render_fragment("probabilities", classes, prediction.notes, name, loaded.knows)
 
 
 def render_results(
@@ -112,7 +114,7 @@ def style_photo(photo: Photo | None) -> str:
 def _render_generation(generation: Generation, title: str) -> str:
     template, mark = "web/templates/generation.html.j2", uuid.uuid4().hex
     view = make_view(generation, 0, "word")
-    return str(render_template(template, view=view, mark=mark, title=title, notes=generation.notes))
+    return str(render_template(template, view=view, mark=mark, title=title, generation=generation))
 
 
 def _describe(
