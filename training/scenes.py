@@ -28,7 +28,7 @@ COLOR_NAMES = list(COLORS)
 KINDS = len(COLORS) * len(SHAPES)
 OPENINGS = ["", "a picture of ", "there is "]
 MOST = 3  # shapes of a picture
-CELLS = 3  # a picture has 3 x 3 places, of which no two shapes share one
+CELLS = 2  # a picture has 2 x 2 places, of which no two shapes share one
 
 
 @dataclass(frozen=True)
@@ -118,11 +118,11 @@ def draw_scenes(
     cells = draw(count, CELLS * CELLS).argsort(1)[:, :MOST]
     height, width = size
     side = torch.tensor([height / CELLS, width / CELLS], device=device)
-    radius = draw(count, MOST, low=0.28, high=0.46) * side.min()
+    radius = draw(count, MOST, low=0.3, high=0.48) * side.min()
     corner = torch.stack([cells // CELLS, cells % CELLS], -1) * side
     free = side - 2 * radius[..., None]
     center = corner + radius[..., None] + draw(count, MOST, 2) * free
-    alpha = _draw_shapes(shapes, center, radius, draw(count, MOST, low=-0.3, high=0.3), size)
+    alpha = _draw_shapes(shapes, center, radius, draw(count, MOST, low=-0.15, high=0.15), size)
     alpha = alpha * present[..., None, None]
     pixels = _draw_ground(draw, count, size)
     paint = torch.tensor(list(COLORS.values()), device=device)[colors]

@@ -16,6 +16,7 @@ import random
 from pathlib import Path
 
 import torch
+from PIL import Image
 from scenes import (
     COLOR_NAMES,
     MOST,
@@ -35,6 +36,7 @@ SIZE, PATCH, LENGTH = 64, 8, 16
 SPECIAL = ["<pad>", "<unknown>", "<start>", "<end>"]
 WORDS = ["a", "an", "and", "of", "picture", "there", "is", "shape", *COLOR_NAMES, *SHAPES]
 MEAN = STD = [0.5, 0.5, 0.5]
+SAMPLES = {"star.jpg": 8, "cross.jpg": 13}  # pictures of three shapes to try it on, by their seeds
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
@@ -115,6 +117,15 @@ def draw_batch(
 
 def normalize(pixels: Tensor) -> Tensor:
     return (pixels - MEAN[0]) / STD[0]
+
+
+def save_samples(folder: Path) -> None:
+    """Save pictures to try the model on, larger than it needs."""
+    for name, seed in SAMPLES.items():
+        generator = torch.Generator().manual_seed(seed)
+        pixels = draw_scenes(1, generator, size=(256, 256), fewest=MOST).pixels[0]
+        values = (pixels * 255).round().byte().permute(1, 2, 0).numpy()
+        Image.fromarray(values).save(folder / name, quality=90)
 
 
 def compute_loss(per_text: Tensor, matches: Tensor) -> Tensor:
@@ -247,6 +258,7 @@ def main() -> None:
         image_mean=MEAN,
         image_std=STD,
     ).save_pretrained(options.out)
+    save_samples(options.out)
     settings = {name: getattr(options, name) for name in ("steps", "batch", "rate", "seed")}
     rounded = {name: round(figure, 4) for name, figure in figures.items()}
     (options.out / "training.json").write_text(json.dumps(rounded | settings, indent=1) + "\n")
