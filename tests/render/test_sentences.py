@@ -9,7 +9,7 @@ from PIL import Image
 
 from whence.explanation import Explanation, Photo
 from whence.layout import Tokens
-from whence.render.sentences import describe_decisions, describe_evidence, describe_model
+from whence.render.sentences import describe_evidence, describe_model
 
 
 def make_photo_result(scores: np.ndarray, photo: Photo | None = None) -> Explanation:
@@ -36,7 +36,7 @@ def make_text_result(words: dict[str, float] | list[tuple[str, float]]) -> Expla
 def test_a_square_is_told_by_its_place_and_shares() -> None:
     scores = np.zeros((10, 10))
     scores[1:3, 7:9] = 1.0
-    assert describe_decisions(make_photo_result(scores)) == (
+    assert make_photo_result(scores).describe() == (
         "cat (95.3%): 4% of the photo holds all of the evidence, around the upper right (x 0.80, "
         "y 0.20)"
     )
@@ -80,7 +80,7 @@ def test_shares_are_of_the_whole_photo_where_the_model_saw_a_part() -> None:
     "scores", [np.zeros((9, 9)), np.ones((9, 9)), np.random.default_rng(1).random((9, 9))]
 )
 def test_nothing_is_said_of_flat_maps(scores: np.ndarray) -> None:
-    assert describe_decisions(make_photo_result(scores)) == "cat (95.3%)"
+    assert make_photo_result(scores).describe() == "cat (95.3%)"
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -103,7 +103,7 @@ def test_numbers_of_a_sentence_are_those_of_the_map(seed: int) -> None:
 def test_equal_words_are_joined_and_ordered_by_what_they_hold() -> None:
     pairs = [("A", 0.0), ("Moving", 2.0), ("and", 0.5), ("funny", 3.0), ("film", 0.5)]
     pairs += [("moving", 2.0), ("to", 0.0), ("see", 0.0)]
-    assert describe_decisions(make_text_result(pairs)) == (
+    assert make_text_result(pairs).describe() == (
         "positive (95.3%): “Moving” \u00d72 and “funny” hold 88% of the evidence"
     )
 
@@ -125,7 +125,7 @@ def test_words_against_are_told_apart() -> None:
     ],
 )
 def test_nothing_is_said_of_words_that_are_much_alike(words: dict[str, float]) -> None:
-    assert describe_decisions(make_text_result(words)) == "positive (95.3%)"
+    assert make_text_result(words).describe() == "positive (95.3%)"
 
 
 def test_three_words_are_named_at_most() -> None:

@@ -191,7 +191,7 @@ class _Printer:
 
             for number, one in enumerate(entry["classes"]):
                 if len(entry["classes"]) > 1:
-                    self._console.print(f"For {one['name']}:")
+                    self._console.print(to_printable(f"For {one['name'].strip()}:"))
                 self._console.print(format_terminal_text(result.explanation, target=number))
             self._console.print(to_printable(decision))
         else:

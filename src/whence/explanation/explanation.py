@@ -56,8 +56,7 @@ class Explanation:
         class_specific: Whether another class could have got another explanation.
         settings: Its options, the rule set if it propagates relevance, and the precision if it is
             not that of the weights.
-        details: What the method had to tell beside the scores: for each sample, or each sample and
-            class, as scores are.
+        details: What the method told beside the scores, for each sample, or sample and class.
         version: The version of whence.
         checks: What was verified about it.
         values: The explained scalars, in the shape of target, where they are no classes.
@@ -120,10 +119,7 @@ class Explanation:
 
     @property
     def picture_grid(self) -> tuple[int, int] | None:
-        """Rows and columns of a picture of the scores; None if there is none, as for texts.
-
-        Frames of a video are below each other.
-        """
+        """Rows and columns of the scores as a picture, frames below each other; None for texts."""
         if self.grid is None or len(self.grid) < 2:
             return None
         return math.prod(self.grid[:-1]), self.grid[-1]
@@ -189,6 +185,12 @@ class Explanation:
             WhenceError: The explanation is not of photos, or there is no such sample or class.
         """
         return list_regions(self, sample, target, against)
+
+    def describe(self, sample: int = 0) -> str:
+        """Say which classes of a sample were explained, and where the evidence for each is."""
+        from whence.render.sentences import describe_decisions
+
+        return describe_decisions(self, sample)
 
     def numpy(self) -> NDArray[np.float64]:
         """The scores as an array."""
