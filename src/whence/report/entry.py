@@ -65,7 +65,6 @@ class Entry:
     model: str = ""  # its name and what it knows, in a sentence
     notes: tuple[str, ...] = ()
     error: str | None = None  # why it could not be explained
-    model: str = ""  # its name
 
     @property
     def first_results(self) -> tuple[EntryResult, ...]:
@@ -97,7 +96,6 @@ def build_entry(name: str, kind: Kind, explained: ExplainedInput, faithfulness: 
         aspect_ratio=bound_aspect_ratio(shown) if shown else 1.0,
         model=describe_model(first),
         notes=tuple(notes),
-        model=first.model,
     )
 
 

@@ -55,7 +55,6 @@ def render_page(title: str, entries: Sequence[Entry], settings: Mapping[str, obj
         notes=merge_notes([[n for n in one.notes if n in repeated] for one in entries], "input"),
         models=list(dict.fromkeys(one.model for one in entries if one.model)),
         methods=methods,
-        models=list(dict.fromkeys(one.model for one in entries if one.model)),
         columns=columns,
         is_wide=columns > _NARROW,
         has_photos=bool(of_photos),
