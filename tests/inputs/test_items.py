@@ -34,6 +34,12 @@ def test_the_column_that_holds_the_input(row, kind, column):
         ({"title": "a", "body": "b"}, None, "text", "Several columns hold texts: title, body"),
         ({"id": 3, "label": 1}, None, None, "No column holds photos or texts; .* id, label"),
         ({"text": "good"}, None, "image", "No column holds images; the columns are text"),
+        (
+            {"text": "good", "text_pair": "bad"},
+            None,
+            None,
+            "A pair of texts is explained as tokens",
+        ),
         ({"text": "good", "label": 1}, "review", None, "no column 'review'; .* text, label"),
     ],
 )
@@ -72,6 +78,7 @@ def test_a_row_is_read_as_its_photo_or_text():
     (photo,) = read_batch({"image": PHOTO, "label": 3})
     assert np.array_equal(photo, PHOTO)
     assert read_batch({"text": ["good", "bad"]}) == ["good", "bad"]
+    assert read_batch([{"text": "good", "id": 1}, {"text": "bad", "id": 2}]) == ["good", "bad"]
 
 
 def test_what_is_read_one_by_one():

@@ -29,7 +29,9 @@ def tokenizer():
     inner.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
     inner.decoder = tokenizers.decoders.WordPiece()
     inner.post_processor = tokenizers.processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B [SEP]",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
     )
     names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
     return transformers.PreTrainedTokenizerFast(tokenizer_object=inner, **names)
@@ -61,6 +63,19 @@ def test_words_from_encodings(model, tokenizer):
     start = result.tokens.strings[0].index("un")
     assert words[3][1] == pytest.approx(float(result.scores[0, start : start + 3].sum()))
     assert result.target_names == ["bad", "bad"]
+
+
+@pytest.mark.parametrize("knows_tokenizer", [False, True])
+def test_words_of_pairs_of_texts(model, tokenizer, knows_tokenizer):
+    """Both texts have a first word; they are two words."""
+    batch = tokenizer([TEXTS[0]], ["the film ."], return_tensors="pt")
+    named = {"tokenizer": tokenizer} if knows_tokenizer else {}
+    result = Explainer(model, **named).explain(batch)
+    words = [*("the", "film", "is", "unwatchable", "."), *("the", "film", ".")]
+    assert [word for word, _ in result.words()] == words
+    assert result.matrix(by="word").columns == words
+    last = result.tokens.strings[0].index("[SEP]") + 1
+    assert result.words()[5][1] == pytest.approx(float(result.scores[0, last]))
 
 
 def test_words_for_one_of_several_classes(model, tokenizer):
@@ -183,7 +198,7 @@ def test_samples_of_tokens_are_selected_and_follow_each_other():
 
 def test_encodings_must_be_of_these_ids():
     class Encoding:
-        ids, tokens, word_ids = [7, 8], ("a", "b"), (None, 0)
+        ids, tokens, word_ids, sequence_ids = [7, 8], ("a", "b"), (None, 0), (None, 0)
 
     class Batch(dict):
         encodings = [Encoding(), Encoding()]

@@ -65,16 +65,21 @@ def read_batch(what: object, column: str | None = None, kind: Kind | None = None
             )
         if column is None and is_prepared(what):
             return what if hasattr(what, "encodings") else _collect_tensors(what)
-        what = what[find_column(what, column, kind)]
+        what = _pick(what, column, kind)
     if isinstance(what, Tensor):
         return what
     listed = list(what) if isinstance(what, list | tuple) else [what]
     if not listed:
         raise WhenceError("Nothing to explain: the list is empty.")
-    batch = [read_input(one) for one in listed]
+    batch = [read_input(_pick(one, column, kind)) for one in listed]
     if len({isinstance(one, str) for one in batch}) > 1:
         raise WhenceError("Photos and texts need different models; explain them apart.")
     return batch
+
+
+def _pick(row: object, column: str | None, kind: Kind | None) -> object:
+    """The photo or text of a row; anything else as it is."""
+    return row[find_column(row, column, kind)] if isinstance(row, Mapping) else row
 
 
 def is_prepared(row: Mapping[str, Any]) -> bool:
@@ -125,6 +130,11 @@ def find_column(row: Mapping[str, Any], column: str | None, kind: Kind | None) -
         if column not in row:
             raise WhenceError(f"There is no column '{column}'; the columns are {names}.")
         return column
+    if "text_pair" in row:
+        raise WhenceError(
+            "A pair of texts is explained as tokens: explain(tokenizer(text, text_pair, "
+            "return_tensors='pt'), model=…)."
+        )
     kinds: dict[str, Kind | None] = {name: _find_kind(value) for name, value in row.items()}
     for wanted in ("image", "text") if kind is None else (kind,):
         found = [name for name, one in kinds.items() if one == wanted]

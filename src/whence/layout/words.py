@@ -84,7 +84,7 @@ def find_tokens(
     encodings = getattr(inputs, "encodings", None)
     if encodings and [len(e.ids) for e in encodings] == [ids.shape[1]] * len(ids):
         strings = [list(e.tokens) for e in encodings]
-        words = [list(e.word_ids) for e in encodings]
+        words = [_list_words(e.word_ids, e.sequence_ids) for e in encodings]
     elif tokenizer is None or ids.is_floating_point():  # embeddings have no names
         return None
     else:
@@ -97,6 +97,18 @@ def find_tokens(
         words = [number_words(*one) for one in spelled]
     texts = [cut_words(*one) for one in zip(contents, offsets, words, strict=True)]
     return Tokens(strings, words, texts, contents, offsets)
+
+
+def _list_words(words: Sequence[int | None], sequences: Sequence[int | None]) -> list[int | None]:
+    """The word of each token; those of a second text are counted on from the first one's."""
+    counts: dict[int, int] = {}
+    for word, sequence in zip(words, sequences, strict=True):
+        if word is not None and sequence is not None:
+            counts[sequence] = max(counts.get(sequence, 0), word + 1)
+    return [
+        None if word is None else word + sum(counts[n] for n in counts if n < (sequence or 0))
+        for word, sequence in zip(words, sequences, strict=True)
+    ]
 
 
 def cut_words(
