@@ -7,7 +7,7 @@ from whence.errors import NoRuleError, WhenceError, WhenceWarning
 from whence.version import __version__
 
 if TYPE_CHECKING:
-    from whence import benchmark, faithfulness, methods, models, rules, targets
+    from whence import benchmark, captum, faithfulness, methods, models, rules, targets
     from whence.api import explain
     from whence.explainer import Explainer
     from whence.explanation import Explanation, Explanations, Generation
@@ -30,7 +30,7 @@ _HOMES = {
     "explain": "whence.api",
     "register_operation": "whence.tracing",
 }
-_PACKAGES = ("benchmark", "faithfulness", "methods", "models", "rules", "targets")
+_PACKAGES = ("benchmark", "captum", "faithfulness", "methods", "models", "rules", "targets")
 
 __all__ = [
     "Comparison",
@@ -46,6 +46,7 @@ __all__ = [
     "__version__",
     "activation_maximization",
     "benchmark",
+    "captum",
     "compare",
     "explain",
     "faithfulness",

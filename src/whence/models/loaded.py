@@ -21,6 +21,7 @@ from whence.explanation import Explanation, Photo
 from whence.inputs.sources import Kind
 from whence.layout import Tokens
 from whence.layout.words import cut_words
+from whence.models.masked import aim_at_mask
 from whence.targets import AnyTarget, AskedClasses, SeveralTargets, parse_targets
 
 if TYPE_CHECKING:
@@ -154,7 +155,8 @@ class LoadedModel:
 
     def explain(self, prepared: PreparedBatch, **request: Any) -> Explanation:
         """Explain a prepared batch; the arguments are those of `Explainer.explain`."""
-        explanation: Explanation = self.explainer.explain(prepared.inputs, **request)
+        asked = aim_at_mask(self.model, self.tokenizer, prepared.inputs, request)
+        explanation: Explanation = self.explainer.explain(prepared.inputs, **asked)
         encodings = getattr(prepared.inputs, "encodings", None)
         if explanation.tokens is not None and encodings and prepared.texts is not None:
             explanation.tokens = _place_in_texts(explanation.tokens, encodings, prepared.texts)
