@@ -12,6 +12,12 @@ def make_png(width=48, height=32, color="teal"):
     return out.getvalue()
 
 
+def list_changed(values):
+    """The values of an answer without those that leave a component as it is."""
+    kept = ({"__type__": "update"}, {"__type__": "update", "props": {"__type__": "update"}})
+    return [value for value in values if value not in kept]
+
+
 class RefusedError(Exception):
     """The server answered with this error."""
 

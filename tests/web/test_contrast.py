@@ -105,8 +105,8 @@ def test_a_bundle_keeps_it(client):
     content = client.http.get(saved["url"]).content
     with zipfile.ZipFile(io.BytesIO(content)) as file:
         assert json.loads(file.read("settings.json"))["against"] == 0
-    opened = client.call("open_image", client.upload(content, "a.zip", "application/zip"))
-    _, _, classes, _, _, html, other, *_ = opened
+    opened = client.call("open", client.upload(content, "a.zip", "application/zip"))
+    _, _, _, _, classes, _, _, html, other, *_ = opened
     assert (classes["value"], other["value"]) == ([2], 0)
     assert "crane rather than cat" in html
 

@@ -14,7 +14,7 @@ from PIL import Image
 from transformers import ViTForImageClassification
 
 from tests.saved import make_photo
-from tests.web.client import RefusedError, make_png
+from tests.web.client import RefusedError, list_changed, make_png
 from whence import WhenceError, explain
 from whence._util.defaults import METHOD
 from whence.faithfulness import measure
@@ -163,21 +163,25 @@ def test_a_bundle_reopens(client):
         assert {"settings.json", "input.png", "tiba.safetensors", "gae-1.png"} <= set(
             file.namelist()
         )
-    what, model, classes, methods, _, opened, *_ = client.call(
-        "open_image", client.upload(content, "whence.zip", "application/zip")
+    kinds, views, what, model, classes, methods, _, opened, *_ = client.call(
+        "open", client.upload(content, "whence.zip", "application/zip")
     )
+    assert (kinds["selected"], views["selected"]) == ("image", "explanation")
     assert client.http.get(what["url"]).content == encode_png(make_photo())
     assert (model, classes["value"], methods) == ("photos", [1, 0], ["tiba", "gae"])
     assert read_attributes("data-scores", opened) == read_attributes("data-scores", result)
 
 
-def test_a_bundle_of_a_text_reopens_on_its_tab_only(client):
+def test_a_bundle_opens_on_the_tab_of_its_input(client):
     (saved,) = client.call("save_text", "texts", "the film is bad", [1], ["gae"], "")
     content = client.http.get(saved["url"]).content
     given = client.upload(content, "whence.zip", "application/zip")
-    assert client.call("open_text", given)[0] == "the film is bad"
-    with pytest.raises(RefusedError, match="other tab"):
-        client.call("open_image", given)
+    kinds, *values = client.call("open", given)
+    assert kinds["selected"] == "text"
+    changed = list_changed(values)
+    assert changed[0]["selected"] == "explanation"
+    assert changed[1:3] == ["the film is bad", "texts"]
+    assert len(changed) == len(values) // 2  # those of the other tab stay
 
 
 def test_a_method_that_fails_says_so_and_the_others_go_on(client, monkeypatch):

@@ -9,7 +9,7 @@ from html import unescape
 import pytest
 import torch
 
-from tests.web.client import Client, RefusedError
+from tests.web.client import Client, RefusedError, list_changed
 from tests.web.conftest import serve
 from whence.demo import PROMPTS
 from whence.explanation import Generation
@@ -101,11 +101,48 @@ def test_what_is_typed_is_shown_as_text(client):
     assert "&lt;" in html
 
 
+def repack(content, **changed):
+    """A zip file of the page with other settings."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(out, "w") as new:
+        settings = {**json.loads(old.read("settings.json")), **changed}
+        new.writestr("settings.json", json.dumps(settings))
+    return out.getvalue()
+
+
+def test_a_zip_file_opens_on_its_tab_and_forged_ones_are_refused(client):
+    (saved,) = client.call("save_generation", NAME, PROMPTS[0], 3, "gae")
+    content = client.http.get(saved["url"]).content
+
+    def open_zip(content):
+        return client.call("open", client.upload(content, "a.zip", "application/zip"))
+
+    kinds, *values = open_zip(content)
+    assert kinds["selected"] == "generation"
+    model, prompt, count, method, html, *_ = list_changed(values)[1:]
+    assert (model, prompt, count, method) == (NAME, PROMPTS[0], 3, "gae")
+    expected = client.call("generate", model, prompt, count, method)[0]
+    assert read_row(html) == read_row(expected)
+    for forged in (
+        {"model": "gpt"},
+        {"model": ["gpt"]},
+        {"count": 10**9},
+        {"count": "3"},
+        {"prompt": None},
+        {"method": {"path": "/etc/passwd"}},
+        {"format": "another"},
+    ):
+        with pytest.raises(RefusedError) as refused:
+            open_zip(repack(content, **forged))
+        assert "log" not in str(refused.value)
+
+
 def test_a_zip_file_holds_a_page_and_scores(client, tmp_path):
     (saved,) = client.call("save_generation", NAME, PROMPTS[0], 3, "gae")
     with zipfile.ZipFile(io.BytesIO(client.http.get(saved["url"]).content)) as file:
         assert sorted(file.namelist()) == [
-            f"generation.{suffix}" for suffix in ("csv", "html", "json", "safetensors")
+            *(f"generation.{suffix}" for suffix in ("csv", "html", "json", "safetensors")),
+            "settings.json",
         ]
         file.extract("generation.safetensors", tmp_path)
     loaded = Generation.load(tmp_path / "generation.safetensors")

@@ -52,7 +52,7 @@ def test_requests_name_no_other_files(client, path, monkeypatch):
     for name, data in {
         "explain_image": ["photos", given, [0], ["random"], ""],
         "explain_text": ["texts", given, [0], ["random"], ""],
-        "open_image": [given],
+        "open": [given],
         "heads_image": [given, given, given],
     }.items():
         with pytest.raises(RefusedError, match=r"400.*no file that was uploaded"):

@@ -19,8 +19,11 @@ import json
 import tempfile
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
@@ -103,20 +106,40 @@ def pack_bundle(bundle: Bundle) -> bytes:
 
 def unpack_bundle(content: bytes) -> Bundle:
     """Read a zip file that `pack_bundle` wrote, or refuse one that it could not have written."""
+    with _open_bundle(content) as file:
+        return _read_bundle(file)
+
+
+def read_settings(content: bytes) -> dict[str, object]:
+    """Read the settings of a zip file that this page wrote; nothing else of it."""
+    with _open_bundle(content) as file:
+        return _read_settings(file)
+
+
+@contextmanager
+def _open_bundle(content: bytes) -> Iterator[zipfile.ZipFile]:
+    """Open a zip file, and refuse what is damaged while it is read."""
     check_size("bundle", content, MAX_UPLOAD_BYTES)
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as file:
             if len(file.infolist()) > _MAX_MEMBERS:
                 raise WhenceError("The bundle holds more files than this page saves.")
-            return _read_bundle(file)
+            yield file
     except WhenceError:
         raise
     except _READ_ERRORS as error:
         raise WhenceError("This is not a bundle of this page, or it is damaged.") from error
 
 
-def _read_bundle(file: zipfile.ZipFile) -> Bundle:
+def _read_settings(file: zipfile.ZipFile) -> dict[str, Any]:
     settings = json.loads(_read_member(file, "settings.json", _MAX_SETTINGS_BYTES))
+    if not isinstance(settings, dict):
+        raise WhenceError("This is not a bundle of this page.")
+    return settings
+
+
+def _read_bundle(file: zipfile.ZipFile) -> Bundle:
+    settings = _read_settings(file)
     if settings["format"] != _FORMAT:
         raise WhenceError("This is not a bundle of this page.")
     names = settings["methods"]

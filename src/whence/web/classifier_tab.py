@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import gradio as gr
+from gradio.blocks import Block
 from gradio.components import Component
 from gradio.events import Dependency
 
@@ -66,6 +67,12 @@ class ClassifierTab:
             "html_heads": heads,
         }
 
+    @property
+    def opened(self) -> list[Block]:
+        """What an opened bundle fills: the views, of which it selects one, and the components."""
+        inputs = [self.input, self.model, self.classes, self.methods]
+        return [self.views, *inputs, self.probabilities, self.result, self.against, *self.details]
+
     def list_classes_after(self, reload: Dependency) -> None:
         """After a reload, list the classes of the model that is then chosen."""
         if len(self.handlers.service.list_models(self.kind)) > 1:
@@ -95,8 +102,8 @@ class ClassifierTab:
         self.button = panel.add_start("Explain")
 
     def _add_views(self) -> None:
-        with gr.Tabs(elem_classes="views"):
-            with gr.Tab("Explanation"):
+        with gr.Tabs(elem_classes="views") as self.views:
+            with gr.Tab("Explanation", id="explanation"):
                 self.result = panel.add_output("result", views.render_fragment("empty", self.kind))
                 gr.HTML(views.render_controls(self.kind), apply_default_css=False)
             with gr.Tab("Compare"):
@@ -104,7 +111,7 @@ class ClassifierTab:
             with gr.Tab("Heads"):
                 heads = self._add_heads()
             with gr.Tab("Files"):
-                self._add_bundles([curves, *heads])
+                self._add_bundles()
         self.details = [curves, *heads]
 
     def _add_faithfulness(self) -> Component:
@@ -126,16 +133,13 @@ class ClassifierTab:
         connect(token.input, self.handlers.show_heads, request, results)
         return [heads, token]
 
-    def _add_bundles(self, details: Sequence[Component]) -> None:
+    def _add_bundles(self) -> None:
         gr.HTML(views.render_fragment("about_bundles"), apply_default_css=False)
         button = gr.Button("Make a bundle: input, pictures, scores, settings")
         saved = gr.File(label="Bundle", interactive=False, height=90, elem_classes="saved")
         name = f"save_{self.kind}"
         connect(button.click, self.handlers.save_bundle, self.request, [saved], name)
-        upload = gr.File(label="Open a bundle (.zip)", height=140)
-        inputs = [self.input, self.model, self.classes, self.methods]
-        outputs = [*inputs, self.probabilities, self.result, self.against, *details]
-        connect(upload.upload, self.handlers.open_bundle, [upload], outputs, f"open_{self.kind}")
+        self.upload = panel.add_upload()
 
 
 def _name(kind: Kind) -> str:

@@ -10,6 +10,7 @@ from contextvars import copy_context
 from weakref import WeakKeyDictionary
 
 import gradio as gr
+from gradio.blocks import Block
 from gradio.components import Component
 from gradio.context import LocalContext
 
@@ -37,7 +38,7 @@ def connect(
     event: Callable[..., object],
     handler: Callable[..., object],
     inputs: Sequence[Component],
-    outputs: Sequence[Component],
+    outputs: Sequence[Block],
     api_name: str | None = None,
 ) -> None:
     """Call a handler with the values of inputs on an event such as ``button.click``.

@@ -16,9 +16,9 @@ from whence.faithfulness import measure
 from whence.inputs.sources import Kind
 from whence.web import detail_views, views
 from whence.web.attention_heads import compute_head_attention
-from whence.web.bundle import Bundle, pack_bundle, unpack_bundle
+from whence.web.bundle import Bundle, pack_bundle
 from whence.web.lanes import enter_slow_lane
-from whence.web.limits import MAX_PHOTO_BYTES, MAX_UPLOAD_BYTES
+from whence.web.limits import MAX_PHOTO_BYTES
 from whence.web.method_cards import RECOMMENDED, is_slow
 from whence.web.service import (
     Choice,
@@ -124,13 +124,8 @@ class TabHandlers:
         bundle = Bundle(model, page_input, seen, explanations, choice.against)
         return self.uploads.store("whence.zip", pack_bundle(bundle))
 
-    def open_bundle(self, value: object) -> tuple[object, ...]:
+    def open_bundle(self, bundle: Bundle) -> tuple[object, ...]:
         """The values of all components for a bundle: its scores as they were saved."""
-        if not value:
-            raise WhenceError("Choose a bundle first.")
-        bundle = unpack_bundle(self.uploads.read(_get_path(value), MAX_UPLOAD_BYTES))
-        if bundle.page_input.kind != self.kind:
-            raise WhenceError("This bundle holds another kind of input: open it on the other tab.")
         model, note = bundle.model, ""
         choice = Choice(tuple(bundle.classes), bundle.against)
         chosen, other = self._update_choice(self.list_classes(model), choice)
@@ -212,7 +207,7 @@ class TabHandlers:
             return check_text(value)
         if not value:
             raise WhenceError("Choose a photo first, or use the sample.")
-        return decode_photo(self.uploads.read(_get_path(value), MAX_PHOTO_BYTES))
+        return decode_photo(self.uploads.read(get_path(value), MAX_PHOTO_BYTES))
 
 
 def _clear_details() -> tuple[object, ...]:
@@ -220,7 +215,7 @@ def _clear_details() -> tuple[object, ...]:
     return "", "", gr.update(choices=FIRST_TOKEN, value=0)
 
 
-def _get_path(value: object) -> object:
+def get_path(value: object) -> object:
     """The path of a file, from the value that Gradio sends for it."""
     return value.get("path") if isinstance(value, dict) else None
 

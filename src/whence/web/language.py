@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import io
-import tempfile
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -147,17 +143,6 @@ def check_method(method: object) -> str:
     if found not in list_methods("text"):
         raise WhenceError(f"Method '{found}' does not explain texts.")
     return found
-
-
-def pack_generation(text: GeneratedText) -> bytes:
-    """Write a zip file: a page, tables and all that `Generation.load` reads."""
-    out = io.BytesIO()
-    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(out, "w") as file:
-        for suffix in ("html", "csv", "json", "safetensors"):
-            path = Path(folder) / f"generation.{suffix}"
-            text.generation.save(path)
-            file.write(path, path.name, zipfile.ZIP_DEFLATED)
-    return out.getvalue()
 
 
 def _generate(loaded: LoadedModel, prompt: str, count: int, method: str) -> GeneratedText:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gradio as gr
 
+from whence.errors import WhenceError
 from whence.web import views
-from whence.web.language import GeneratedText, LanguageService, check_method, pack_generation
+from whence.web.language import GeneratedText, LanguageService, check_method
+from whence.web.language_bundle import GenerationSettings, pack_generation
 from whence.web.uploads import UploadFolder
 
 
@@ -64,7 +66,18 @@ class LanguageHandlers:
     def save(self, model: object, prompt: object, count: object, method: object) -> str:
         """The path of a zip file with a page and all scores."""
         text = self.service.generate(model, prompt, count, method)
-        return self.uploads.store("whence.zip", pack_generation(text))
+        settings = GenerationSettings(model, prompt, count, method)
+        return self.uploads.store("whence.zip", pack_generation(text.generation, settings))
+
+    def open(self, settings: GenerationSettings) -> tuple[object, ...]:
+        """The values of all components for a zip file: its text is generated again."""
+        if settings.model not in list(self.service.models):
+            raise WhenceError(
+                f"The model '{str(settings.model)[:80]}', which generated this text, is not "
+                f"offered here: open generation.html in the zip file."
+            )
+        request = settings.model, settings.prompt, settings.count, settings.method
+        return *request, *self.generate(*request)
 
 
 def _list_others(text: GeneratedText, number: object) -> object:

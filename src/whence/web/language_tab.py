@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 import gradio as gr
+from gradio.blocks import Block
 from gradio.components import Component
 
 from whence.demo import PROMPTS
@@ -58,6 +59,11 @@ class LanguageTab:
         results = {"html_result": result, "html_contrast": contrast}
         return {**dict(zip(names, self.request, strict=True)), **results}
 
+    @property
+    def opened(self) -> list[Block]:
+        """What an opened zip file fills: the views, of which it selects one, and the components."""
+        return [self.views, *self.request, *self.results]
+
     def _add_choices(self) -> None:
         self.model = panel.add_model(list(self.handlers.service.models))
         self.count = gr.Slider(
@@ -68,8 +74,8 @@ class LanguageTab:
         self.button = panel.add_start("Generate")
 
     def _add_views(self) -> list[Component]:
-        with gr.Tabs(elem_classes="views"):
-            with gr.Tab("Explanation"):
+        with gr.Tabs(elem_classes="views") as self.views:
+            with gr.Tab("Explanation", id="explanation"):
                 empty = views.render_fragment("empty", "generation")
                 result = panel.add_output("result", empty)
             with gr.Tab("Why not another word") as view:
@@ -99,3 +105,4 @@ class LanguageTab:
         button = gr.Button("Make a zip file")
         saved = gr.File(label="Zip file", interactive=False, height=90, elem_classes="saved")
         connect(button.click, self.handlers.save, self.request, [saved], "save_generation")
+        self.upload = panel.add_upload()

@@ -11,6 +11,7 @@ from whence.web.handlers import TabHandlers
 from whence.web.language import LanguageService
 from whence.web.language_handlers import LanguageHandlers
 from whence.web.language_tab import LanguageTab
+from whence.web.opening import BundleOpening
 from whence.web.service import ExplanationService
 from whence.web.uploads import UploadFolder
 
@@ -25,15 +26,17 @@ def build_page(service: ExplanationService, uploads: UploadFolder) -> gr.Blocks:
     )
     with page:
         gr.HTML(views.render_fragment("heading"), apply_default_css=False)
-        with gr.Tabs(elem_classes="kinds"):
+        with gr.Tabs(elem_classes="kinds") as kinds:
+            classifiers: dict[Kind, ClassifierTab] = {}
             for title, kind in _TABS.items():
                 with gr.Tab(title, id=kind):
-                    tab = ClassifierTab(TabHandlers(service, uploads, kind))
+                    tab = classifiers[kind] = ClassifierTab(TabHandlers(service, uploads, kind))
                     tab.list_classes_after(panel.keep_work(page, kind, tab.work))
-            language = LanguageService(service.models)
+            language, generation = LanguageService(service.models), None
             if language.models:
                 with gr.Tab("Language model", id="generation"):
                     generation = LanguageTab(LanguageHandlers(language, uploads))
                     panel.keep_work(page, "generation", generation.work)
+        BundleOpening(uploads, kinds, classifiers, generation)
         page.load(None, js="() => window.whence.followAddress()", api_visibility="private")
     return page

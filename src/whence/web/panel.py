@@ -73,6 +73,11 @@ def add_all_methods(kind: CardKind) -> None:
     gr.HTML(html, apply_default_css=False)
 
 
+def add_upload() -> gr.File:
+    """Add the field in which a bundle is opened."""
+    return gr.File(label="Open a bundle (.zip)", height=140)
+
+
 def add_output(name: str, value: str = "") -> gr.HTML:
     """Add a place for HTML that a handler returns."""
     return gr.HTML(value, apply_default_css=False, elem_classes=name)
