@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from whence import Explainer
-from whence._util.progress import bar, watch
+from whence._util.progress import bar, name_work, watch
 from whence.models import load
 
 
@@ -23,13 +23,13 @@ class Watcher:
 
 def test_the_outermost_bar_of_several_steps_is_reported():
     watcher = Watcher()
-    with watch(watcher), bar("photos", 1) as one, bar("masks", 4) as advance:
+    with watch(watcher), name_work("rise"), bar("photos", 1) as one, bar("masks", 4) as advance:
         with bar("inner", 9) as inner:
             inner(9)
         advance(3)
         advance(1)
         one(1)
-    assert watcher.steps == [("masks", 0, 4), ("masks", 3, 4), ("masks", 4, 4)]
+    assert watcher.steps == [("rise: masks", done, 4) for done in (0, 3, 4)]
 
 
 @pytest.fixture(scope="module")

@@ -38,7 +38,7 @@ def test_a_quick_visitor_is_served_while_another_waits_and_cancels(visitors):
     # The slow visitor still waits, and gives up.
     assert slow.locator(".map").count() == 0
     press(slow, "Cancel")
-    slow.get_by_text("Cancelled.").wait_for()
+    slow.get_by_text("Cancelled").wait_for()
     assert slow.locator(".map").count() == 0
     # The page works as before.
     slow.locator(".cards label", has_text="rise").locator("visible=true").click()

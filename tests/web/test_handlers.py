@@ -181,7 +181,8 @@ def test_a_bundle_opens_on_the_tab_of_its_input(client):
     changed = list_changed(values)
     assert changed[0]["selected"] == "explanation"
     assert changed[1:3] == ["the film is bad", "texts"]
-    assert len(changed) == len(values) // 2  # those of the other tab stay
+    assert len(changed) == len(values) // 2 + 1  # those of the other tab stay
+    assert changed[-2:] == [None, None]  # the fields for bundles, which are empty again
 
 
 def test_a_method_that_fails_says_so_and_the_others_go_on(client, monkeypatch):

@@ -84,8 +84,8 @@ def test_slow_work_tells_how_far_it_is():
         await visitor.start(Lanes(4), slow)
 
     asyncio.run(run())
-    assert visitor.shown[0] == ("Covering", (0, 1000))
-    assert visitor.shown[-1] == ("Covering", (1000, 1000))
+    assert visitor.shown[0] == ("covering", (0, 1000))
+    assert visitor.shown[-1] == ("covering", (1000, 1000))
 
 
 def test_who_waits_is_told_how_many_come_first():

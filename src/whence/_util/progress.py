@@ -22,6 +22,7 @@ class Watcher(Protocol):
 
 
 _watcher: ContextVar[Watcher | None] = ContextVar("the watcher", default=None)
+_name: ContextVar[str] = ContextVar("the name of the work", default="")
 
 
 @contextmanager
@@ -32,6 +33,16 @@ def watch(watcher: Watcher) -> Iterator[None]:
         yield
     finally:
         _watcher.reset(token)
+
+
+@contextmanager
+def name_work(name: str) -> Iterator[None]:
+    """Give what a watcher is told in this block a name, such as that of a method."""
+    token = _name.set(name)
+    try:
+        yield
+    finally:
+        _name.reset(token)
 
 
 def check_watcher() -> None:
@@ -46,7 +57,8 @@ def report_progress(doing: str, done: int, total: int) -> None:
     watcher = _watcher.get()
     if watcher is not None:
         watcher.check()
-        watcher.report(doing, done, total)
+        name = _name.get()
+        watcher.report(f"{name}: {doing}" if name else doing, done, total)
 
 
 @contextmanager

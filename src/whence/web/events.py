@@ -86,7 +86,7 @@ def _run_as_job(handler: Callable[..., object], count: int) -> Callable[..., Awa
         try:
             return await _lanes_of_pages[page].run(job, functools.partial(handler, *args))
         except JobCancelledError:
-            gr.Info("Cancelled.", duration=4)
+            gr.Info("Cancelled. The page is as it was before.", duration=4)
             return gr.skip() if count == 1 else (gr.skip(),) * count
         except WhenceError as error:
             raise gr.Error(str(error), print_exception=False) from None

@@ -97,7 +97,7 @@ class TabHandlers:
             prediction.prepared,
             explanations,
             against=choice.against,
-            progress=functools.partial(report_progress, "removing parts"),
+            progress=functools.partial(report_progress, "Removing parts"),
         )
         is_contrast = choice.against is not None
         photo = prediction.photo

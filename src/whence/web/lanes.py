@@ -112,7 +112,7 @@ class Job:
 
     def report(self, doing: str, done: int, total: int) -> None:
         """Show how far the work has come."""
-        self._show(doing.capitalize(), (done, total))
+        self._show(doing, (done, total))
 
     def check(self) -> None:
         """Raise an error if the job was cancelled."""

@@ -162,7 +162,7 @@ def _generate(loaded: LoadedModel, prompt: str, count: int, method: str) -> Gene
     def advance(tokens: int) -> None:
         nonlocal done
         done += tokens
-        report_progress("explaining" if done == count else "generating", done, count)
+        report_progress("Explaining" if done == count else "Generating", done, count)
 
     memory = limit_memory(loaded, method)
     generation = loaded.explainer.explain_generation(

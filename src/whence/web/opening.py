@@ -40,13 +40,14 @@ class BundleOpening:
         self.tabs: dict[str, ClassifierTab | LanguageTab] = dict(classifiers.items())
         if language is not None:
             self.tabs["generation"] = language
-        outputs = [kinds, *(one for tab in self.tabs.values() for one in tab.opened)]
-        for number, tab in enumerate(self.tabs.values()):
+        uploaded = [tab.upload for tab in self.tabs.values()]
+        opened = [one for tab in self.tabs.values() for one in tab.opened]
+        for number, upload in enumerate(uploaded):
             name = None if number else "open"
-            connect(tab.upload.upload, self.open, [tab.upload], outputs, name)
+            connect(upload.upload, self.open, [upload], [kinds, *opened, *uploaded], name)
 
     def open(self, value: object) -> tuple[object, ...]:
-        """The selected tab, and the values of the components of all tabs."""
+        """The selected tab, the values of the components of all tabs, and no uploads."""
         if not value:
             raise WhenceError("Choose a bundle first.")
         content = self.uploads.read(get_path(value), MAX_UPLOAD_BYTES)
@@ -69,4 +70,4 @@ class BundleOpening:
                 filled += [gr.Tabs(selected="explanation"), *values]
             else:
                 filled += [gr.skip()] * len(tab.opened)
-        return tuple(filled)
+        return *filled, *[None] * len(self.tabs)

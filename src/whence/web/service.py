@@ -10,6 +10,7 @@ import torch
 
 from whence import methods
 from whence._util.files import is_folder
+from whence._util.progress import name_work
 from whence._util.text import format_probability
 from whence.errors import WhenceError
 from whence.explanation import Explanation, Photo
@@ -184,7 +185,7 @@ class ExplanationService:
     def _explain_by(self, method: str, prediction: Prediction, choice: Choice) -> MethodResult:
         def compute() -> Explanation:
             loaded = prediction.loaded
-            with self._pace.measure((loaded.name, method), is_slow(method)):
+            with self._pace.measure((loaded.name, method), is_slow(method)), name_work(method):
                 return loaded.explain(
                     prediction.prepared,
                     method=method,
