@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -45,13 +45,13 @@ def find_near_names(word: str, names: Iterable[str]) -> list[str]:
     "retriever" finds all names with that word, "dogs" those with "dog" or "sheepdog", and
     "retreiver", which is in no name, those with a word of nearly the same letters.
     """
-    known = list(dict.fromkeys(names))
-    for wanted in (_split(word), [_EVERYDAY.get(one, one) for one in _split(word)]):
-        found = _find_containing(wanted, known)
-        if found:
-            return found
-    wanted = _split(word)
-    sharing = [name for name in known if any(len(w) > 2 and w in _split(name) for w in wanted)]
+    known, wanted = {name: _split(name) for name in names}, _split(word)
+    everyday = [_EVERYDAY.get(one, one) for one in wanted]
+    containing = _find_containing(wanted, known) or _find_containing(everyday, known)
+    if containing:
+        return containing
+    long = {one for one in wanted if len(one) > 2}
+    sharing = [name for name, words in known.items() if not long.isdisjoint(words)]
     if len(wanted) > 1 and sharing:
         return sharing
     return _find_by_letters("".join(wanted), known, _ALIKE)
@@ -72,7 +72,7 @@ def find_near_paths(path: Path) -> list[Path]:
         stems: dict[str, list[str]] = {}
         for one in entries:
             stems.setdefault(Path(one).stem, []).append(one)
-        words, known = _split(path.stem), list(stems)
+        words, known = _split(path.stem), {stem: _split(stem) for stem in stems}
         near = _find_containing(words, known)
         near = near or _find_by_letters("".join(words), known, _ALIKE_FILE)
         found = [one for name in near for one in stems[name]]
@@ -89,22 +89,24 @@ def _ask(names: Sequence[str]) -> str:
     return f" Did you mean {last}?"
 
 
-def _find_containing(wanted: Sequence[str], names: Sequence[str]) -> list[str]:
+def _find_containing(wanted: Sequence[str], known: Mapping[str, Sequence[str]]) -> list[str]:
     """Names that have all these words, and then those that have them in longer words."""
     if not wanted:
         return []
-    whole = [name for name in names if set(wanted) <= set(_split(name))]
-    letters = "".join(wanted)
-    inside = [name for name in names if len(letters) > 2 and letters in "".join(_split(name))]
+    letters, asked = "".join(wanted), set(wanted)
+    whole = [name for name, words in known.items() if asked.issubset(words)]
+    inside = [
+        name for name, words in known.items() if len(letters) > 2 and letters in "".join(words)
+    ]
     return list(dict.fromkeys([*whole, *inside]))
 
 
-def _find_by_letters(letters: str, names: Sequence[str], alike: float) -> list[str]:
+def _find_by_letters(letters: str, known: Mapping[str, Sequence[str]], alike: float) -> list[str]:
     scores: dict[str, float] = {}
-    for name in names:
-        words = _split(name)
-        whole = _compare(letters, "".join(words), alike)
-        score = max([whole, *(_compare(letters, one, _ALIKE_WORD) for one in words)])
+    for name, words in known.items():
+        score = _compare(letters, "".join(words), alike)
+        if len(words) > 1:
+            score = max(score, *(_compare(letters, one, _ALIKE_WORD) for one in words))
         if score:
             scores[name] = score
     ordered = sorted(scores, key=lambda name: -scores[name])
@@ -114,12 +116,12 @@ def _find_by_letters(letters: str, names: Sequence[str], alike: float) -> list[s
 
 def _compare(one: str, other: str, least: float) -> float:
     """How alike letters are, or 0 if less than this."""
-    if len(one) > 2 and sorted(one) == sorted(other):
-        return _SWAPPED  # of three letters, two of which are swapped, few stand in order
-    total = len(one) + len(other)
-    if 2 * min(len(one), len(other)) < least * total:
+    least_shared = least * (len(one) + len(other)) / 2
+    if min(len(one), len(other)) < least_shared:
         return 0.0
-    if 2 * sum(letter in other for letter in one) < least * total:
+    if len(one) == len(other) > 2 and sorted(one) == sorted(other):
+        return _SWAPPED  # of three letters, two of which are swapped, few stand in order
+    if sum(letter in other for letter in one) < least_shared:
         return 0.0
     ratio = difflib.SequenceMatcher(a=other, b=one).ratio()
     return ratio if ratio >= least else 0.0
