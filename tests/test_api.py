@@ -35,6 +35,21 @@ def test_texts_in_every_form(tmp_path):
     assert explain(("good film", "awful")).scores.shape == (2, 4)
 
 
+def test_one_word(text_model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    by_kind = explain("good", kind="text")
+    assert by_kind.words()[0][0] == "good"
+    assert torch.equal(explain("good", text_model).scores, by_kind.scores)
+    assert torch.equal(explain(["good"]).scores, by_kind.scores)
+    assert torch.equal(explain({"text": "good"}).scores, by_kind.scores)
+    assert explain({"text": "n/a"}).words()[0][0] == "n"
+    make_photo().save("cat.png")
+    with pytest.raises(WhenceError, match=r"'catt' is no file .* Did you mean 'cat.png'\?"):
+        explain("catt")
+    with pytest.raises(WhenceError, match="'film' is not there"):
+        explain("film", kind="image")
+
+
 def test_the_request_is_passed_on():
     result = explain(
         make_photo(), classes=["crane", "cat"], method="tiba", start_layer=1, rules="reference"
@@ -56,7 +71,7 @@ def test_models_by_name_and_loaded(image_model, text_model):
     assert torch.equal(explain(make_photo(), loaded).scores, by_path.scores)
     for model in (loaded, image_model):
         with pytest.raises(WhenceError, match="explains images, not texts"):
-            explain("good", model)
+            explain("good film", model)
 
 
 @pytest.mark.parametrize(
@@ -67,6 +82,7 @@ def test_models_by_name_and_loaded(image_model, text_model):
         ("none.jpg", "'none.jpg' is not there"),
         (torch.zeros(1, 3, 32, 32), "Tensors are prepared for a model; say for which"),
         (None, "not NoneType"),
+        ("good", "'good' is no file or folder here. If it is a text, say so with kind='text'"),
         (["good", make_photo()], "Photos and texts need different models"),
         (np.zeros((2, 2, 7)), r"not \(2, 2, 7\)"),
     ],

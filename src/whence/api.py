@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from whence import methods
 from whence._util.defaults import METHOD
+from whence._util.notes import merge_notes
 from whence.errors import WhenceError
 from whence.explanation import Explanation
 from whence.inputs.items import Batch, drop_labels, is_stream, iterate, read_batch
@@ -55,6 +56,7 @@ def explain(
     *,
     processor: object = None,
     column: str | None = None,
+    kind: Kind | None = None,
     of: str | int | None = None,
     weights: str | Path | None = None,
     device: str | None = None,
@@ -74,6 +76,7 @@ def explain(
     *,
     processor: object = None,
     column: str | None = None,
+    kind: Kind | None = None,
     of: str | int | None = None,
     weights: str | Path | None = None,
     device: str | None = None,
@@ -92,6 +95,7 @@ def explain(
     *,
     processor: object = None,
     column: str | None = None,
+    kind: Kind | None = None,
     of: str | int | None = None,
     weights: str | Path | None = None,
     device: str | None = None,
@@ -119,6 +123,8 @@ def explain(
             tokenizer, or any function from a PIL image to a tensor (3, height, width). Models of
             timm and torchvision need none.
         column: Of rows, the column to explain; if left out, the one with a photo, or the text.
+        kind: ``"text"`` says that a string is text, also one word or what looks like a path;
+            ``"image"``, that it is a path.
         of: Which of the model's inputs gets scores, by name; its main one if left out.
         weights: A safetensors file, for models of timm and torchvision by name.
         device: Where to run a model by name; the best there is if left out.
@@ -149,16 +155,18 @@ def explain(
         raise WhenceError("The input comes first, then the model: explain(photo, model=model).")
     batch = loaded = None
     if not is_stream(what) and not isinstance(what, Mapping):
-        batch = read_batch(what)  # before a large model is loaded for what is not there
+        # Before a large model is loaded for what is not there. Alone, one word may be mistyped.
+        words = model is not None or not isinstance(what, str)
+        batch = read_batch(what, strings=kind, words=words)
     if model is not None:
         loaded = resolve(model, None, processor, weights, device)
     elif processor is not None:
         raise WhenceError("processor= is for a model object: model=….")
     known = None if loaded is None else loaded.kind
     if not is_stream(what):
-        batch = read_batch(what, column, known) if batch is None else batch
+        batch = read_batch(what, column, known, kind) if batch is None else batch
         return _explain_batch(batch, loaded or _load_embedded(batch, device), request)
-    items = (read_batch(drop_labels(item), column, known) for item in iterate(what))
+    items = (read_batch(drop_labels(item), column, known, kind) for item in iterate(what))
     first = next(items, None)
     if first is None:
         raise WhenceError(f"Nothing to explain: the {type(what).__name__} is empty.")
@@ -186,7 +194,8 @@ def _explain_batch(batch: Batch, model: LoadedModel, request: Mapping[str, Any])
     if kind != model.kind and not isinstance(model.preprocessor, MissingProcessor):
         raise WhenceError(f"The model '{model.title}' explains {model.kind}s, not {kind}s.")
     prepared = model.prepare(batch)
-    for note in dict.fromkeys(note for notes in prepared.notes for note in notes):
+    noun = "photo" if kind == "image" else "text"
+    for note in merge_notes(prepared.notes, noun) if len(batch) > 1 else prepared.notes[0]:
         warnings.warn(f"Note: {note}.", stacklevel=3)
     return model.explain(prepared, **request)
 

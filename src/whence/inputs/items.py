@@ -46,13 +46,22 @@ def iterate(what: Any) -> Iterator[Any]:
     return (what[index] for index in range(len(what)))
 
 
-def read_batch(what: object, column: str | None = None, kind: Kind | None = None) -> Batch:
+def read_batch(
+    what: object,
+    column: str | None = None,
+    kind: Kind | None = None,
+    strings: Kind | None = None,
+    words: bool = True,
+) -> Batch:
     """Read a photo, a text, a list of them, a row with columns, or a batch of tensors.
 
     Args:
         what: What to read. Labels among the tensors of a mapping are left out.
         column: Of a row, which column to explain; if left out, the one with a photo, or the text.
         kind: Of a row, whether to look for a photo or a text; if left out, a photo goes first.
+        strings: ``"text"`` says that strings are texts, ``"image"`` that they are paths; if left
+            out, those that name a file are paths. What is found in a row is text.
+        words: Whether one word that names no file is text.
 
     Raises:
         WhenceError: It is nothing that can be explained.
@@ -65,13 +74,16 @@ def read_batch(what: object, column: str | None = None, kind: Kind | None = None
             )
         if column is None and is_prepared(what):
             return what if hasattr(what, "encodings") else _collect_tensors(what)
+        strings = strings or ("text" if column is None else None)
         what = _pick(what, column, kind)
     if isinstance(what, Tensor):
         return what
     listed = list(what) if isinstance(what, list | tuple) else [what]
     if not listed:
         raise WhenceError("Nothing to explain: the list is empty.")
-    batch = [read_input(_pick(one, column, kind)) for one in listed]
+    if column is None and any(isinstance(one, Mapping) for one in listed):
+        strings = strings or "text"
+    batch = [read_input(_pick(one, column, kind), strings, words) for one in listed]
     if len({isinstance(one, str) for one in batch}) > 1:
         raise WhenceError("Photos and texts need different models; explain them apart.")
     return batch

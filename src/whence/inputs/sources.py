@@ -239,13 +239,14 @@ def _is_word(text: str) -> bool:
     return is_short and _WORD.fullmatch(text) is not None and _UNSPACED.search(text) is None
 
 
-def read_input(what: object, kind: Kind | None = None) -> Image.Image | str:
+def read_input(what: object, kind: Kind | None = None, words: bool = True) -> Image.Image | str:
     """Read a photo or a text from a path, a PIL image, an array or a string.
 
     Args:
         what: A string that names a file is its path, and otherwise text. One that names no file
             but looks like a path is an error.
         kind: ``"text"`` says that a string is text in any case, ``"image"`` that it is a path.
+        words: Whether one word that names no file is text.
     """
     if isinstance(what, Image.Image):
         try:
@@ -256,7 +257,7 @@ def read_input(what: object, kind: Kind | None = None) -> Image.Image | str:
         return image_from_array(what)
     if isinstance(what, str) and kind != "image" and (kind == "text" or not is_file(Path(what))):
         if kind is None and what.strip():
-            check_is_sentence(what, "kind='text'", words=True)
+            check_is_sentence(what, "kind='text'", words)
         return validate_text(what)
     if isinstance(what, str | Path):
         path = Path(what)
