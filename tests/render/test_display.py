@@ -12,6 +12,7 @@ from rich.console import Console
 
 from tests.render.samples import explain_image, explain_text
 from whence import WhenceError
+from whence.explanation import Photo
 from whence.render import Figure, draw_figure, format_text_page
 from whence.render.colors import get_colormap
 from whence.render.display import show
@@ -108,6 +109,58 @@ def test_notebook_displays_the_explanation_or_its_figure(notebook):
     explanation.show(image=Image.new("RGB", (20, 20)))
     assert notebook[0] is explanation
     assert isinstance(notebook[1], Figure)
+
+
+@pytest.fixture
+def viewer(monkeypatch):
+    """A screen and a viewer; gives the pictures that it was asked to open, and may be closed."""
+    opened = SimpleNamespace(images=[], works=True)
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setenv("DISPLAY", ":0")
+
+    def show_image(image):
+        opened.images += [image] * opened.works
+        return opened.works
+
+    monkeypatch.setattr("whence.render.display.ImageShow.show", show_image)
+    return opened
+
+
+def explain_photo():
+    explanation = explain_image(np.eye(2), "cat")
+    explanation.photos = [Photo(Image.new("RGB", (20, 20)), (0, 0, 20, 20))]
+    return explanation
+
+
+def test_a_photo_opens_where_there_is_a_screen(viewer, capsys, monkeypatch):
+    explanation = explain_photo()
+    explanation.show()
+    assert viewer.images == [explanation.plot().to_image(2.0)]
+    assert capsys.readouterr().out == ""
+    viewer.works = False
+    explanation.show()
+    assert capsys.readouterr().out.startswith("cat ")
+    monkeypatch.delenv("DISPLAY")
+    viewer.works = True
+    explanation.show()
+    assert capsys.readouterr().out.startswith("cat ")
+    assert len(viewer.images) == 1
+
+
+def test_texts_are_printed_where_there_is_a_screen(viewer, capsys):
+    explain_text(["good"], [1.0]).show()
+    assert not viewer.images
+    assert "good" in capsys.readouterr().out
+
+
+def test_a_path_gets_the_figure_instead(viewer, tmp_path, capsys):
+    explain_photo().show(path=tmp_path / "a.png")
+    explain_image(np.eye(2)).show(Image.new("RGB", (4, 4)), path=tmp_path / "b.svg")
+    explain_text(["good"], [1.0]).show(path=tmp_path / "c.html")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["a.png", "b.svg", "c.html"]
+    assert "good" in (tmp_path / "c.html").read_text()
+    assert not viewer.images
+    assert capsys.readouterr().out == ""
 
 
 def test_ipython_without_a_kernel_is_a_terminal(notebook, monkeypatch, capsys):

@@ -71,7 +71,10 @@ def write_atomically(path: Path, content: bytes) -> None:
         finally:
             beside.unlink(missing_ok=True)
     except (OSError, ValueError) as error:
-        raise WhenceError(f"'{path}' cannot be written: {error}.") from error
+        reason = getattr(error, "strerror", None) or str(error)
+        if not is_folder(path.parent):
+            reason = f"there is no folder '{path.parent}'"
+        raise WhenceError(f"'{path}' cannot be written: {reason}.") from error
 
 
 @contextlib.contextmanager

@@ -60,7 +60,7 @@ def _name_classes(explanation: Explanation) -> list[str]:
     if hasattr(explanation, "prompt_lengths"):  # generated text
         return [f"{several} generated"]
     if len(explanation) != 1 or several > _NAMED:
-        return [f"{several} classes each"] if several > 1 else []
+        return [f"{several} classes{' each' * (len(explanation) > 1)}"] if several > 1 else []
     try:
         return [f"{one.name} {one.percent}".strip() for one in explanation.classes()]
     except WhenceError:  # scores that are not finite have a line, too

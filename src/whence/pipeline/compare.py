@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from whence._util.files import check_ending, write_atomically
-from whence.api import explain
 from whence.errors import WhenceError
 from whence.explanation import Explanation
 from whence.faithfulness import Faithfulness, measure
 from whence.inputs import read_input
+from whence.inputs.sources import Kind
 from whence.methods import parse_methods
 from whence.models import ModelObject, resolve
 from whence.render import Figure, draw_comparison
@@ -151,6 +152,7 @@ def compare(
     model: str | Path | ModelObject | None = None,
     *,
     processor: object = None,
+    kind: Kind | None = None,
     faithfulness: bool = False,
     draws: int = 0,
     **request: Any,
@@ -163,10 +165,11 @@ def compare(
         methods: Any of ``methods.available()``, also with options: ``"rollout:start_layer=1"``.
         model: As `whence.explain` takes it.
         processor: As `whence.explain` takes it.
+        kind: ``"text"`` says that a string is text, also one that looks like a path or a word.
         faithfulness: Whether to measure how faithful each method is on this input, by deleting
             what it calls relevant. That takes some 20 forward passes for each method and class.
         draws: With faithfulness, how many random orders to draw for comparison.
-        **request: Other arguments of `whence.explain`: ``target``, ``classes``, ``against``, ….
+        **request: Other arguments of `Explainer.explain`: ``target``, ``classes``, ``against``, ….
 
     Raises:
         WhenceError: Something is wrong with the input, the model, the methods or the request; or
@@ -181,19 +184,22 @@ def compare(
             raise WhenceError("Explanations that are there already are compared as they are.")
         return Comparison(given)
     chosen = parse_methods(methods)
-    inputs = [read_input(one) for one in (what if isinstance(what, list | tuple) else [what])]
+    listed = what if isinstance(what, list | tuple) else [what]
+    inputs = [read_input(one, kind) for one in listed]
     if not inputs:
         raise WhenceError("There is nothing to compare: the list is empty.")
     loaded = resolve(model, "text" if isinstance(inputs[0], str) else "image", processor)
+    prepared = loaded.prepare(inputs)
+    for note in dict.fromkeys(note for notes in prepared.notes for note in notes):
+        warnings.warn(f"Note: {note}.", stacklevel=2)
     explanations = {
-        one.label: explain(inputs, loaded, **one.explain_arguments(), **request) for one in chosen
+        one.label: loaded.explain(prepared, **one.explain_arguments(), **request) for one in chosen
     }
     if not faithfulness:
         return Comparison(explanations)
     against = request.get("against")
     if against is not None:
         against = find_class_index(against, loaded.class_names, loaded.class_count)
-    prepared = loaded.prepare(inputs)
     return Comparison(
         explanations, measure(loaded, prepared, explanations, against=against, draws=draws)
     )
