@@ -10,38 +10,35 @@ lie over it.
 
 import argparse
 import io
+from dataclasses import replace
 from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
-from whence import Explanation, datasets, explain, models, render
+from whence import Explanation, datasets, explain, models
 from whence._util.files import write_atomically
 from whence.benchmark.runner import draw_names
 from whence.render.drawing import shorten
+from whence.render.maps import list_maps, make_painter
 
 METHODS = ("whence", "tiba", "gae", "rollout")
 ROWS = 10
 SIDE, GAP, HEADING, CAPTION = 128, 8, 26, 150
 INK, GREY = "#1a1a1a", "#6b6b6b"
-GROUND = "#17181c"  # as dark as the colour of the lowest scores, so that maps grow lighter
 
 
-def draw_panel(photo: Image.Image | None, explanation: Explanation, row: int) -> Image.Image:
+def draw_panel(explanation: Explanation, row: int, over_photos: bool) -> Image.Image:
     """Draw the heatmap of one photo, over the photo or alone."""
-    scores = explanation.scores[row].reshape(explanation.grid)
-    if photo is None:
-        return render.overlay(Image.new("RGB", (SIDE, SIDE), GROUND), scores, opacity=1.0)
-    return render.overlay(photo, scores)
+    (one,) = maps = list_maps(explanation, row)
+    painter = make_painter(explanation, row, maps)
+    painter = painter if over_photos else replace(painter, photo=None)
+    return painter.draw(one, (SIDE, SIDE))
 
 
 def draw_sheet(
     photos: list[Image.Image], model: models.LoadedModel, over_photos: bool
 ) -> Image.Image:
     """Draw a row for each photo and a column for each method, under its name."""
-    shown: list[Image.Image | None] = [None] * len(photos)
-    if over_photos:
-        seen = [photo.seen for photo in model.prepare(photos).photos]
-        shown = [photo.resize((SIDE, SIDE), Image.Resampling.LANCZOS) for photo in seen]
     found = {name: explain(photos, model=model, method=name) for name in METHODS}
     columns = [*(["photo"] if over_photos else []), *METHODS]
     width = CAPTION + len(columns) * (SIDE + GAP) + GAP
@@ -50,11 +47,14 @@ def draw_sheet(
     for column, name in enumerate(columns):
         left = CAPTION + GAP + column * (SIDE + GAP)
         draw.text((left, 5), name, INK, large)
-        for row, photo in enumerate(shown):
+        for row in range(len(photos)):
             top = HEADING + row * (SIDE + GAP)
-            whole.paste(
-                draw_panel(photo, found[name], row) if name in found else photo, (left, top)
-            )
+            if name in found:
+                panel = draw_panel(found[name], row, over_photos)
+            else:
+                seen = found[METHODS[0]].photos[row].seen
+                panel = seen.resize((SIDE, SIDE), Image.Resampling.LANCZOS)
+            whole.paste(panel, (left, top))
     for row in range(len(photos)):
         explained = found[METHODS[0]].get_class(row, 0)
         middle = HEADING + row * (SIDE + GAP) + SIDE // 2

@@ -128,7 +128,7 @@ def main() -> None:
     (IMAGES / "story.svg").write_text(draw_story(story, EXPLAINED), encoding="utf-8")
     draw_maximal_pictures().save(IMAGES / "activation-maximization.png", optimize=True)
     sheet = compare_all(photo, "image", "cat").plot().to_image(1.0)
-    sheet.quantize(256, dither=Image.Dither.NONE).save(IMAGES / "methods.png", optimize=True)
+    sheet.save(IMAGES / "methods.jpg", quality=86, optimize=True, subsampling=0)
     compare_all(SENTENCE, "text", "positive").plot().save(IMAGES / "methods-sentence.svg")
     page = METHODS / "README.md"
     page.write_text(insert_table(page.read_text(encoding="utf-8")), encoding="utf-8")

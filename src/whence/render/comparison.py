@@ -13,7 +13,7 @@ from PIL import Image
 from whence.errors import WhenceError
 from whence.explanation import Generation
 from whence.render.colors import get_theme
-from whence.render.drawing import Figure, Picture, Rectangle, TextLine, shorten
+from whence.render.drawing import Figure, Picture, Rectangle, TextLine, measure_text, shorten
 from whence.render.maps import ClassMap, MapPainter, list_maps, make_painter
 from whence.render.panels import (
     CAPTION,
@@ -44,7 +44,9 @@ if TYPE_CHECKING:
     from whence.explanation import Explanation
 
 _SIDE, _WIDEST, _TALLEST = 240.0, 480.0, 360.0
-_TEXT_WIDTH, _LABEL = 900.0, 150.0
+_TEXT_WIDTH = 900.0
+# Room for the names of methods beside their words.
+_NARROWEST_LABEL, _WIDEST_LABEL = 150.0, 240.0
 
 
 def draw_comparison(
@@ -221,18 +223,22 @@ def _draw_texts(
     page = Figure(_TEXT_WIDTH, 0, look.background, draw_title(title, _TEXT_WIDTH, look))
     y = MARGIN + (TITLE + GAP if title else 0)
     first = next(iter(explanations.values()))
+    longest = max(measure_text(name, LARGE) for name in explanations) + 16
+    label_width = min(max(longest, _NARROWEST_LABEL), _WIDEST_LABEL)
     for target, one in enumerate(first.classes(sample)):
         page.shapes += draw_caption(Caption.from_class(one), MARGIN, y, room, look)
         y += CAPTION
         for name, explanation in explanations.items():
             words = list_words(explanation, sample, target)
-            shapes, height = lay_out_words(words, room - _LABEL, theme, look)
-            label = shorten(name, LARGE, _LABEL - 12)
-            page.shapes.append(TextLine(MARGIN, y + 17, label, LARGE, look.ink, room=_LABEL - 12))
-            note = shorten(labels[name].note, SMALL, _LABEL - 12)
+            shapes, height = lay_out_words(words, room - label_width, theme, look)
+            label = shorten(name, LARGE, label_width - 12)
+            page.shapes.append(
+                TextLine(MARGIN, y + 17, label, LARGE, look.ink, room=label_width - 12)
+            )
+            note = shorten(labels[name].note, SMALL, label_width - 12)
             if note:
                 page.shapes.append(TextLine(MARGIN, y + 32, note, SMALL, look.muted))
-            page.shapes += move(shapes, MARGIN + _LABEL, y)
+            page.shapes += move(shapes, MARGIN + label_width, y)
             y += max(height, 40 if note else 0) + 6
             page.shapes.append(Rectangle(MARGIN, y - 4, room, 1, look.track))
         y += GAP
