@@ -13,7 +13,7 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 
 from whence.models import load_language_model
-from whence.render import draw_matrix, format_generation_page
+from whence.render import format_generation_page
 
 IMAGES = Path(__file__).parent / "images"
 STORY = "Once upon a time, there was a girl named Lily. She had a cat named Tom. One day, Lily and"
@@ -36,7 +36,7 @@ def main() -> None:
         return loaded.explainer.explain_generation(inputs, tokens)
 
     story, answer = generate(STORY, 24), generate(QUESTION, 3)
-    draw_matrix(story.matrix(by="word")).save(IMAGES / "generation.png")
+    story.plot().save(IMAGES / "generation.png")
     pages = {
         "generation-page": (format_generation_page(story, title="Lily and Tom"), 17, 760, "light"),
         "generation-phone": (format_generation_page(story, title="Lily and Tom"), 0, 390, "dark"),

@@ -1,7 +1,7 @@
 """Measure how faithful explanations of one input are, by deleting parts of it."""
 
-from whence.faithfulness.measure import DRAWS, compare, measure
+from whence.faithfulness.measure import DRAWS, measure
 from whence.faithfulness.result import STEPS, Faithfulness, MethodCurves
 from whence.metrics.deletion import Progress
 
-__all__ = ["DRAWS", "STEPS", "Faithfulness", "MethodCurves", "Progress", "compare", "measure"]
+__all__ = ["DRAWS", "STEPS", "Faithfulness", "MethodCurves", "Progress", "measure"]

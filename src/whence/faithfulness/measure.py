@@ -4,16 +4,14 @@ The steps are those of Chefer, Gur, Wolf (CVPR 2021): 10, 20, … 90 % of the un
 most relevant first, the least relevant first, or at random. Pixels of a photo become black; words
 of a text are deleted, and the rest is tokenised again.
 
-    >>> result = compare("cat.jpg", ["tiba", "gae"], classes=2)  # doctest: +SKIP
-    >>> result.find_best()[0].method  # doctest: +SKIP
-    >>> result.get("gae").get_input(3)  # doctest: +SKIP
+    >>> result = whence.compare("cat.jpg", ["tiba", "gae"], faithfulness=True)  # doctest: +SKIP
+    >>> result.faithfulness.find_best()[0].method  # doctest: +SKIP
+    >>> result.faithfulness.get("gae").get_input(3)  # doctest: +SKIP
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -23,61 +21,13 @@ from whence.explanation import Explanation
 from whence.faithfulness.photos import PhotoUnits
 from whence.faithfulness.result import Faithfulness, MethodCurves
 from whence.faithfulness.texts import TextUnits
-from whence.inputs import read_input
 from whence.metrics.curves import compute_curves
 from whence.metrics.deletion import FRACTIONS, Progress, count_units, delete_in_order, rank_units
-from whence.models import LoadedModel, ModelObject, PreparedBatch, resolve
+from whence.models import LoadedModel, PreparedBatch
 from whence.models.forward import choose_chunk_size
-from whence.targets import find_class_index
 
 DRAWS = 5
 """How many random orders the random curve is the mean of by default."""
-
-
-def compare(
-    source: Any,
-    methods: Sequence[str],
-    model: str | Path | ModelObject | None = None,
-    *,
-    processor: object = None,
-    target: Any = None,
-    against: int | str | None = None,
-    classes: Any = None,
-    draws: int = DRAWS,
-    seed: int = 0,
-    progress: Progress | None = None,
-) -> Faithfulness:
-    """Explain one photo or text by several methods, and measure how faithful each is.
-
-    Args:
-        source: A photo or a text, as `whence.explain` takes them.
-        methods: Any of ``methods.available()``.
-        model: As `whence.explain` takes it.
-        processor: As for `whence.explain`.
-        target: The class to explain; the predicted one if left out.
-        against: The class to explain it against, by index or name, and to watch it against.
-        classes: Instead of target, several classes, or a number k for the top k.
-        draws: As for `measure`.
-        seed: As for `measure`.
-        progress: As for `measure`.
-
-    Raises:
-        WhenceError: Something is wrong with the input, the model or the request.
-    """
-    content = read_input(source)
-    loaded = resolve(model, "text" if isinstance(content, str) else "image", processor)
-    prepared = loaded.prepare([content])
-    if against is not None:
-        against = find_class_index(against, loaded.class_names, loaded.class_count)
-    request = {"target": target, "against": against, "classes": classes}
-    explanations = {name: loaded.explain(prepared, method=name, **request) for name in methods}
-    return measure(
-        *(loaded, prepared, explanations),
-        against=against,
-        draws=draws,
-        seed=seed,
-        progress=progress,
-    )
 
 
 def measure(

@@ -197,7 +197,7 @@ def _to_safetensors(explanation: Explanation) -> bytes:
 def _draw(method: str, explanation: Explanation, photo: Image.Image | None) -> dict[str, bytes]:
     """Pictures of an explanation, by file name."""
     if photo is None:
-        return {f"{method}.html": render.format_text_page(explanation, title=method).encode()}
+        return {f"{method}.html": explanation.to_html().encode()}
     heatmaps = explanation.scores[0].reshape(-1, *(explanation.picture_grid or (1, 1)))
     return {
         f"{method}-{index}.png": encode_png(render.overlay(photo, scores))
