@@ -62,7 +62,9 @@ def serve(
     ] = False,
     queue: Annotated[
         int,
-        typer.Option(min=1, help="How many requests may wait; further ones are refused as busy."),
+        typer.Option(
+            min=1, help="How many requests may wait in each lane; further ones are refused."
+        ),
     ] = 16,
 ) -> None:
     """Serve a page that explains photos, texts and what language models write.
