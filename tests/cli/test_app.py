@@ -47,7 +47,37 @@ def test_shell_completion(monkeypatch):
     [["--precision", "fp8"], ["--batch", "0"], ["--top", "0"], ["--format", "bmp"], ["--no"]],
 )
 def test_usage(arguments, two_photos):
-    run_explain("one.png", *arguments, code=2)
+    result = run_explain("one.png", *arguments, code=2)
+    assert "Usage: whence explain" in result.stderr
+    assert arguments[0] in result.stderr
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "near"),
+    [
+        (["explian"], "Did you mean 'explain'?"),
+        (["explain", "x", "--metod", "gae"], "--method"),
+        (["benchmark", "pertubation", "--data", "."], "Did you mean 'perturbation'?"),
+        (["methods", "attention"], "'attention_flow', 'attention_gradcam'"),
+        (["models", "./nowhere"], "There is no folder './nowhere'"),
+    ],
+)
+def test_mistyped_commands_options_and_names(arguments, near):
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2
+    assert near in result.stderr
+    assert result.stdout == ""
+
+
+def test_every_command_has_a_help_with_examples():
+    shown = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "100"}).stdout
+    commands = ("explain", "generate", "report", "benchmark", "serve", "methods", "models")
+    places = [shown.index(f"│ {command}") for command in commands]
+    assert places == sorted(places)
+    for command in commands:
+        text = CliRunner().invoke(app, [command, "--help"]).stdout
+        assert f"whence {command}" in text.partition("Examples")[2]
 
 
 def test_a_warning_is_a_sentence(two_photos):

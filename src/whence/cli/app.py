@@ -5,8 +5,10 @@ No module of the command line imports torch before a command needs it.
 
 from __future__ import annotations
 
+import inspect
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -16,6 +18,15 @@ from typing_extensions import override
 from whence.cli import benchmark, explain, generate, methods, models, report, serve
 from whence.errors import WhenceError
 from whence.version import __version__
+
+_EPILOG = """[bold]Start with[/bold]
+
+    whence explain cat.jpg
+    whence explain "A wonderful film, and far too short."
+    whence generate "Once upon a time, there was a girl named Lily. She"
+    whence serve
+
+Each command has its own --help."""
 
 
 class _Commands(TyperGroup):
@@ -34,6 +45,7 @@ app = typer.Typer(
     name="whence",
     cls=_Commands,
     help="From which parts of its input did a Transformer's decision come?",
+    epilog=_EPILOG,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -68,10 +80,17 @@ def _prepare_terminal(
     warnings.showwarning = _print_warning
 
 
-app.command(epilog=explain.EPILOG)(explain.explain)
-app.command(epilog=generate.EPILOG)(generate.generate)
-app.command(epilog=benchmark.EPILOG)(benchmark.benchmark)
-app.command(epilog=report.EPILOG)(report.report)
-app.command(epilog=serve.EPILOG)(serve.serve)
-app.command()(methods.methods)
-app.command(epilog=models.EPILOG)(models.models)
+def _add_command(command: Callable[..., None], epilog: str) -> None:
+    """Add a command; lines of its docstring are joined to paragraphs, as terminals wrap them."""
+    paragraphs = (inspect.getdoc(command) or "").split("\n\n")
+    text = "\n\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs)
+    app.command(help=text, epilog=epilog)(command)
+
+
+_add_command(explain.explain, explain.EPILOG)
+_add_command(generate.generate, generate.EPILOG)
+_add_command(report.report, report.EPILOG)
+_add_command(benchmark.benchmark, benchmark.EPILOG)
+_add_command(serve.serve, serve.EPILOG)
+_add_command(methods.methods, methods.EPILOG)
+_add_command(models.models, models.EPILOG)

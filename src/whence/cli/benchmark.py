@@ -20,74 +20,133 @@ EPILOG = """[bold]Examples[/bold]
     whence benchmark trust --data photos/ --methods tiba,tiba:rules=reference --limit 50"""
 
 
+_PROTOCOLS = ("perturbation", "segmentation", "rationale", "trust")
+_PANEL = "Of one protocol"
+
+
+def _complete_protocol(incomplete: str) -> list[str]:
+    return [name for name in _PROTOCOLS if name.startswith(incomplete)]
+
+
 def benchmark(
     protocol: Annotated[
-        Literal["perturbation", "segmentation", "rationale", "trust"],
-        typer.Argument(help="The protocol.", metavar="PROTOCOL"),
+        str,
+        typer.Argument(
+            metavar="PROTOCOL",
+            help="perturbation (photos), segmentation (photos with masks or boxes), rationale "
+            "(texts), or trust (both).",
+            autocompletion=_complete_protocol,
+        ),
     ],
-    data: Annotated[Path, typer.Option(help="The folder, or file, of the dataset.")],
+    data: Annotated[
+        Path,
+        typer.Option(
+            metavar="PATH",
+            help="The folder or file of the dataset; a folder of photos needs no labels.",
+        ),
+    ],
     methods: Annotated[
         str,
         typer.Option(
-            help="Methods, separated by commas, and options: "
-            "tiba,rollout:start_layer=1,tiba:rules=reference. See `whence methods`."
+            metavar="NAMES",
+            help="Methods, separated by commas, with options if wanted: gae,rollout:start_layer=1. "
+            "See `whence methods`.",
         ),
     ] = METHOD,
     model: Annotated[
         str | None,
         typer.Option(
+            metavar="NAME",
             help="A folder that transformers saved to, a name on the hub, timm:NAME or "
-            "torchvision:NAME. Without it, the embedded model that suits the data."
+            "torchvision:NAME; see `whence models`. Without it, the embedded model that suits the "
+            "data.",
         ),
     ] = None,
     weights: options.Weights = None,
     data_format: Annotated[
-        str | None, typer.Option("--format", help="Of the dataset; found by its files if left out.")
+        str | None,
+        typer.Option(
+            "--format", metavar="NAME", help="Of the dataset; found by its files if left out."
+        ),
     ] = None,
-    split: Annotated[str | None, typer.Option(help="Of the dataset, such as test.")] = None,
+    split: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of the dataset, such as test.")
+    ] = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="The number of samples, drawn at random by the seed.")
+        int | None,
+        typer.Option(min=1, metavar="N", help="How many samples, drawn at random by the seed."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="The seed of random numbers.")] = 0,
-    batch: Annotated[int, typer.Option(min=1, help="How many samples go together.")] = 16,
+    seed: Annotated[int, typer.Option(metavar="N", help="The seed of random numbers.")] = 0,
+    batch: options.Batch = 16,
     out: Annotated[
         Path | None,
-        typer.Option(help="The folder of the run; given again, the run goes on where it stopped."),
+        typer.Option(
+            metavar="FOLDER",
+            help="The folder of the run; given again, the run goes on where it stopped.",
+        ),
     ] = None,
     rules: Annotated[
-        str, typer.Option(help="How relevance passes operations, for methods that do not say.")
+        str,
+        typer.Option(
+            metavar="NAME",
+            rich_help_panel=options.METHOD_PANEL,
+            help="How relevance passes operations, for methods that do not say.",
+        ),
     ] = "stable",
     device: options.Device = None,
     compile: options.Compile = False,
     precision: options.Precision = None,
     classes: Annotated[
         str | None,
-        typer.Option(help="The model's classes for labels, where names differ: NEG=0,POS=1."),
+        typer.Option(
+            metavar="LABEL=CLASS,…",
+            help="The model's classes for labels, where names differ: NEG=0,POS=1.",
+        ),
     ] = None,
     unit: Annotated[
         Literal["pixels", "patches"] | None,
-        typer.Option(help="perturbation: the units to delete; pixels if left out."),
+        typer.Option(
+            rich_help_panel=_PANEL, help="perturbation: the units to delete; pixels if left out."
+        ),
     ] = None,
     fill: Annotated[
         Literal["zero", "mean", "blur"] | None,
-        typer.Option(help="perturbation: what replaces them; zero if left out."),
+        typer.Option(
+            rich_help_panel=_PANEL, help="perturbation: what replaces them; zero if left out."
+        ),
     ] = None,
     insertion: Annotated[
         bool | None,
-        typer.Option("--insertion", help="perturbation: measure insertion and deletion too."),
+        typer.Option(
+            "--insertion",
+            rich_help_panel=_PANEL,
+            help="perturbation: measure insertion and deletion too.",
+        ),
     ] = None,
     threshold: Annotated[
         Literal["mean", "otsu"] | None,
-        typer.Option(help="segmentation: the threshold of maps; mean if left out."),
+        typer.Option(
+            rich_help_panel=_PANEL, help="segmentation: the threshold of maps; mean if left out."
+        ),
     ] = None,
     view: Annotated[
         Literal["model", "whole"] | None,
-        typer.Option(help="segmentation: crop photos as the model does, or show it the whole."),
+        typer.Option(
+            rich_help_panel=_PANEL,
+            help="segmentation: crop photos as the model does, or show it the whole.",
+        ),
     ] = None,
-    radius: Annotated[float | None, typer.Option(help="trust: of the noise; 0.02.")] = None,
-    draws: Annotated[int | None, typer.Option(min=1, help="trust: of the noise; 10.")] = None,
+    radius: Annotated[
+        float | None, typer.Option(rich_help_panel=_PANEL, help="trust: of the noise; 0.02.")
+    ] = None,
+    draws: Annotated[
+        int | None, typer.Option(min=1, rich_help_panel=_PANEL, help="trust: of the noise; 10.")
+    ] = None,
     cascade: Annotated[
-        int | None, typer.Option(min=0, help="trust: how many samples see random layers; 8.")
+        int | None,
+        typer.Option(
+            min=0, rich_help_panel=_PANEL, help="trust: how many samples see random layers; 8."
+        ),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no table.")] = False,
 ) -> None:

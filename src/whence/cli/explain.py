@@ -48,17 +48,28 @@ def explain(
         str | None,
         typer.Option(
             metavar="NAME",
+            rich_help_panel=options.TARGET_PANEL,
             help="Which of the model's inputs gets scores, such as input_ids; its main one if left "
             "out.",
         ),
     ] = None,
     method: Annotated[
-        str, typer.Option(help="See `whence methods`.", autocompletion=options.complete_method)
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="How to explain; see `whence methods`.",
+            autocompletion=options.complete_method,
+        ),
     ] = METHOD,
     option: options.MethodOptions = None,
     rules: options.Rules = "stable",
     start_layer: Annotated[
-        int | None, typer.Option(help="The first layer that takes part, counted from 0.")
+        int | None,
+        typer.Option(
+            metavar="N",
+            rich_help_panel=options.METHOD_PANEL,
+            help="The first layer that takes part, counted from 0.",
+        ),
     ] = None,
     device: options.Device = None,
     batch: options.Batch = 16,
@@ -67,9 +78,15 @@ def explain(
     precision: options.Precision = None,
     verify: Annotated[
         bool,
-        typer.Option("--verify", help="Measure all checks of a result, also those that take time."),
+        typer.Option(
+            "--verify",
+            rich_help_panel=options.METHOD_PANEL,
+            help="Measure all checks of a result, also those that take time.",
+        ),
     ] = False,
-    out: Annotated[Path, typer.Option(help="The folder for results.")] = Path("whence-out"),
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where results go.")] = Path(
+        "whence-out"
+    ),
     image_format: Annotated[
         Literal["png", "svg"], typer.Option("--format", help="The format of figures.")
     ] = "png",

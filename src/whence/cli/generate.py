@@ -34,15 +34,21 @@ def generate(
     model: Annotated[
         str | None,
         typer.Option(
+            metavar="NAME",
             help="A causal language model: a folder that transformers saved to, or a name on the "
-            "hub. Without it, the embedded one."
+            "hub. Without it, the embedded one.",
         ),
     ] = None,
     tokens: Annotated[
         int, typer.Option(metavar="N", help="How many tokens to generate at most.")
     ] = 20,
     method: Annotated[
-        str, typer.Option(help="See `whence methods`.", autocompletion=options.complete_method)
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="How to explain; see `whence methods`.",
+            autocompletion=options.complete_method,
+        ),
     ] = METHOD,
     option: options.MethodOptions = None,
     rules: options.Rules = "stable",
@@ -80,7 +86,9 @@ def generate(
     device: options.Device = None,
     memory: options.Memory = None,
     precision: options.Precision = None,
-    out: Annotated[Path, typer.Option(help="The folder for results.")] = Path("whence-out"),
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where results go.")] = Path(
+        "whence-out"
+    ),
     image_format: Annotated[
         Literal["png", "svg"], typer.Option("--format", help="The format of the figure.")
     ] = "png",

@@ -11,6 +11,11 @@ from rich.table import Table
 from whence._util.defaults import METHOD
 from whence.cli.options import complete_method, open_console
 
+EPILOG = """[bold]Examples[/bold]
+
+    whence methods
+    whence methods rollout"""
+
 
 def methods(
     name: Annotated[

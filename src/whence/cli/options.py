@@ -8,6 +8,10 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
+# Panels of --help, below the options that most people need.
+TARGET_PANEL = "More on the model and the target"
+METHOD_PANEL = "More on the method"
+SPEED_PANEL = "Speed and memory"
 # Columns of a table that goes to a file or another program.
 _PIPE_WIDTH = 200
 
@@ -45,18 +49,26 @@ AsText = Annotated[
 Model = Annotated[
     str | None,
     typer.Option(
+        metavar="NAME",
         help="A folder that transformers saved to, a name on the hub, timm:NAME or "
-        "torchvision:NAME. Without it, the embedded model that suits the input."
+        "torchvision:NAME; see `whence models`. Without it, the embedded model that suits the "
+        "input.",
     ),
 ]
 Weights = Annotated[
-    Path | None, typer.Option(help="A safetensors file, for timm:NAME and torchvision:NAME.")
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        rich_help_panel=TARGET_PANEL,
+        help="A safetensors file, for timm:NAME and torchvision:NAME.",
+    ),
 ]
 Targets = Annotated[
     list[str] | None,
     typer.Option(
+        metavar="CLASS",
         help="A class to explain, by name or index, or the next token of a language model, by text "
-        "or id; may be repeated."
+        "or id; may be repeated.",
     ),
 ]
 Against = Annotated[
@@ -70,6 +82,7 @@ Position = Annotated[
     int | None,
     typer.Option(
         metavar="N",
+        rich_help_panel=TARGET_PANEL,
         help="Explain the output at this token, in a model with an output for each; counted from "
         "0, or from the end if negative.",
     ),
@@ -79,7 +92,12 @@ Top = Annotated[
 ]
 Rules = Annotated[
     str,
-    typer.Option(help="How relevance passes operations: stable, reference, paper or authors_lrp."),
+    typer.Option(
+        metavar="NAME",
+        rich_help_panel=METHOD_PANEL,
+        help="How relevance passes operations, for methods that propagate it: stable, reference, "
+        "paper or authors_lrp.",
+    ),
 ]
 MethodOptions = Annotated[
     list[str] | None,
@@ -87,17 +105,29 @@ MethodOptions = Annotated[
         "--option",
         "-o",
         metavar="NAME=VALUE",
+        rich_help_panel=METHOD_PANEL,
         help="An option of the method, see `whence methods NAME`; may be repeated.",
     ),
 ]
 Device = Annotated[
-    str | None, typer.Option(help="Such as cpu or cuda; the best there is if left out.")
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        rich_help_panel=SPEED_PANEL,
+        help="Such as cpu or cuda; the best there is if left out.",
+    ),
 ]
-Batch = Annotated[int, typer.Option(min=1, help="How many inputs go together.")]
+Batch = Annotated[
+    int,
+    typer.Option(
+        min=1, metavar="N", rich_help_panel=SPEED_PANEL, help="How many inputs go together."
+    ),
+]
 Memory = Annotated[
     float | None,
     typer.Option(
         metavar="GIB",
+        rich_help_panel=SPEED_PANEL,
         help="Gibibytes to keep for the backward pass, or for methods of many passes; if left out, "
         "half of a GPU's free memory (for the backward pass at most 4), or 2 on a CPU.",
     ),
@@ -106,16 +136,18 @@ Compile = Annotated[
     bool,
     typer.Option(
         "--compile",
-        help="Compile explanations of batches of one shape (on a CPU, a C++ compiler is needed). "
-        "The first full batch takes a minute or two longer, for each method, and those after it "
-        "are faster, most of all on a GPU. It pays for thousands of photos of one size as the "
-        "model takes them, or texts of its full length; other batches run as without it.",
+        rich_help_panel=SPEED_PANEL,
+        help="Compile explanations of batches of one shape: the first takes a minute or two more, "
+        "for each method, and those after it are faster, most of all on a GPU. It pays for "
+        "thousands of photos, or texts of the model's full length. On a CPU, a C++ compiler is "
+        "needed.",
     ),
 ]
 Precision = Annotated[
     Literal["tf32", "bfloat16"] | None,
     typer.Option(
         "--precision",
+        rich_help_panel=SPEED_PANEL,
         help="Compute matrix products in tf32 (on a GPU) or bfloat16: faster where the hardware "
         "has them, and coarser: scores of tiba are off by about 0.2 % and 2 %. If left out, in "
         "the type of the weights.",
