@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image, ImageOps
 
-from whence.models.crop import find_crop_box, probe_box
+from whence.models.crop import draw_probe, find_crop_box, read_probe
 from whence.models.image_preprocessing import CenterCropPreprocessor, ProcessorPreprocessor
 
 SIZES = [(300, 180), (150, 333), (97, 97), (641, 480)]
@@ -108,22 +108,17 @@ def test_the_seen_part_is_what_the_processor_kept(preprocessors):
 
 @pytest.mark.parametrize("change", [ImageOps.mirror, ImageOps.flip, lambda i: i.rotate(90)])
 def test_turned_photos_have_no_box(change):
-    def process(image):
-        return np.asarray(change(image).resize((32, 32)), dtype=float)
-
-    assert probe_box(process, (90, 60), (0, 0, 90, 60)) is None
+    seen = np.asarray(change(draw_probe((90, 60))).resize((32, 32)), dtype=float)
+    assert read_probe(seen, (90, 60)) is None
 
 
 def test_a_corner_is_found():
     """A crop that no setting names, blue first: read off the pixels."""
-
-    def process(image):
-        corner = image.crop((30, 5, 130, 85)).resize((50, 40), Image.Resampling.BICUBIC)
-        return np.asarray(corner, dtype=float)[..., ::-1]
-
-    assert probe_box(process, (240, 120), (0, 0, 240, 120)) == pytest.approx(
-        (30, 5, 130, 85), abs=0.5
+    corner = (
+        draw_probe((240, 120)).crop((30, 5, 130, 85)).resize((50, 40), Image.Resampling.BICUBIC)
     )
+    seen = np.asarray(corner, dtype=float)[..., ::-1]
+    assert read_probe(seen, (240, 120)) == pytest.approx((30, 5, 130, 85), abs=0.5)
 
 
 def test_margins_are_rounded_as_croppers_do():

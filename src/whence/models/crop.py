@@ -16,8 +16,6 @@ _MAX_PROPORTION = 16
 _LEVEL = 128
 # Shorter sides make a probe of so few steps that nothing can be read from it.
 _MIN_PROBE_SIDE = 4
-# Sizes of photos for which a processor's crop is kept.
-_MAX_SIZES = 256
 
 
 def compute_resized_size(size: tuple[int, int], resize: int | tuple[int, int]) -> tuple[int, int]:
@@ -86,56 +84,45 @@ def move_box(box: Box, middle: tuple[int, int, int, int]) -> Box:
     return box[0] + middle[0], box[1] + middle[1], box[2] + middle[0], box[3] + middle[1]
 
 
-class CropFinder:
-    """Finds the part of photos that a processor keeps, once for each size of photos.
+def draw_probe(size: tuple[int, int]) -> Image.Image:
+    """Draw a picture that tells how a processor crops photos of its size.
 
-    Args:
-        process: Processes a picture: (height, width, 3), values from 0 to 255.
-    """
-
-    def __init__(self, process: Callable[[Image.Image], NDArray[np.float64]]) -> None:
-        self._process = process
-        self._boxes: dict[tuple[int, int], Box | None] = {}
-
-    def find(self, size: tuple[int, int], expected: Box) -> Box | None:
-        """Find the part of photos of this size, as `probe_box` does."""
-        if size not in self._boxes:
-            if len(self._boxes) >= _MAX_SIZES:
-                self._boxes.clear()
-            self._boxes[size] = probe_box(self._process, size, expected)
-        return self._boxes[size]
-
-
-def probe_box(
-    process: Callable[[Image.Image], NDArray[np.float64]], size: tuple[int, int], expected: Box
-) -> Box | None:
-    """Find the part of a photo that a processor keeps, by what it makes of a known picture.
-
-    Processors do not report how they crop. The picture's red rises from left to right, its green
-    from top to bottom, and its blue is the same everywhere: so each pixel that comes out tells
-    where in the picture it was. A box is read off only where all pixels agree.
-
-    Args:
-        process: Processes a picture: (height, width, 3), values from 0 to 255.
-        size: Width and height of the photos.
-        expected: The box that the processor's settings promise. It is returned if the pixels
-            agree with it, since what is read off is exact to a fraction of a pixel only.
-
-    Returns:
-        Left, top, right and bottom; None if the processor pads, turns or bends photos.
+    Processors do not report it. The picture's red rises from left to right, its green from top to
+    bottom, and its blue is the same everywhere: so each pixel that comes out tells where in the
+    picture it was.
     """
     width, height = size
     probe = np.full((height, width, 3), _LEVEL, dtype=np.uint8)
     probe[..., 0] = np.round((np.arange(width) + 0.5) * 255 / width)
     probe[..., 1] = np.round((np.arange(height)[:, None] + 0.5) * 255 / height)
-    seen = process(Image.fromarray(probe))
+    return Image.fromarray(probe)
+
+
+def read_probe(
+    seen: NDArray[np.float64], size: tuple[int, int], expected: Box | None = None
+) -> Box | None:
+    """Read off a processed probe which part of photos the processor keeps.
+
+    Args:
+        seen: What became of it: (height, width, 3), values from 0 to 255.
+        size: Width and height that the probe was drawn with.
+        expected: The box that the processor's settings promise; all of the photo if left out. It is
+            returned if the pixels agree with it, since what is read off is exact to a fraction of a
+            pixel only.
+
+    Returns:
+        Left, top, right and bottom; None unless all pixels agree on it, as where the processor
+        pads, turns or bends photos.
+    """
+    width, height = size
+    left, top, right, bottom = expected or (0.0, 0.0, width, height)
     if seen.ndim != 3 or seen.shape[2] != 3:
         return None
     for red, blue in ((0, 2), (2, 0)):  # some models take blue first
         if np.abs(seen[..., blue] - _LEVEL).max() > 2:
             continue
-        columns = _fit_ramp(seen[..., red], width, (expected[0], expected[2]))
-        rows = _fit_ramp(seen[..., 1].T, height, (expected[1], expected[3]))
+        columns = _fit_ramp(seen[..., red], width, (left, right))
+        rows = _fit_ramp(seen[..., 1].T, height, (top, bottom))
         if columns is not None and rows is not None:
             return columns[0], rows[0], columns[1], rows[1]
     return None

@@ -13,22 +13,26 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
+from typing_extensions import override
 
 from whence.errors import WhenceError
 from whence.explanation.photo import Box, Photo
 from whence.models.crop import (
-    CropFinder,
     compute_resized_size,
+    draw_probe,
     find_crop_box,
     find_middle,
     find_processor_box,
     move_box,
     narrow_to_middle,
+    read_probe,
 )
 from whence.models.loaded import LoadedModel, PreparedBatch
 
 _MIN_SEEN_SHARE = 0.75
 _PROBE = (64, 64)
+# Sizes of photos for which a processor's crop is kept.
+_MAX_SIZES = 256
 
 
 @dataclass(frozen=True)
@@ -161,36 +165,78 @@ class CenterCropPreprocessor:
         return self.scale.to_model(torch.from_numpy(np.array(image)).permute(2, 0, 1).float() / 255)
 
 
-class ProcessorPreprocessor:
-    """Prepare photos with an image processor of transformers."""
+class ProbedPreprocessor:
+    """Prepare photos in a way that is known from known pictures alone: which part of them is seen.
 
-    def __init__(self, processor: Callable[..., Mapping[str, Tensor]]) -> None:
-        self.processor = processor
-        self._crop = CropFinder(self._process)
+    A subclass says how one photo becomes pixels, and how colours are scaled.
+    """
 
-    def __call__(self, images: Sequence[Image.Image]) -> PreparedBatch:
-        """Prepare a batch of photos, one by one: some processors keep their proportions."""
-        crops = getattr(self.processor, "do_center_crop", False)
-        photos, pixels = [], []
-        for image in images:
-            middle = find_middle(image.size) if crops else (0, 0, *image.size)
-            given = image.crop(middle) if crops else image
-            pixels.append(self._to_pixels(given))
-            box = self._crop.find(given.size, find_processor_box(given.size, self.processor))
-            if box is None:  # the pixels themselves are all that is known
-                photos.append(to_photo(self._to_values(pixels[-1])))
-            else:
-                photos.append(Photo.from_crop(image, move_box(box, middle)))
-        return stack_photos(pixels, photos)
+    def __init__(self) -> None:
+        self._boxes: dict[tuple[int, int], Box | None] = {}
+
+    def to_pixels(self, image: Image.Image) -> Tensor:
+        """Make pixels of a photo: (3, height, width)."""
+        raise NotImplementedError
 
     @cached_property
     def scale(self) -> PixelScale:
+        """The normalisation of pixels."""
+        raise NotImplementedError
+
+    def find_photo(self, image: Image.Image, pixels: Tensor, narrows: bool = False) -> Photo:
+        """Find what the model saw of a photo: a part of it, or else the pixels themselves.
+
+        Args:
+            image: The photo.
+            pixels: What became of it.
+            narrows: Whether it was narrowed to its middle before.
+        """
+        middle = find_middle(image.size) if narrows else (0, 0, *image.size)
+        size = (middle[2] - middle[0], middle[3] - middle[1])
+        if size not in self._boxes:
+            if len(self._boxes) >= _MAX_SIZES:
+                self._boxes.clear()
+            self._boxes[size] = self._find_box(size)
+        box = self._boxes[size]
+        return (
+            to_photo(self.to_values(pixels))
+            if box is None
+            else Photo.from_crop(image, move_box(box, middle))
+        )
+
+    def _find_box(self, size: tuple[int, int]) -> Box | None:
+        return read_probe(self.to_values(self.to_pixels(draw_probe(size))), size)
+
+    def to_values(self, pixels: Tensor) -> NDArray[np.float64]:
+        """Convert the model's pixels to (height, width, 3), values from 0 to 255."""
+        values = self.scale.to_unit(pixels.double().cpu()) * 255
+        return values.permute(1, 2, 0).numpy()
+
+
+class ProcessorPreprocessor(ProbedPreprocessor):
+    """Prepare photos with an image processor of transformers."""
+
+    def __init__(self, processor: Callable[..., Mapping[str, Tensor]]) -> None:
+        super().__init__()
+        self.processor = processor
+
+    def __call__(self, images: Sequence[Image.Image]) -> PreparedBatch:
+        """Prepare a batch of photos, one by one: some processors keep their proportions."""
+        crops = bool(getattr(self.processor, "do_center_crop", False))
+        pixels = [self.to_pixels(narrow_to_middle(one) if crops else one) for one in images]
+        pairs = zip(images, pixels, strict=True)
+        return stack_photos(pixels, [self.find_photo(*pair, crops) for pair in pairs])
+
+    @cached_property
+    @override
+    def scale(self) -> PixelScale:
         """The normalisation of pixels: that of the processor's settings, if they tell all of it."""
         stated = PixelScale.from_processor(self.processor)
-        measured = PixelScale.measure(self._to_pixels)
+        measured = PixelScale.measure(self.to_pixels)
         return stated if stated.is_close(measured) else measured
 
-    def _to_pixels(self, image: Image.Image) -> Tensor:
+    @override
+    def to_pixels(self, image: Image.Image) -> Tensor:
         pixels = self.processor([image], return_tensors="pt")["pixel_values"][0]
         if pixels.dim() != 3:
             raise WhenceError(
@@ -199,13 +245,10 @@ class ProcessorPreprocessor:
             )
         return pixels
 
-    def _process(self, image: Image.Image) -> NDArray[np.float64]:
-        return self._to_values(self._to_pixels(image))
-
-    def _to_values(self, pixels: Tensor) -> NDArray[np.float64]:
-        """Convert the model's pixels to (height, width, 3), values from 0 to 255."""
-        values = self.scale.to_unit(pixels.double().cpu()) * 255
-        return values.permute(1, 2, 0).numpy()
+    @override
+    def _find_box(self, size: tuple[int, int]) -> Box | None:
+        expected = find_processor_box(size, self.processor)
+        return read_probe(self.to_values(self.to_pixels(draw_probe(size))), size, expected)
 
 
 def find_processor(loaded: LoadedModel) -> Any:

@@ -155,8 +155,9 @@ class LoadedModel:
 
     def explain(self, prepared: PreparedBatch, **request: Any) -> Explanation:
         """Explain a prepared batch; the arguments are those of `Explainer.explain`."""
-        asked = aim_at_mask(self.model, self.tokenizer, prepared.inputs, request)
-        explanation: Explanation = self.explainer.explain(prepared.inputs, **asked)
+        if self.tokenizer is not None:
+            request = aim_at_mask(self.model, self.tokenizer, prepared.inputs, request)
+        explanation: Explanation = self.explainer.explain(prepared.inputs, **request)
         encodings = getattr(prepared.inputs, "encodings", None)
         if explanation.tokens is not None and encodings and prepared.texts is not None:
             explanation.tokens = _place_in_texts(explanation.tokens, encodings, prepared.texts)
