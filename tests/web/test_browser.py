@@ -63,7 +63,7 @@ def test_photo(page):
     last.click()
     assert page.locator(".hero .title").inner_text().split() == [
         *page.locator(".cells figcaption").nth(5).inner_text().split(),
-        *("by", METHODS[2]),
+        *("by", METHODS[2], "against", "for"),
     ]
     assert last.get_attribute("aria-pressed") == "true"
     check_comparison(page)

@@ -13,6 +13,7 @@ from tests.web.browser import (
     show_view,
     wait_for_maps,
 )
+from tests.web.conftest import serve
 from whence import demo, explain
 from whence.render.colors import get_colormap
 from whence.render.overlay import (
@@ -22,6 +23,7 @@ from whence.render.overlay import (
     tabulate_opacities,
     upsample,
 )
+from whence.web.service import ExplanationService
 
 pytestmark = pytest.mark.slow
 
@@ -90,6 +92,49 @@ def test_hover_and_arrow_keys_tell_the_score_of_a_patch(desktop):
 def read_score(figure):
     place, _, rest = figure.locator(".readout").inner_text().partition(": ")
     return place, float(rest.split()[0])
+
+
+def test_scores_are_told_where_the_model_saw_a_part_of_the_photo(browser, data):
+    service = ExplanationService.load([str(data / "vit_tiny_in1k_hf")])
+    with serve(service) as address:
+        page = browser.new_page(viewport={"width": 1280, "height": 720})
+        page.goto(address)
+        explain_sample(page)
+        explanation = explain(demo.PHOTO, str(data / "vit_tiny_in1k_hf"), classes=2)
+        (photo,), (rows, columns) = explanation.photos, explanation.grid
+        frame = page.locator(".hero .frame:not(.alone)").bounding_box()
+        scale = frame["width"] / photo.image.width
+        row, column = 3, columns - 1
+        # The middle of a patch, by its place in the whole photo.
+        x, y = photo.locate((column + 0.5) / columns, (row + 0.5) / rows)
+        page.mouse.move(frame["x"] + scale * x, frame["y"] + scale * y)
+        score = float(explanation.scores[0, 0, row * columns + column])
+        place = f"row {row + 1}, column {column + 1}"
+        assert read_score(page.locator(".hero .map")) == (place, pytest.approx(score, rel=1e-2))
+        # Beside the part that it saw, there is no score.
+        page.mouse.move(frame["x"] + 3, frame["y"] + 3)
+        assert page.locator(".hero .readout").inner_text() == ""
+        page.close()
+
+
+def test_a_score_is_told_as_a_share_of_the_strongest(desktop):
+    explain_sample(desktop)
+    choose_methods(desktop, ["input_x_gradient"])
+    press(desktop, "Explain")
+    desktop.wait_for_selector(".hero .map[data-method=input_x_gradient]")
+    scores = explain(demo.PHOTO, classes=2, method="input_x_gradient").scores[0, 0]
+    strongest, lowest = scores.abs().max(), int(scores.argmin())
+    share = round(float(100 * -scores[lowest] / strongest))
+    rows, columns = explain(demo.PHOTO).grid
+    box = desktop.locator(".hero .map").bounding_box()
+    row, column = divmod(lowest, columns)
+    desktop.mouse.move(
+        box["x"] + box["width"] * (column + 0.5) / columns,
+        box["y"] + box["height"] * (row + 0.5) / rows,
+    )
+    told = desktop.locator(".hero .readout").inner_text()
+    assert f"row {row + 1}, column {column + 1}: -" in told
+    assert f"({share}% of the strongest, against it)" in told
 
 
 def test_with_the_keyboard_alone(desktop):

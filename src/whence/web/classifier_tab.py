@@ -32,7 +32,7 @@ class ClassifierTab:
         self.handlers, self.kind = handlers, handlers.kind
         with gr.Row(elem_classes="workbench"):
             with panel.add_panel(self.kind):
-                self.input, changes = _add_photo() if self.kind == "image" else _add_text()
+                self.input, new_input = _add_photo() if self.kind == "image" else _add_text()
                 samples = panel.add_samples(_SAMPLES[self.kind])
                 self._add_choices()
             with panel.add_stage(self.kind):
@@ -42,8 +42,10 @@ class ClassifierTab:
         results = [self.probabilities, self.classes, self.result, self.against]
         everything = [*results, *self.details]
         connect(self.button.click, handlers.explain, request, results, f"explain_{self.kind}")
-        for event in (*changes, self.model.input):
+        for event in (new_input, self.model.input):
             connect(event, handlers.explain_new, [self.model, self.input, self.methods], everything)
+        if isinstance(self.input, gr.Image):
+            connect(self.input.clear, handlers.clear, [self.model], everything)
         for button, sample in samples.items():
             explain_sample = functools.partial(handlers.explain_sample, sample)
             outputs = [self.input, *everything]
@@ -146,8 +148,8 @@ def _name(kind: Kind) -> str:
     return "photo" if kind == "image" else "text"
 
 
-def _add_photo() -> tuple[Component, list[Callable[..., object]]]:
-    """Add the field for a photo; returns it, and the events of a new photo and of none."""
+def _add_photo() -> tuple[Component, Callable[..., object]]:
+    """Add the field for a photo; returns it and the event of a new photo."""
     photo = gr.Image(
         label="Photo",
         placeholder=f"Drop a photo here, or click\n{', '.join(FORMATS)}",
@@ -156,11 +158,11 @@ def _add_photo() -> tuple[Component, list[Callable[..., object]]]:
         height=170,
         buttons=[],
     )
-    return photo, [photo.input, photo.clear]
+    return photo, photo.upload
 
 
-def _add_text() -> tuple[Component, list[Callable[..., object]]]:
-    """Add the field for a text; returns it and the events of a new text."""
+def _add_text() -> tuple[Component, Callable[..., object]]:
+    """Add the field for a text; returns it and the event of a new text."""
     text = gr.Textbox(
         label="Text",
         placeholder="Type or paste a text, then press Explain.",
@@ -169,4 +171,4 @@ def _add_text() -> tuple[Component, list[Callable[..., object]]]:
         max_length=MAX_TEXT_CHARACTERS,
         submit_btn=False,
     )
-    return text, [text.submit]
+    return text, text.submit

@@ -66,10 +66,14 @@ class TabHandlers:
     def explain_new(self, model: str, value: object, names: object) -> tuple[object, ...]:
         """The same for a new input or model, and empty values for what belonged to the old one."""
         if not value:
-            chosen, other = self._update_choice(self.list_classes(model), Choice(()))
-            empty = views.render_fragment("empty", self.kind)
-            return "", chosen, empty, other, *_clear_details()
+            return self.clear(model)
         return *self.explain(model, value, [], names or [METHOD]), *_clear_details()
+
+    def clear(self, model: object) -> tuple[object, ...]:
+        """The same without an input."""
+        classes = self.list_classes(model) if isinstance(model, str) else []
+        chosen, other = self._update_choice(classes, Choice(()))
+        return "", chosen, views.render_fragment("empty", self.kind), other, *_clear_details()
 
     def explain_sample(self, sample: Path | str, model: str, names: object) -> tuple[object, ...]:
         """The same for a sample photo or text, which comes first."""
