@@ -78,20 +78,21 @@ def test_broken_records_are_named(tmp_path):
     dataset = load(write_original(tmp_path))
     trimap = tmp_path / "annotations" / "trimaps" / "beagle_2.png"
     write_mask(trimap, np.zeros((12, 20), dtype=np.uint8))
-    refuse(dataset, "beagle_2'.*other values than 1, 2 and 3")
+    assert "other values than 1, 2 and 3" in find_problem(dataset)
     write_mask(trimap, TRIMAP[:5])
-    refuse(dataset, "beagle_2.*20 x 5 pixels, but its photo, upright, has 20 x 12")
+    assert "20 x 5 pixels, but its photo, upright, has 20 x 12" in find_problem(dataset)
     break_file(trimap)
-    refuse(dataset, "beagle_2.*is damaged")
+    assert "is damaged" in find_problem(dataset)
     trimap.unlink()
-    refuse(load(tmp_path), "'beagle_2' has no mask")
+    assert "'beagle_2' has no mask" in find_problem(load(tmp_path))
     (tmp_path / "images" / "beagle_2.jpg").unlink()
-    refuse(load(tmp_path), "photo of 'beagle_2' is not there")
+    assert "photo of 'beagle_2' is not there" in find_problem(load(tmp_path))
 
 
-def refuse(dataset, message):
-    with pytest.raises(WhenceError, match=message):
+def find_problem(dataset) -> str:
+    with pytest.raises(WhenceError, match="beagle_2") as raised:
         dataset.read("beagle_2")
+    return str(raised.value)
 
 
 def test_a_table_cannot_lead_out_of_the_folder(tmp_path):

@@ -70,7 +70,16 @@ def test_what_names_no_file_is_text(text, folder):
 
 @pytest.mark.parametrize(
     "path",
-    ["none.jpg", "my cat.jpg", "none.txt", "none.csv", "no/such/folder", "~/x.png", "./my cat"],
+    [
+        "none.jpg",
+        "my cat.jpg",
+        "none.txt",
+        "none.csv",
+        "no/such/folder",
+        "~/x.png",
+        "./my cat",
+        "no.jpg ",
+    ],
 )
 def test_what_looks_like_a_path_is_one(path, folder):
     assert find_problem(path) == (

@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from whence._util.near_names import suggest_names
 from whence.errors import WhenceError
 from whence.inputs.sources import Kind, read_input
 from whence.inputs.tables import TEXT_COLUMNS
@@ -140,7 +141,8 @@ def find_column(row: Mapping[str, Any], column: str | None, kind: Kind | None) -
     names = ", ".join(map(str, row)) or "none"
     if column is not None:
         if column not in row:
-            raise WhenceError(f"There is no column '{column}'; the columns are {names}.")
+            near = suggest_names(column, map(str, row))
+            raise WhenceError(f"There is no column '{column}'.{near} The columns are {names}.")
         return column
     if "text_pair" in row:
         raise WhenceError(

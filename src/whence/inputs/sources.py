@@ -150,13 +150,14 @@ def check_is_sentence(text: str, option: str, words: bool = False) -> None:
         option: What says that it is text all the same.
         words: Whether one word is a text, unless it looks like a path.
     """
-    is_path = _is_path_like(text)
-    if not is_path and (words or not _is_word(text)):
+    given = text.strip()
+    is_path = _is_path_like(given)
+    if not is_path and (words or not _is_word(given)):
         return
-    if _ADDRESS.match(text):
-        raise WhenceError(f"'{text}' is an address; save what is there as a file, and name that.")
+    if _ADDRESS.match(given):
+        raise WhenceError(f"'{given}' is an address; save what is there as a file, and name that.")
     state = "not there, or may not be read" if is_path else "no file or folder here"
-    near = suggest_paths(Path(text).expanduser())
+    near = suggest_paths(Path(given).expanduser())
     raise WhenceError(f"'{text}' is {state}.{near} If it is a text, say so with {option}.")
 
 
