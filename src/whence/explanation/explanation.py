@@ -184,7 +184,7 @@ class Explanation:
         Raises:
             WhenceError: The explanation is not of photos, or there is no such sample or class.
         """
-        return list_regions(self, sample, target, against)
+        return list_regions(self.get_class(sample, target).scores, self.grid, against)
 
     def describe(self, sample: int = 0) -> str:
         """Say which classes of a sample were explained, and where the evidence for each is."""

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from whence.errors import WhenceError
-
-if TYPE_CHECKING:
-    from whence.explanation.explanation import Explanation
 
 # Half of the evidence on more patches than this share: the map is flat.
 MOST_AREA = 0.4
@@ -45,15 +41,14 @@ class PeakRegion:
 
 
 def list_regions(
-    explanation: Explanation, sample: int = 0, target: int = 0, against: bool = False
+    scores: NDArray[np.float64], grid: tuple[int, ...] | None, against: bool = False
 ) -> list[PeakRegion]:
-    """List the peak regions of an explained photo, as `Explanation.regions` does."""
-    if explanation.grid is None or len(explanation.grid) != 2:
+    """List the peak regions of scores of units, as `Explanation.regions` does."""
+    if grid is None or len(grid) != 2:
         raise WhenceError(
             "Regions are of photos, and this explanation is of none; see .words() for texts."
         )
-    scores = explanation.get_class(sample, target).scores.reshape(explanation.grid)
-    return find_regions(-scores if against else scores)
+    return find_regions((-scores if against else scores).reshape(grid))
 
 
 def find_regions(scores: NDArray[np.float64]) -> list[PeakRegion]:

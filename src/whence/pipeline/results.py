@@ -18,6 +18,7 @@ from whence.errors import WhenceError
 from whence.explanation import Explanation
 from whence.inputs.sources import Kind, Source
 from whence.pipeline.explain import ExplainedInput, ExplainSettings, explain_sources
+from whence.render.sentences import describe_decisions
 from whence.version import __version__
 
 _FORMAT = "whence summary 1"
@@ -211,7 +212,7 @@ def _describe_result(
         "details": None if explanation.details is None else explanation.details[0],
         "files": files,
         "classes": classes,
-        "sentence": explanation.describe(),
+        "sentence": describe_decisions(explanation),
         "checks": [asdict(check) for check in explanation.checks],
         "notes": [*notes, *explanation.notes],
         "error": None,
