@@ -9,7 +9,9 @@ from tests.web.client import Client, RefusedError, make_png
 
 pytest.importorskip("gradio", reason="whence[web] is not installed")
 
+from whence._util.progress import check_watcher
 from whence.web import handlers
+from whence.web.lanes import enter_slow_lane
 from whence.web.server import ServerOptions, serve_page
 
 
@@ -22,6 +24,12 @@ def test_unexpected_errors_go_to_the_log_only(client, monkeypatch):
         client.call("explain_image", "photos", client.upload(make_png()), [], ["tiba"], "")
     assert "secret" not in str(refused.value)
     assert "log" in str(refused.value)
+
+
+def test_errors_are_text_and_no_html(client):
+    with pytest.raises(RefusedError) as refused:
+        client.call("explain_text", "texts", "a film", [], ["<img src=x>"], "")
+    assert "There is no method '&lt;img src=x&gt;'" in str(refused.value)
 
 
 def test_a_full_queue_says_that_it_is_busy(service, monkeypatch):
@@ -49,6 +57,27 @@ def test_a_full_queue_says_that_it_is_busy(service, monkeypatch):
         for answer in answers:
             assert "film" in client.wait("explain_text", answer.json()["event_id"])[2]
         assert "film" in client.call("explain_text", *request["data"])[2]
+
+
+def test_closing_the_page_ends_slow_work(service, monkeypatch):
+    begun = threading.Event()
+
+    def endless(_):
+        enter_slow_lane()
+        begun.set()
+        while True:
+            check_watcher()
+
+    request = {"data": ["texts", "a film", [1], ["random"], ""]}
+    with monkeypatch.context() as patch:
+        patch.setattr("whence.web.handlers.check_text", endless)
+        with serve_page(service, ServerOptions()) as address, Client(address) as client:
+            client.http.post("/gradio_api/call/explain_text", json=request).raise_for_status()
+            assert begun.wait(30)
+    # The one thread for slow work is free again.
+    with serve_page(service, ServerOptions()) as address, Client(address) as client:
+        html = client.call("explain_text", "texts", "a film", [1], ["occlusion"], "")[2]
+    assert "film" in html
 
 
 def test_progress_is_reported(client):

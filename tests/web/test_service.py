@@ -1,8 +1,10 @@
 """Predictions and explanations of the page, without the page."""
 
 import inspect
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import torch
 from PIL import Image
 
 from tests.web.client import make_png
@@ -71,3 +73,21 @@ def test_models_without_a_tab_are_refused(text_model, tmp_path):
     AutoModelForMaskedLM.from_pretrained(text_model).save_pretrained(tmp_path)
     with pytest.raises(WhenceError, match="speaks of each token"):
         ExplanationService.load([str(tmp_path)])
+
+
+@pytest.mark.parametrize(("model", "given"), [("photos", make_png()), ("texts", "a good film")])
+def test_two_threads_explain_by_one_model_at_once(service, model, given):
+    """As the two lanes of the page do."""
+    page_input = check_text(given) if isinstance(given, str) else decode_photo(given)
+    names = ["occlusion", "rise", METHOD, "tiba", "integrated_gradients", "value_zeroing"]
+
+    def explain(name):
+        own = ExplanationService(service.models)  # with a cache of its own
+        prediction = own.predict(model, page_input)
+        return own.explain(prediction, Choice((0, 1)), [name])[0].explanation.scores
+
+    expected = {name: explain(name) for name in names}
+    with ThreadPoolExecutor(2) as threads:
+        asked = names + names[::-1] + names[1:]
+        found = list(zip(asked, threads.map(explain, asked), strict=True))
+    assert [name for name, scores in found if not torch.equal(scores, expected[name])] == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import html
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -89,7 +90,9 @@ def _run_as_job(handler: Callable[..., object], count: int) -> Callable[..., Awa
             gr.Info("Cancelled. The page is as it was before.", duration=4)
             return gr.skip() if count == 1 else (gr.skip(),) * count
         except WhenceError as error:
-            raise gr.Error(str(error), print_exception=False) from None
+            # Gradio shows it as HTML, and it may quote what a visitor typed or a bundle holds.
+            sentence = html.escape(str(error), quote=False)
+            raise gr.Error(sentence, print_exception=False) from None
         except Exception:
             _log.exception("A request failed")
             sentence = "This could not be computed; the log of the server tells why."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import threading
 import warnings
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +15,9 @@ from whence.errors import WhenceError
 from whence.inputs import to_rgb, validate_text
 from whence.inputs.sources import Kind
 from whence.web.limits import MAX_PHOTO_BYTES, MAX_PHOTO_PIXELS, MAX_TEXT_CHARACTERS, MEBIBYTE
+
+# All threads share one list of filters of warnings.
+_filtering = threading.Lock()
 
 # File extension of each format. Pillow decodes all of them itself, without another program.
 FORMATS = {"PNG": "png", "JPEG": "jpg", "WEBP": "webp", "GIF": "gif", "BMP": "bmp"}
@@ -53,7 +57,7 @@ def decode_photo(content: bytes) -> PageInput:
     """Decode a photo from the bytes of a file, whatever its name; refuse what is no photo."""
     check_size("photo", content, MAX_PHOTO_BYTES)
     try:
-        with warnings.catch_warnings():
+        with _filtering, warnings.catch_warnings():
             # The limit below is stricter than the one that Pillow warns of.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(io.BytesIO(content), formats=tuple(FORMATS)) as image:
