@@ -32,6 +32,14 @@ class Block:
     line: int
 
 
+@dataclass(frozen=True)
+class Command:
+    """A command line as words, and what the page shows as its output."""
+
+    words: list[str]
+    shown: str = ""
+
+
 def read_blocks(page: Path) -> list[Block]:
     """Read the fenced blocks of a page, in order."""
     text = page.read_text(encoding="utf-8")
@@ -49,27 +57,33 @@ def run_python(block: Block, page: str, names: dict[str, Any]) -> None:
     exec(compile(code, page, "exec"), names)
 
 
-def list_commands(block: Block) -> list[list[str]]:
-    """List the commands of a block as words: in a console block the lines after a dollar sign.
+def list_commands(block: Block) -> list[Command]:
+    """List the commands of a block: in a console block the lines after a dollar sign.
 
     Variables that are set before a command, or on a line of their own, are left out.
     """
     text = block.text.replace("\\\n", " ")
-    lines = text.splitlines()
     if block.language == "console":
-        lines = [line[2:] for line in lines if line.startswith("$ ")]
-    split = (shlex.split(line, comments=True) for line in lines)
-    words = (list(dropwhile(re.compile(r"[A-Z_]+=").match, line)) for line in split)
-    return [line for line in words if line]
+        parts = [part.partition("\n") for part in f"\n{text}".split("\n$ ")[1:]]
+        lines = [(line, shown) for line, _, shown in parts]
+    else:
+        lines = [(line, "") for line in text.splitlines()]
+    commands = []
+    for line, shown in lines:
+        words = shlex.split(line, comments=True)
+        words = list(dropwhile(re.compile(r"[A-Z_]+=").match, words))
+        commands += [Command(words, shown)] if words else []
+    return commands
 
 
-def run_command(words: list[str]) -> None:
-    """Run a `whence` command.
+def run_command(command: Command) -> None:
+    """Run a `whence` command; one that is shown with an error has to fail with it.
 
     Of commands that do not end (`serve`), or that read data which the shell knows by a variable
     such as $WHENCE_DATA, the options are read and the rest is not run. Of scripts, which measure or
     train for minutes, it is checked that they are there.
     """
+    words = command.words
     if words[0] in NOT_RUN:
         return
     if words[0] == "python":
@@ -81,6 +95,11 @@ def run_command(words: list[str]) -> None:
         read_options(words[1:])
         return
     result = CliRunner().invoke(app, words[1:])
+    if command.shown.startswith("Error:"):
+        expected = " ".join(command.shown.partition("…")[0].split())
+        assert result.exit_code == 2
+        assert expected in " ".join(result.output.split()), result.output
+        return
     error = repr(result.exception) if result.exception else ""
     assert result.exit_code == 0, f"{shlex.join(words)}\n{result.output}{error}"
 
@@ -101,8 +120,8 @@ def run_page(page: Path) -> int:
         if block.language == PYTHON:
             run_python(block, str(page), names)
         elif block.language in COMMANDS:
-            for words in list_commands(block):
-                run_command(words)
+            for command in list_commands(block):
+                run_command(command)
         else:
             assert block.language in SHOWN, f"{page}:{block.line}: a block of '{block.language}'"
             continue

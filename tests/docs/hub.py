@@ -19,7 +19,19 @@ A gripping film. An unwatchable mess, not worth a minute of your time.
 The capital of France is Paris. The capital of Italy is Rome.
 Lily has a red ball. Tom has a blue kite. Lily plays with her red ball, and Ben has a big drum.
 a photo of a cat, a photo of a dog, two remotes on a pink blanket. Once upon a time."""
-CLASSES = ("tabby", "tiger cat", "Persian cat", "Siamese cat", "Egyptian cat", "golden retriever")
+CLASSES = (
+    *("tench", "goldfish", "hammerhead", "ostrich", "goldfinch", "junco", "magpie", "bald eagle"),
+    *(
+        "golden retriever",
+        "Labrador retriever",
+        "collie",
+        "pug",
+        "tabby",
+        "tiger cat",
+        "Persian cat",
+    ),
+    *("Siamese cat", "Egyptian cat", "lynx", "tiger", "ant", "bee", "hare", "hamster", "zebra"),
+)
 
 
 def save_hub(cache: Path) -> Path:

@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from tests.benchmark import sets
-from tests.docs.blocks import SHOWN, Block, list_commands, read_blocks, run_command, run_page
+from tests.docs.blocks import (
+    SHOWN,
+    Block,
+    Command,
+    list_commands,
+    read_blocks,
+    run_command,
+    run_page,
+)
 from tests.docs.hub import save_hub
 from tests.saved import make_photo, save_image_model, save_text_model
 from whence.methods.registry import _methods as METHODS
@@ -121,9 +129,17 @@ def test_a_block_without_a_language_is_refused(tmp_path):
 
 def test_commands_are_those_after_a_dollar_sign():
     block = Block("console", "$ whence methods  # all of them\nattcat\n$ whence x \\\n  --y\n", 1)
-    assert list_commands(block) == [["whence", "methods"], ["whence", "x", "--y"]]
+    first, second = list_commands(block)
+    assert (first.words, first.shown) == (["whence", "methods"], "attcat")
+    assert (second.words, second.shown) == (["whence", "x", "--y"], "")
 
 
 def test_a_command_that_fails_fails_the_page(desk):
+    command = ["whence", "methods", "no-such-method"]
     with pytest.raises(AssertionError, match="no-such-method"):
-        run_command(["whence", "methods", "no-such-method"])
+        run_command(Command(command))
+    run_command(Command(command, "Error: There is no method 'no-such-method'…"))
+    with pytest.raises(AssertionError):
+        run_command(Command(command, "Error: Something else."))
+    with pytest.raises(AssertionError):
+        run_command(Command(["whence", "methods"], "Error: There is no method"))
