@@ -19,19 +19,10 @@ A gripping film. An unwatchable mess, not worth a minute of your time.
 The capital of France is Paris. The capital of Italy is Rome.
 Lily has a red ball. Tom has a blue kite. Lily plays with her red ball, and Ben has a big drum.
 a photo of a cat, a photo of a dog, two remotes on a pink blanket. Once upon a time."""
-CLASSES = (
-    *("tench", "goldfish", "hammerhead", "ostrich", "goldfinch", "junco", "magpie", "bald eagle"),
-    *(
-        "golden retriever",
-        "Labrador retriever",
-        "collie",
-        "pug",
-        "tabby",
-        "tiger cat",
-        "Persian cat",
-    ),
-    *("Siamese cat", "Egyptian cat", "lynx", "tiger", "ant", "bee", "hare", "hamster", "zebra"),
-)
+CLASSES = """tench, goldfish, hammerhead, ostrich, goldfinch, junco, magpie, bald eagle, collie,
+flat-coated retriever, curly-coated retriever, golden retriever, Labrador retriever,
+Chesapeake Bay retriever, pug, tabby, tiger cat, Persian cat, Siamese cat, Egyptian cat, lynx, lion,
+tiger, ant, bee, hare, hamster, zebra""".replace("\n", " ").split(", ")
 
 
 def save_hub(cache: Path) -> Path:
