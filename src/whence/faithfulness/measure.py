@@ -79,7 +79,7 @@ def measure(
         ranks,
         count_units(ranks.shape[1], FRACTIONS),
         units.run,
-        chunk_size=choose_chunk_size(loaded),
+        chunk_size=choose_chunk_size(loaded, is_watched=progress is not None),
         progress=progress,
     )
     logits = torch.cat([first.logits[:1].expand(len(ranks), 1, -1).to(logits), logits], 1)

@@ -12,11 +12,15 @@ from whence.tracing import find_logits
 
 # Rows that go through the model together, if memory allows.
 _ON_A_GPU, _ON_A_CPU = 256, 32
+# Where someone watches how far the work has come, a pass on a CPU is to take a moment only.
+_WATCHED_ON_A_CPU = 8
 
 
-def choose_chunk_size(loaded: LoadedModel) -> int:
+def choose_chunk_size(loaded: LoadedModel, is_watched: bool = False) -> int:
     """Choose how many rows a forward pass has, so that the device is busy."""
-    return _ON_A_CPU if torch.device(loaded.device).type == "cpu" else _ON_A_GPU
+    if torch.device(loaded.device).type != "cpu":
+        return _ON_A_GPU
+    return _WATCHED_ON_A_CPU if is_watched else _ON_A_CPU
 
 
 @torch.no_grad()
