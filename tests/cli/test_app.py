@@ -98,7 +98,7 @@ def test_a_warning_is_a_sentence(two_photos):
         (["--start-layer", "9"], "start_layer=9 does not exist"),
         (["--model", "./none"], "There is no folder './none'"),
         (["--weights", "w.safetensors"], "timm:NAME and torchvision:NAME only"),
-        (["--device", "cpu", "--precision", "tf32"], "The precision tf32 is one of GPUs"),
+        (["--device", "cpu", "--precision", "tf32"], "The precision tf32 needs a GPU"),
         (["--device", "toaster"], "There is no device 'toaster'"),
         (["--out", "one.png"], "'one.png' cannot be written to"),
         (["--out", "one.png/deeper"], "cannot be written to"),

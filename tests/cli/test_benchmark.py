@@ -78,7 +78,7 @@ def test_a_folder_of_photos_without_labels(image_model, photos, tmp_path):
         (["--data", "nowhere"], "'nowhere' is not there"),
         (["--methods", "tibba"], "Did you mean 'tiba'"),
         (["--unit", "patches"], "has no option 'unit'"),
-        (["--precision", "tf32", "--device", "cpu"], "The precision tf32 is one of GPUs"),
+        (["--precision", "tf32", "--device", "cpu"], "The precision tf32 needs a GPU"),
         (["--format", "jpeg"], "no format 'jpeg'"),
     ],
 )

@@ -37,7 +37,7 @@ def test_precision_changes_scores_a_little(image_model):
 
 @pytest.mark.parametrize(
     ("precision", "message"),
-    [("float16", "'tf32' or 'bfloat16', or None"), ("tf32", "tf32 is one of GPUs")],
+    [("float16", "'tf32' or 'bfloat16', or None"), ("tf32", "tf32 needs a GPU")],
 )
 def test_precisions_that_are_none(image_model, precision, message):
     with pytest.raises(WhenceError, match=message):

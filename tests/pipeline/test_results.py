@@ -69,7 +69,7 @@ def test_nothing_is_written_over_without_force(two_photos):
 def test_a_summary_of_someone_else_is_not_written_over(two_photos):
     (two_photos / "out").mkdir()
     (two_photos / "out" / "summary.json").write_text("[1]")
-    assert "is no summary of whence" in run_explain("one.png", "--out", "out", code=2).stderr
+    assert "whence did not write it" in run_explain("one.png", "--out", "out", code=2).stderr
     assert (two_photos / "out" / "summary.json").read_text() == "[1]"
     run_explain("one.png", "--out", "out", "--force")
 

@@ -218,7 +218,7 @@ def test_one_class_rather_than_another(desktop):
     assert "for the first more than" in desktop.locator(".hero .says").inner_text()
     choose_other(desktop, "cat")
     press(desktop, "Explain")
-    desktop.wait_for_selector("text=rather than itself")
+    desktop.wait_for_selector("text=choose two different ones")
     choose_other(desktop, "no other class")
     press(desktop, "Explain")
     desktop.get_by_text("cat rather than dog").first.wait_for(state="detached")

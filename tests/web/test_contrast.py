@@ -76,8 +76,8 @@ def test_the_other_class_is_not_among_those_explained(client):
 @pytest.mark.parametrize(
     ("against", "message"),
     [
-        (0, "rather than itself"),
-        ("cat", "rather than itself"),
+        (0, "choose two different ones"),
+        ("cat", "choose two different ones"),
         (99, "does not exist"),
         ("zebra", "no class 'zebra'"),
         ([0], "by its index"),

@@ -71,7 +71,7 @@ def test_models_without_a_tab_are_refused(text_model, tmp_path):
 
     AutoTokenizer.from_pretrained(text_model).save_pretrained(tmp_path)
     AutoModelForMaskedLM.from_pretrained(text_model).save_pretrained(tmp_path)
-    with pytest.raises(WhenceError, match="speaks of each token"):
+    with pytest.raises(WhenceError, match="output for each token"):
         ExplanationService.load([str(tmp_path)])
 
 

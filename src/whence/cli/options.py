@@ -43,7 +43,7 @@ AsText = Annotated[
     bool,
     typer.Option(
         "--text",
-        help="Take what is given for text, also one word, - and what looks like a path.",
+        help="Take the inputs as text, even one word, - or what looks like a path.",
     ),
 ]
 Model = Annotated[

@@ -196,8 +196,8 @@ def load(
     place = find_device(device)
     if precision == "tf32" and place.type == "cpu":
         raise WhenceError(
-            "The precision tf32 is one of GPUs, and the model is to run on a CPU; leave it out, or "
-            "give bfloat16."
+            "The precision tf32 needs a GPU, and the model runs on a CPU; leave it out, or give "
+            "bfloat16."
         )
     libraries = {"timm": timm_models.load, "torchvision": torchvision_models.load}
     library, _, rest = str(name or "").partition(":")

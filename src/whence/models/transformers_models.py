@@ -166,7 +166,7 @@ def _to_error(name: str, error: Exception) -> WhenceError:
         )
     if "Unrecognized configuration class" in message:
         return WhenceError(
-            f"'{name}' is not a classifier of images or texts, and no causal language model."
+            f"'{name}' is neither a classifier of images or texts nor a causal language model."
         )
     if "safetensors" in message and "no file named" in message:
         return WhenceError(f"'{name}' has no weights in safetensors, and whence opens no pickles.")

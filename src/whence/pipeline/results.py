@@ -283,7 +283,7 @@ def _read_entries(folder: Path, force: bool) -> list[SummaryEntry]:
     if force:
         return []
     raise WhenceError(
-        f"'{path}' is there and is no summary of whence. Give --force to write over it, or another "
+        f"'{path}' exists, and whence did not write it. Give --force to replace it, or another "
         f"folder with --out."
     )
 

@@ -92,7 +92,7 @@ class Prediction:
             found = [one for one in self._find(classes) if one != other]
         if not found:
             raise WhenceError(
-                "A class cannot be explained rather than itself: choose another one of the two."
+                "The class and the one to tell it from are the same: choose two different ones."
             )
         return Choice(tuple(dict.fromkeys(found)), other)
 
@@ -207,8 +207,8 @@ def _check_task(loaded: LoadedModel) -> None:
         return
     if compute_logits(loaded, loaded.prepare(["a"]).inputs).dim() != 2:
         raise WhenceError(
-            f"The page explains classifiers and models that generate text, and '{loaded.name}' "
-            f"speaks of each token of a text: use `whence explain --position`."
+            f"'{loaded.name}' has an output for each token of a text, which the page does not "
+            f"show: use `whence explain --position`."
         )
 
 
