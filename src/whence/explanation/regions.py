@@ -72,11 +72,13 @@ def find_regions(scores: NDArray[np.float64]) -> list[PeakRegion]:
     area = highest.mean()
     if area > MOST_AREA or (area > _FEW and measure_touching(highest) <= _CLEARLY):
         return []
-    regions = [_measure(part, positive / total) for part in find_parts(highest)]
-    kept = [region for region in regions if region.evidence >= _LEAST_EVIDENCE]
-    if sum(region.evidence for region in kept) < _LEAST_TOGETHER:
+    shares, labels = positive / total, label_parts(highest)
+    held = np.bincount(labels.ravel(), shares.ravel())
+    large = [part for part in range(1, len(held)) if held[part] >= _LEAST_EVIDENCE]
+    if held[large].sum() < _LEAST_TOGETHER:
         return []
-    return sorted(kept, key=lambda region: -region.evidence)
+    regions = [_measure(labels == part, shares) for part in large]
+    return sorted(regions, key=lambda region: -region.evidence)
 
 
 def find_highest(scores: NDArray[np.float64], held: float) -> NDArray[np.bool_]:
@@ -87,23 +89,20 @@ def find_highest(scores: NDArray[np.float64], held: float) -> NDArray[np.bool_]:
     return highest
 
 
-def find_parts(mask: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
-    """Split a mask into its parts: cells that touch by a side or a corner, in reading order."""
-    parts, left = [], mask.copy()
-    for row, column in np.argwhere(mask).tolist():
-        if not left[row, column]:
+def label_parts(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Number the parts of a mask from 1: cells that touch by a side or a corner; 0 is outside."""
+    labels, count = np.zeros(mask.shape, dtype=np.int64), 0
+    for start in zip(*np.nonzero(mask), strict=True):
+        if labels[start]:
             continue
-        part, reached = np.zeros_like(mask), [(row, column)]
-        left[row, column] = False
+        count += 1
+        labels[start], reached = count, [(int(start[0]), int(start[1]))]
         while reached:
-            cell = reached.pop()
-            part[cell] = True
-            for near in _list_neighbours(cell, mask.shape):
-                if left[near]:
-                    left[near] = False
+            for near in _list_neighbours(reached.pop(), mask.shape):
+                if mask[near] and not labels[near]:
+                    labels[near] = count
                     reached.append(near)
-        parts.append(part)
-    return parts
+    return labels
 
 
 def measure_touching(mask: NDArray[np.bool_]) -> float:
