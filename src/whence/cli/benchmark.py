@@ -66,11 +66,11 @@ def benchmark(
     data_format: Annotated[
         str | None,
         typer.Option(
-            "--format", metavar="NAME", help="Of the dataset; found by its files if left out."
+            "--format", metavar="NAME", help="The dataset's format; found by its files if left out."
         ),
     ] = None,
     split: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of the dataset, such as test.")
+        str | None, typer.Option(metavar="NAME", help="The dataset's split, such as test.")
     ] = None,
     limit: Annotated[
         int | None,
@@ -137,10 +137,12 @@ def benchmark(
         ),
     ] = None,
     radius: Annotated[
-        float | None, typer.Option(rich_help_panel=_PANEL, help="trust: of the noise; 0.02.")
+        float | None,
+        typer.Option(rich_help_panel=_PANEL, help="trust: how far noise moves inputs; 0.02."),
     ] = None,
     draws: Annotated[
-        int | None, typer.Option(min=1, rich_help_panel=_PANEL, help="trust: of the noise; 10.")
+        int | None,
+        typer.Option(min=1, rich_help_panel=_PANEL, help="trust: how often noise is drawn; 10."),
     ] = None,
     cascade: Annotated[
         int | None,
