@@ -42,6 +42,8 @@ class ClassifierTab:
         results = [self.probabilities, self.classes, self.result, self.against]
         everything = [*results, *self.details]
         connect(self.button.click, handlers.explain, request, results, f"explain_{self.kind}")
+        # What was compared is of the methods and classes before.
+        self.button.click(None, None, self.details[:1], js="() => ['']", api_visibility="private")
         for event in (new_input, self.model.input):
             connect(event, handlers.explain_new, [self.model, self.input, self.methods], everything)
         if isinstance(self.input, gr.Image):

@@ -102,18 +102,16 @@ const uploadPhoto = async (photo, name) => {
 };
 
 // A tab has its address, so that Back leads to the tab before.
-const showTab = (kind) => document.querySelectorAll(".kinds > .tab-wrapper [role=tab]")[KINDS.indexOf(kind)]?.click();
-let isMoving = false;
-document.addEventListener("click", (event) => {
-  const tab = event.target.closest?.(".kinds > .tab-wrapper [role=tab]");
-  if (!tab || isMoving) return;
-  const kind = KINDS[[...tab.parentElement.children].indexOf(tab)];
-  writeAddress(kind, shown[kind] ?? {}, true);
-});
+const listTabs = () => [...document.querySelectorAll(".kinds > .tab-wrapper [role=tablist] [role=tab]")];
+let followsAddress = false;
 const followAddress = () => {
-  isMoving = true;
-  showTab(readAddress().tab ?? KINDS[0]);
-  isMoving = false;
+  listTabs()[KINDS.indexOf(readAddress().tab ?? KINDS[0])]?.click();
+  followsAddress = true;
+};
+const showTabInAddress = () => {
+  const kind = KINDS[listTabs().findIndex((tab) => tab.getAttribute("aria-selected") === "true")];
+  if (!followsAddress || !kind || kind === (readAddress().tab ?? KINDS[0])) return;
+  writeAddress(kind, shown[kind] ?? {}, true);
 };
 addEventListener("popstate", followAddress);
 window.whence = { remember, restore, followAddress };

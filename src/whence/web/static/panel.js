@@ -10,17 +10,20 @@ const closeSheets = () => {
     sheet.classList.remove("open");
     const button = document.querySelector(`[data-sheet="${sheet.id}"]`);
     button?.setAttribute("aria-expanded", "false");
+    sheet.parentElement.querySelector(".stage").inert = false;
     if (sheet.contains(document.activeElement)) button?.focus();
   }
   document.documentElement.classList.remove("has-sheet");
 };
+matchMedia("(max-width: 60rem)").addEventListener("change", () => closeSheets());
 const openSheet = (button) => {
   const sheet = document.getElementById(button.dataset.sheet);
   if (!sheet.querySelector(".close-sheet"))
-    sheet.prepend(makeElement("button", { type: "button", class: "close-sheet", "aria-label": "Close the settings" }, "Done"));
+    sheet.prepend(makeElement("button", { type: "button", class: "close-sheet" }, "Done"));
   sheet.classList.add("open");
   button.setAttribute("aria-expanded", "true");
   document.documentElement.classList.add("has-sheet");
+  sheet.parentElement.querySelector(".stage").inert = true;
   sheet.querySelector(".close-sheet").focus();
 };
 document.addEventListener("click", (event) => {

@@ -12,6 +12,7 @@ const drawNew = () => {
   document.querySelectorAll(".whence.texts .words").forEach(paintWords);
   showBusy();
   showSummary();
+  showTabInAddress();
 };
 let waiting = false;
 new MutationObserver(() => {
