@@ -137,6 +137,13 @@ def test_a_photo_opens_where_there_is_a_screen(viewer, capsys, monkeypatch):
     explanation.show()
     assert viewer.images == [explanation.plot().to_image(2.0)]
     assert capsys.readouterr().out == ""
+    several = explain_photo()
+    for name in ("scores", "target", "logits"):
+        setattr(several, name, torch.cat([getattr(several, name)] * 3))
+    several.photos, several.target_names = several.photos * 3, several.target_names * 3
+    several.show()
+    assert viewer.images.pop() == explanation.plot().to_image(2.0)
+    assert capsys.readouterr().out.startswith("The first of 3 photos is shown")
     viewer.works = False
     explanation.show()
     assert capsys.readouterr().out.startswith("cat ")

@@ -112,6 +112,18 @@ def test_a_page_of_a_photo_has_pictures_and_real_text(tmp_path):
     assert {"tiba", "pets"} < set(facts)
 
 
+def test_names_are_text_and_never_html():
+    evil = '<script>alert("1")</script>'
+    explanation = explain_photo()
+    explanation.target_names, explanation.model = [[evil, "b"]], evil
+    for page in (explanation.to_html(), explanation._repr_html_()):
+        root = parse_html(page)
+        assert not root.find_all("script")
+        assert evil in root.find_all("figure")[1].text
+        assert evil in [one.text for one in root.find_all("dd")]
+    assert "<script" not in explanation.plot().to_svg()
+
+
 def test_what_is_not_finite_is_refused_and_nothing_written(tmp_path):
     explanation = explain_photo()
     explanation.scores[0, 0, 0] = torch.nan

@@ -123,7 +123,10 @@ def _open_figure(explanation: Explanation, image: Image.Image | None) -> bool:
     is_photo = len(explanation.grid or ()) == 2 and (image is not None or explanation.photos)
     if not is_photo or not has_screen():
         return False
-    return ImageShow.show(draw_figure(explanation, image=image).to_image(2.0))
+    is_open = ImageShow.show(draw_figure(explanation, image=image).to_image(2.0))
+    if is_open and len(explanation) > 1 and image is None:
+        print(f"The first of {len(explanation)} photos is shown; .plot(1) draws the second.")
+    return is_open
 
 
 def has_screen() -> bool:
