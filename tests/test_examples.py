@@ -28,8 +28,8 @@ def execute():
     return module
 
 
-def test_there_is_one_for_photos_texts_and_language_models():
-    names = ["language.ipynb", "text.ipynb", "vision.ipynb"]
+def test_there_is_one_for_photos_texts_language_models_and_both():
+    names = ["clip.ipynb", "language.ipynb", "text.ipynb", "vision.ipynb"]
     assert [path.name for path in NOTEBOOKS] == names
 
 

@@ -230,9 +230,9 @@ def compare(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=2500)
+    parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--rate", type=float, default=2e-3)
+    parser.add_argument("--rate", type=float, default=1.5e-3)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--blocks", type=int, default=3)
     parser.add_argument("--text-width", type=int, default=64)
