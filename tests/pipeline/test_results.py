@@ -20,6 +20,7 @@ def test_the_summary(two_photos):
         assert one["name"] in ("cat", "dog", "crane")
         assert 0 < one["probability"] < 1
         assert {"row", "column", "score"} == set(one["top"][0])
+        assert all({"center", "area", "evidence"} == set(region) for region in one["regions"])
         assert entry["error"] is None
     (text,) = read_summary("a good film", "--target", "positive")
     assert text["classes"][0]["name"] == "positive"

@@ -92,6 +92,7 @@ def test_json_has_all_that_a_program_needs(tmp_path):
         {"name": "dead", "figure": 0.0, "status": "passed", "sentence": "All is well."}
     ]
     (sample,) = data["samples"]
+    assert sample["sentence"] == explanation.describe()
     assert sample["rows"] == ["cat", "dog"]
     assert sample["probabilities"] == [one.probability for one in explanation.classes()]
     assert np.allclose(sample["scores"], explanation.scores[0].reshape(2, 4, 6))

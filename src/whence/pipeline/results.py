@@ -28,12 +28,13 @@ _MAX_NAME_LENGTH = 60
 
 
 class ClassSummary(TypedDict):
-    """One explained class: its probability and the units with the highest scores."""
+    """One explained class: its probability, the highest scores, and a photo's peak regions."""
 
     index: int
     name: str
     probability: float | None
     top: list[dict[str, Any]]
+    regions: NotRequired[list[dict[str, Any]]]
 
 
 class SummaryEntry(TypedDict):
@@ -235,15 +236,21 @@ def _describe_failure(name: str, source: Source, model: str, error: str) -> Summ
 
 def _describe_classes(explanation: Explanation) -> list[ClassSummary]:
     """Describe each explained class of the only sample."""
-    return [
-        {
+    described: list[ClassSummary] = []
+    for number, one in enumerate(explanation.classes()):
+        summary: ClassSummary = {
             "index": one.index,
             "name": one.name if explanation.target_names else str(one.index),
             "probability": None if one.probability is None else round(one.probability, 6),
             "top": _find_highest(explanation, number),
         }
-        for number, one in enumerate(explanation.classes())
-    ]
+        if len(explanation.grid or ()) == 2:
+            summary["regions"] = [
+                {"center": region.center, "area": region.area, "evidence": region.evidence}
+                for region in explanation.regions(0, number)
+            ]
+        described.append(summary)
+    return described
 
 
 def _find_highest(explanation: Explanation, number: int) -> list[dict[str, Any]]:

@@ -69,6 +69,7 @@ def format_json(explanation: Explanation, by: Grouping = "word") -> str:
         "version": explanation.version,
         "method": explanation.method,
         "model": explanation.model,
+        "model_knows": explanation.model_knows,
         "settings": explanation.settings,
         "class_specific": explanation.class_specific,
         "multi_label": explanation.multi_label,
@@ -131,6 +132,7 @@ def _describe_sample(explanation: Explanation, sample: int, by: Grouping) -> dic
             facts = {"prompt": explanation.prompt(sample), "output": explanation.output(sample)}
     else:
         facts = {
+            "sentence": explanation.describe(sample),
             "target": explanation.target[sample].reshape(-1).tolist(),
             "logits": _to_finite(explanation.logits[sample].reshape(-1).tolist()),
         }
