@@ -85,3 +85,14 @@ def test_a_folder_of_photos_without_labels(image_model, photos, tmp_path):
 def test_sentences(masked, arguments, message, embedded):
     result = whence("segmentation", "--data", masked, *arguments, code=2)
     assert message in result.stderr
+
+
+def test_protocols_say_what_they_need(photos, tmp_path):
+    (tmp_path / "texts.csv").write_text("text\nA good film\n")
+    table = tmp_path / "texts.csv"
+    for protocol, data, message in (
+        ("rationale", photos, "words that people marked in texts; for images there are"),
+        ("segmentation", table, "masks or boxes in photos; for texts there is"),
+        ("perturbation", table, "deleting words of a text is measured by `whence report`"),
+    ):
+        assert message in whence(protocol, "--data", data, code=2).stderr

@@ -62,12 +62,20 @@ class RationaleProtocol(BenchmarkProtocol["Sample"]):
     main_column: ClassVar[str] = "f1_mean"
 
     @override
+    def describe_wrong_kind(self, kind: str) -> str:
+        return (
+            f"The rationale benchmark compares scores with words that people marked in texts; for "
+            f"{kind}s there are `whence benchmark perturbation` and `segmentation`."
+        )
+
+    @override
     def check(self, loaded: LoadedModel, kind: str, first: Sample) -> None:
         super().check(loaded, kind, first)
         if not first.words or not first.evidence:
             raise WhenceError(
                 f"'{first.name}' has no words that people marked as evidence, which the rationale "
-                f"benchmark compares scores with."
+                f"benchmark compares scores with. `whence report` measures the deletion of words "
+                f"on any texts."
             )
         if not getattr(loaded.tokenizer, "is_fast", False):
             raise WhenceError(

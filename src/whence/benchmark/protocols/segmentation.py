@@ -51,12 +51,19 @@ class SegmentationProtocol(BenchmarkProtocol[PreparedPhoto]):
     view: View = "model"
 
     @override
+    def describe_wrong_kind(self, kind: str) -> str:
+        return (
+            f"The segmentation benchmark compares maps with masks or boxes in photos; for {kind}s "
+            f"there is `whence benchmark rationale`."
+        )
+
+    @override
     def check(self, loaded: LoadedModel, kind: str, first: Sample) -> None:
         super().check(loaded, kind, first)
         if first.mask is None and not first.boxes:
             raise WhenceError(
                 f"'{first.name}' has neither a mask nor boxes, which the segmentation benchmark "
-                f"compares maps with."
+                f"compares maps with; `whence benchmark perturbation` needs none."
             )
 
     @override
