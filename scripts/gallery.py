@@ -16,6 +16,7 @@ import whence
 PAGE = Path(__file__).parents[1] / "docs" / "gallery.md"
 FOLDER = PAGE.parent / "images" / "gallery"
 WIDTH = 960
+CLIP = PAGE.parents[1] / "examples" / "shapes_clip"
 PHOTO = Path(whence.__file__).parent / "demo" / "cat.jpg"
 
 
@@ -36,6 +37,7 @@ def main() -> None:
     pictures = re.findall(r"\(images/gallery/([^)]+)\)", text)
     with tempfile.TemporaryDirectory() as folder:
         shutil.copy(PHOTO, folder)
+        shutil.copytree(CLIP, Path(folder) / CLIP.name)
         os.chdir(folder)
         exec(compile(code, str(PAGE), "exec"), {"__name__": "gallery"})
         FOLDER.mkdir(exist_ok=True)

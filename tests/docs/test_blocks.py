@@ -77,6 +77,7 @@ def files(tmp_path_factory) -> Path:
         (folder / name).mkdir()
         save(folder / name)
     shutil.copytree(demo / "stories", folder / "my-gpt")
+    shutil.copytree(ROOT / "examples" / "shapes_clip", folder / "shapes_clip")
     passages = {"Sara": "Sara has a red ball.", "Ben": "Ben has a big drum."}
     (folder / "passages.json").write_text(json.dumps(passages))
     (folder / "prompt.txt").write_text(" ".join(passages.values()) + " Ben plays with the big")
