@@ -6,6 +6,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
+from whence.errors import WhenceError
 from whence.explanation import Explanation, Photo
 from whence.explanation.regions import PeakRegion
 from whence.render.maps import list_maps, make_painter
@@ -70,3 +71,9 @@ def test_outlines_of_a_figure_lie_on_the_part_that_the_model_saw() -> None:
     assert lines.max(axis=0).tolist() == pytest.approx([100, 380], abs=2)
     plain, outlined = result.plot().to_image(), result.plot(outlines=True).to_image()
     assert plain.tobytes() != outlined.tobytes()
+
+
+def test_a_text_has_no_outlines() -> None:
+    text = Explanation(torch.ones(1, 3), torch.tensor([0]), torch.zeros(1, 2))
+    with pytest.raises(WhenceError, match="Outlines are for photos"):
+        text.plot(outlines=True)

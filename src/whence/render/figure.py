@@ -62,7 +62,9 @@ def draw_figure(
         WhenceError: There is no such sample, it cannot be drawn, or a setting is out of range.
     """
     if explanation.grid is None:
-        if image is not None or whole or outlines:
+        if outlines:
+            raise WhenceError("Outlines are for photos, and this explanation is of tokens.")
+        if image is not None or whole:
             raise WhenceError("This explanation is of tokens; it cannot be laid over an image.")
         if isinstance(explanation, Generation):
             matrix, origin = explanation.matrix(sample, by), format_origin([explanation])
