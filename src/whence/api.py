@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from torch.utils.data import DataLoader, Dataset
 
-    Whole: TypeAlias = (
+    OneBatch: TypeAlias = (
         str | Path | Image | NDArray[np.generic] | Tensor | Mapping[str, Any] | Sequence[Any]
     )
     Stream: TypeAlias = "DataLoader[Any] | Dataset[Any] | Iterator[Any] | Rows"
@@ -46,7 +46,7 @@ class Rows(Protocol):
 
 @overload
 def explain(
-    what: Whole,
+    what: OneBatch,
     model: str | Path | ModelObject | None = None,
     target: AnyTarget | None = None,
     against: AnyTarget | None = None,
@@ -85,7 +85,7 @@ def explain(
 
 
 def explain(
-    what: Whole | Stream,
+    what: OneBatch | Stream,
     model: str | Path | ModelObject | None = None,
     target: AnyTarget | None = None,
     against: AnyTarget | None = None,
