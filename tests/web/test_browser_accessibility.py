@@ -65,4 +65,7 @@ def test_no_serious_violation_in_any_view(screen):
     open_tab(screen, "Text")
     press(screen, "Explain")
     screen.get_by_text("Type a text first").first.wait_for()
+    screen.wait_for_function(  # until it has faded in
+        "getComputedStyle(document.querySelector('.toast-body')).opacity === '1'"
+    )
     assert find_violations(screen) == []

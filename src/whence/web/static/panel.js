@@ -68,3 +68,5 @@ const showSummary = () => {
     if (place && place.textContent !== text) place.textContent = text;
   }
 };
+// Gradio makes the head of a message a button around another one, which screen readers cannot tell apart.
+const prepareToast = (head) => { head.removeAttribute("role"); head.removeAttribute("tabindex"); };

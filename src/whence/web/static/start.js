@@ -1,7 +1,7 @@
 // Draws every new element that the server sent, as soon as it arrives.
 const drawers = {
   ".whence .map:not(.large)": prepareMap, ".whence.maps": prepareMaps, ".whence.texts": prepareTexts, ".whence .curves": prepareCurves, ".whence.heads": prepareHeads,
-  ".whence .generation": prepareGeneration, ".cards label > span": prepareCard,
+  ".whence .generation": prepareGeneration, ".cards label > span": prepareCard, ".toast-header": prepareToast,
 };
 const drawNew = () => {
   for (const [selector, prepare] of Object.entries(drawers))
