@@ -13,7 +13,7 @@ from PIL import Image
 from tests.render.samples import explain_image
 from whence import WhenceError
 from whence.render import Figure, draw_figure
-from whence.render.drawing import TextLine, measure_text, shorten
+from whence.render.drawing import TextLine, measure_text, shorten, wrap_text
 
 SVG = "{http://www.w3.org/2000/svg}"
 PHOTO = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 60, 3), np.uint8))
@@ -67,6 +67,16 @@ def test_saved_by_suffix_whole_or_not_at_all(tmp_path):
     with pytest.raises(WhenceError, match="cannot be written"):
         figure.save(tmp_path / "none" / "a.png")
     assert sorted(os.listdir(tmp_path)) == ["a.PNG", "a.svg"]
+
+
+def test_text_is_wrapped_into_lines():
+    text = "a legend of several words that does not fit"
+    lines = wrap_text(text, 12, 90)
+    assert len(lines) > 1
+    assert " ".join(lines) == text
+    assert all(measure_text(line, 12) <= 90 for line in lines)
+    assert wrap_text("x" * 99, 12, 90)[0].endswith("…")
+    assert wrap_text("", 12, 90) == []
 
 
 def test_long_text_is_shortened_to_its_room():

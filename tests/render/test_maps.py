@@ -9,7 +9,7 @@ from tests.render.samples import explain_image
 from whence import Explanation, WhenceError
 from whence.explanation import Photo
 from whence.render import Figure
-from whence.render.drawing import Picture
+from whence.render.drawing import Picture, TextLine
 from whence.render.maps import list_maps, make_painter
 
 # A white square on a grey photo, at (130, 30) to (150, 50); the model saw the middle 100 x 100.
@@ -99,3 +99,13 @@ def test_what_is_not_known_cannot_be_drawn(explanation):
     video = Explanation(torch.rand(1, 8), torch.tensor([0]), torch.zeros(1, 2), grid=(2, 2, 2))
     with pytest.raises(WhenceError, match="of no photo"):
         video.plot(image=Image.new("RGB", (4, 4)))
+
+
+def test_the_legend_says_what_outlines_mean(explanation):
+    for drawn, words in (
+        (explanation, "outlined: what holds much of the evidence"),
+        (explain_image(np.ones((6, 6))), "no outlines: the evidence lies everywhere"),
+    ):
+        shapes = drawn.plot(outlines=True).shapes
+        lines = [one.text for one in shapes if isinstance(one, TextLine)]
+        assert words in " ".join(lines)

@@ -208,6 +208,18 @@ def shorten(text: str, size: float, width: float) -> str:
     return text[:fits].rstrip() + "…"
 
 
+def wrap_text(text: str, size: float, width: float) -> list[str]:
+    """The words of a text in lines that are no wider; a longer word ends in an ellipsis."""
+    lines: list[str] = []
+    for word in text.split():
+        longer = f"{lines[-1]} {word}" if lines else word
+        if lines and measure_text(longer, size) <= width:
+            lines[-1] = longer
+        else:
+            lines.append(shorten(word, size, width))
+    return lines
+
+
 def encode_png(image: Image.Image, dpi: float = 96) -> bytes:
     """The content of a PNG file."""
     stream = io.BytesIO()

@@ -86,5 +86,7 @@ def draw_figure(
     note = describe_scale(strengths, [painter.colors.diverging]) + describe_axes(explanation)
     if any(one.regions for one in maps):
         note += "; outlined: what holds much of the evidence"
+    elif outlines:
+        note += "; no outlines: the evidence lies everywhere"
     legend = Legend([painter.colors], note, format_origin([explanation]))
     return lay_out_panels(panels, look, legend, title)

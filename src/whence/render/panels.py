@@ -12,7 +12,16 @@ import numpy as np
 
 from whence._util.text import to_printable
 from whence.render.colors import Colormap, Theme, to_hex
-from whence.render.drawing import Figure, Picture, Rectangle, Shape, TextLine, measure_text, shorten
+from whence.render.drawing import (
+    Figure,
+    Picture,
+    Rectangle,
+    Shape,
+    TextLine,
+    measure_text,
+    shorten,
+    wrap_text,
+)
 from whence.render.overlay import draw_ramp
 from whence.render.shades import shade_word
 
@@ -139,13 +148,16 @@ def draw_legend(legend: Legend, width: float, look: Theme) -> tuple[list[Shape],
         shapes += _draw_scale(colors, x, look)
         x = _find_end(shapes[-1]) + GAP
     below = 44.0 if any(one.diverging for one in legend.colors) else 38.0
-    if measure_text(legend.note, SMALL) > width - MARGIN - x:
-        x, y, below = MARGIN, below, below + 18
-    for line, left, baseline in ((legend.note, x, y), (legend.origin, MARGIN, below)):
-        room = width - MARGIN - left
-        text = shorten(line, SMALL, room)
-        shapes.append(TextLine(left, baseline, text, SMALL, look.muted, room=room))
-    return shapes, below + MARGIN
+    if measure_text(legend.note, SMALL) <= width - MARGIN - x:
+        shapes.append(TextLine(x, y, legend.note, SMALL, look.muted, room=width - MARGIN - x))
+        lines = wrap_text(legend.origin, SMALL, width - 2 * MARGIN)
+    else:
+        room = width - 2 * MARGIN
+        lines = [line for t in (legend.note, legend.origin) for line in wrap_text(t, SMALL, room)]
+    for number, line in enumerate(lines):
+        y, room = below + 18 * number, width - 2 * MARGIN
+        shapes.append(TextLine(MARGIN, y, line, SMALL, look.muted, room=room))
+    return shapes, below + 18 * max(0, len(lines) - 1) + MARGIN
 
 
 def move(shapes: Sequence[Shape], x: float, y: float) -> list[Shape]:
