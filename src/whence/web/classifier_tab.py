@@ -38,10 +38,10 @@ class ClassifierTab:
             with panel.add_stage(self.kind):
                 self.probabilities = panel.add_output("probabilities-place")
                 self._add_views()
-        request = [self.model, self.input, self.classes, self.methods, self.against]
         results = [self.probabilities, self.classes, self.result, self.against]
         everything = [*results, *self.details]
-        connect(self.button.click, handlers.explain, request, results, f"explain_{self.kind}")
+        name = f"explain_{self.kind}"
+        connect(self.button.click, handlers.explain, self.request, results, name)
         # What was compared is of the methods and classes before.
         self.button.click(None, None, self.details[:1], js="() => ['']", api_visibility="private")
         for event in (new_input, self.model.input):
