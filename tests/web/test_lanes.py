@@ -84,8 +84,8 @@ def test_slow_work_tells_how_far_it_is():
         await visitor.start(Lanes(4), slow)
 
     asyncio.run(run())
-    assert visitor.shown[0] == ("covering", (0, 1000))
-    assert visitor.shown[-1] == ("covering", (1000, 1000))
+    assert visitor.shown[0] == ("covering", (0, 1000), "steps")
+    assert visitor.shown[-1] == ("covering", (1000, 1000), "steps")
 
 
 def test_who_waits_is_told_how_many_come_first():
@@ -103,9 +103,9 @@ def test_who_waits_is_told_how_many_come_first():
         await asyncio.gather(*jobs)
 
     asyncio.run(run())
-    one, two = "Waiting: 1 request comes first", "Waiting: 2 requests come first"
-    assert ben.shown == [(one, None)]
-    assert cleo.shown == [(two, None), (one, None)]
+    one, two = (None, (1, None), "request comes first"), (None, (2, None), "requests come first")
+    assert ben.shown == [one]
+    assert cleo.shown == [two, one]
 
 
 @pytest.mark.parametrize("how", ["cancel", "leave", "end of the task"])

@@ -116,13 +116,13 @@ def _get_visitor() -> str:
     return "" if request is None else str(request.session_hash)
 
 
-def _make_display() -> Callable[[str, tuple[int, int] | None], None]:
+def _make_display() -> Callable[[str | None, tuple[int, int | None], str], None]:
     """Make a function that shows progress to the visitor of this event, from any thread."""
     # Gradio finds the event through the context of the request.
     progress, context = gr.Progress(), copy_context()
 
-    def show(doing: str, steps: tuple[int, int] | None) -> None:
-        context.copy().run(progress, steps, doing)
+    def show(doing: str | None, steps: tuple[int, int | None], unit: str) -> None:
+        context.copy().run(progress, steps, doing, None, unit)
 
     return show
 

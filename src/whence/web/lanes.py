@@ -90,14 +90,14 @@ class Job:
 
     Args:
         visitor: Who asked.
-        show: Shows what is being done, and how many steps of all are done; None where unknown.
+        show: Shows what is being done, how many steps of all are done, and what these are.
         has_left: Whether the visitor has left.
     """
 
     def __init__(
         self,
         visitor: str,
-        show: Callable[[str, tuple[int, int] | None], None],
+        show: Callable[[str | None, tuple[int, int | None], str], None],
         has_left: Callable[[], bool],
     ) -> None:
         self.visitor, self._show, self._has_left = visitor, show, has_left
@@ -112,7 +112,7 @@ class Job:
 
     def report(self, doing: str, done: int, total: int) -> None:
         """Show how far the work has come."""
-        self._show(doing, (done, total))
+        self._show(doing, (done, total), "steps")
 
     def check(self) -> None:
         """Raise an error if the job was cancelled."""
@@ -121,8 +121,8 @@ class Job:
 
     def show_place(self, before: int) -> None:
         """Show how many others come first."""
-        others = "1 request comes" if before == 1 else f"{before} requests come"
-        self._show(f"Waiting: {others} first", None)
+        others = "requests come" if before > 1 else "request comes"
+        self._show(None, (before, None), f"{others} first")
 
     def run(self, work: Callable[[], R], is_quick: bool) -> R:
         """Run work in this thread, under the watch of the job."""
