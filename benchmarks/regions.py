@@ -3,7 +3,7 @@
     WHENCE_DATA=... python benchmarks/regions.py [--photos 200]
 
 Each method explains the embedded model's decision for photos of cats and dogs that it was not
-trained on. A map is told if it has peak regions. Of those that are: the share of the photo and of
+trained on. Maps with peak regions are counted. Of these: the share of the photo and of
 the evidence that all its regions hold, how much of their area lies on the animal, and how often the
 middle of the first region does; patches on the animal's border count by the pixels that are inside.
 Noise of several kinds is arranged on grids of several sizes. All is seeded; tables are Markdown.
@@ -61,12 +61,12 @@ def measure_method(method: str, folder: Path, names: list[str]) -> str:
             held = sum(region.evidence for region in regions)
             hit = has_animal_at(animal, regions[0])
             figures.append((len(regions), union.mean(), held, animal[union].mean(), hit))
-    told = len(figures) / len(names)
+    share = len(figures) / len(names)
     if not figures:
-        return f"| `{method}` | {100 * told:.0f} % | | | | | |"
+        return f"| `{method}` | {100 * share:.0f} % | | | | | |"
     count, area, held, inside, hit = np.mean(figures, axis=0)
     shares = " | ".join(f"{100 * share:.0f} %" for share in (area, held, inside, hit))
-    return f"| `{method}` | {100 * told:.0f} % | {count:.1f} | {shares} |"
+    return f"| `{method}` | {100 * share:.0f} % | {count:.1f} | {shares} |"
 
 
 def measure_noise(kind: str, side: int) -> float:
@@ -85,7 +85,7 @@ def main() -> None:
     names = sorted(file.stem for file in (folder / "images").glob("*.jpg"))
     random = np.random.default_rng(0)
     names = [names[n] for n in random.permutation(len(names))[: options.photos]]
-    print("| method | told | regions | area | evidence | area on the animal | middle on it |")
+    print("| method | maps with regions | regions | area | evidence | area on the animal | middle on it |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     for method in METHODS:
         print(measure_method(method, folder, names), flush=True)
@@ -95,8 +95,8 @@ def main() -> None:
     print(f"| noise | {' | '.join(f'{side} x {side}' for side in SIDES)} |")
     print("| --- |" + " ---: |" * len(SIDES))
     for kind in NOISE:
-        told = " | ".join(f"{100 * measure_noise(kind, side):.2f} %" for side in SIDES)
-        print(f"| {kind} | {told} |", flush=True)
+        shares = " | ".join(f"{100 * measure_noise(kind, side):.2f} %" for side in SIDES)
+        print(f"| {kind} | {shares} |", flush=True)
 
 
 if __name__ == "__main__":
