@@ -61,12 +61,12 @@ def measure_method(method: str, folder: Path, names: list[str]) -> str:
             held = sum(region.evidence for region in regions)
             hit = has_animal_at(animal, regions[0])
             figures.append((len(regions), union.mean(), held, animal[union].mean(), hit))
-    share = len(figures) / len(names)
+    found = len(figures) / len(names)
     if not figures:
-        return f"| `{method}` | {100 * share:.0f} % | | | | | |"
+        return f"| `{method}` | {100 * found:.0f} % | | | | | |"
     count, area, held, inside, hit = np.mean(figures, axis=0)
     shares = " | ".join(f"{100 * share:.0f} %" for share in (area, held, inside, hit))
-    return f"| `{method}` | {100 * share:.0f} % | {count:.1f} | {shares} |"
+    return f"| `{method}` | {100 * found:.0f} % | {count:.1f} | {shares} |"
 
 
 def measure_noise(kind: str, side: int) -> float:
@@ -85,7 +85,8 @@ def main() -> None:
     names = sorted(file.stem for file in (folder / "images").glob("*.jpg"))
     random = np.random.default_rng(0)
     names = [names[n] for n in random.permutation(len(names))[: options.photos]]
-    print("| method | maps with regions | regions | area | evidence | area on the animal | middle on it |")
+    columns = "maps with regions | regions | area | evidence | area on the animal | middle on it"
+    print(f"| method | {columns} |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     for method in METHODS:
         print(measure_method(method, folder, names), flush=True)
