@@ -252,3 +252,15 @@ def test_an_address_holds_the_settings(desktop, address):
     )
     chosen = desktop.locator("#panel-text .cards label:has(:checked) b").all_inner_texts()
     assert sorted(chosen) == ["gae", "tiba"]
+
+
+def test_an_address_shows_nothing_of_its_own(desktop, address):
+    attack = "%3Cimg src=x onerror='window.attacked=1'%3E"
+    desktop.goto(f"{address}#tab=text&methods=gae,tiba&html_result={attack}&input=more")
+    desktop.reload()
+    desktop.wait_for_function(
+        "document.querySelectorAll('#panel-text .cards :checked').length === 2"
+    )
+    assert desktop.evaluate("window.attacked") is None
+    assert desktop.get_by_role("textbox", name="Text").input_value() == ""
+    assert desktop.locator(".result img").count() == 0

@@ -64,11 +64,12 @@ const readPhoto = async (url) => {
   }
   return photos.get(url);
 };
+const isResult = (name) => name.startsWith("html_");
 const sortWork = (work) => {
   const { input, ...others } = work;
   const entries = Object.entries(others);
-  const isResult = ([name]) => name.startsWith("html_");
-  return { input, results: Object.fromEntries(entries.filter(isResult)), settings: Object.fromEntries(entries.filter((one) => !isResult(one))) };
+  const pick = (results) => Object.fromEntries(entries.filter(([name]) => isResult(name) === results));
+  return { input, results: pick(true), settings: pick(false) };
 };
 const restore = async (kind, names) => {
   const address = readAddress();
@@ -77,7 +78,7 @@ const restore = async (kind, names) => {
     await useStore("readwrite", forgetOld);
     record = await useStore("readonly", (store) => store.get(getKey(kind)));
   } catch { /* as if nothing was kept */ }
-  const settings = { ...record?.settings, ...(address.tab === kind ? parseSettings(address) : {}) };
+  const settings = { ...record?.settings, ...(address.tab === kind ? parseSettings(address, names) : {}) };
   const isSame = record && JSON.stringify(settings) === JSON.stringify(record.settings);
   const values = { ...settings, ...(isSame ? record.results : {}) };
   if (record?.photo) values.input = await uploadPhoto(record.photo, record.name);
@@ -86,7 +87,10 @@ const restore = async (kind, names) => {
   isRestored[kind] = true;
   return names.map((name) => values[name] ?? UNCHANGED);
 };
-const parseSettings = ({ tab, ...words }) => {
+// Anyone can write an address: it may say what is set, and never what is shown.
+const parseSettings = (address, names) => {
+  const isSetting = ([name]) => names.includes(name) && name !== "input" && !isResult(name);
+  const words = Object.fromEntries(Object.entries(address).filter(isSetting));
   const toNumber = (word) => (/^\d+$/.test(word) ? +word : word);
   for (const name of ["classes", "methods"]) if (name in words) words[name] = words[name].split(",").map(toNumber);
   for (const name of ["against", "count"]) if (name in words) words[name] = toNumber(words[name]);
