@@ -155,6 +155,20 @@ def test_a_job_that_waits_is_cancelled_at_once():
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("steps", range(8))
+def test_a_task_that_ends_at_any_moment_frees_its_lane(steps):
+    async def run():
+        lanes = Lanes(4)
+        running = Visitor().start(lanes, lambda: "first")
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        return await asyncio.wait_for(Visitor("ben").start(lanes, lambda: "next"), 5)
+
+    assert asyncio.run(run()) == "next"
+
+
 def test_a_full_lane_refuses_and_the_other_does_not():
     async def run():
         lanes, slow = Lanes(1), SlowWork()

@@ -179,8 +179,13 @@ class Lane:
         self._waiting.append(job)
         if self._turn.locked():
             job.show_place(len(self._waiting))
+        turn = asyncio.ensure_future(self._turn.acquire())
         try:
-            await job.wait(asyncio.ensure_future(self._turn.acquire()))
+            await job.wait(turn)
+        except BaseException:
+            if turn.done() and not turn.cancelled():  # it came together with the cancellation
+                self._turn.release()
+            raise
         finally:
             self._waiting.remove(job)
             for place, other in enumerate(self._waiting, 1):
