@@ -88,7 +88,9 @@ def test_files_without_photos_are_read(explanation, tmp_path):
     "harm",
     [
         lambda facts, _: facts.update(photos=[[0, 0, 10, 10]] * 3),
+        lambda facts, _: facts.update(photos=[[0, 0, 10, 10]]),
         lambda facts, _: facts.update(photos=[[10, 0, 0, 10]] * 2),
+        lambda facts, _: facts.update(photos=[[0, 0, 9000, 10]] * 2),
         lambda facts, _: facts.update(photos=7),
         lambda _, tensors: tensors.update({"photo.1": torch.zeros(40, dtype=torch.uint8)}),
     ],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -101,12 +100,14 @@ def encode_photos(photos: list[Photo]) -> tuple[list[list[float]], dict[str, Ten
     return [list(photo.box) for photo in photos], tensors
 
 
-def decode_photos(boxes: Any, tensors: Any) -> list[Photo]:
-    """Read what `encode_photos` gave.
+def decode_photos(boxes: Any, tensors: Any, count: int) -> list[Photo]:
+    """Read what `encode_photos` gave of so many photos.
 
     Raises:
         ValueError: It is damaged, or nothing that whence writes.
     """
+    if len(boxes) != count:
+        raise ValueError(f"it has {len(boxes)} photos for {count} samples")
     return [_decode(box, tensors[_name(number)]) for number, box in enumerate(boxes)]
 
 
@@ -116,8 +117,9 @@ def _decode(box: Any, tensor: Tensor) -> Photo:
     if max(image.size) > MAX_SIDE:
         raise ValueError(f"its photo is {image.size[0]}x{image.size[1]} pixels")
     left, top, right, bottom = (float(side) for side in box)
-    if not (0 <= left < right < math.inf and 0 <= top < bottom < math.inf):
-        raise ValueError(f"the part of the photo is {box}")
+    width, height = (side + 1e-3 for side in image.size)  # boxes are rounded
+    if not (0 <= left < right <= width and 0 <= top < bottom <= height):
+        raise ValueError(f"the part of the photo is {box}, outside of it")
     return Photo(image.convert("RGB"), (left, top, right, bottom))
 
 

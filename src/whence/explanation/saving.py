@@ -48,5 +48,5 @@ def unpack(saved: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str,
     fields: dict[str, Any] = {name: tensors[name] for name in _TENSORS}
     fields |= {name: tensors.get(name) for name in _MAYBE}
     fields |= {name: facts[name] for name in _FACTS}
-    boxes = saved.get("photos")
-    return fields | {"photos": None if boxes is None else decode_photos(boxes, tensors)}
+    boxes, count = saved.get("photos"), len(tensors["scores"])
+    return fields | {"photos": None if boxes is None else decode_photos(boxes, tensors, count)}
