@@ -193,11 +193,13 @@ class ProbedPreprocessor:
         """
         middle = find_middle(image.size) if narrows else (0, 0, *image.size)
         size = (middle[2] - middle[0], middle[3] - middle[1])
-        if size not in self._boxes:
+        try:
+            box = self._boxes[size]
+        except KeyError:
+            box = self._find_box(size)
             if len(self._boxes) >= _MAX_SIZES:
-                self._boxes.clear()
-            self._boxes[size] = self._find_box(size)
-        box = self._boxes[size]
+                self._boxes.clear()  # which another thread may do at any time
+            self._boxes[size] = box
         return (
             to_photo(self.to_values(pixels))
             if box is None

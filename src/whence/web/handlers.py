@@ -35,7 +35,7 @@ _DEFAULT_CLASSES = 2
 FIRST_TOKEN = [("0: first token", 0)]
 NO_CLASS = ""
 # The least probability that stands beside a class where one is chosen.
-_TOLD = 0.001
+_LEAST_SHOWN = 0.001
 
 
 class TabHandlers:
@@ -178,7 +178,7 @@ class TabHandlers:
         """The classes for this input, the most probable first, with what chance they have."""
         return [
             (
-                f"{one.name} {one.percent}" if (one.probability or 0) >= _TOLD else one.name,
+                f"{one.name} {one.percent}" if (one.probability or 0) >= _LEAST_SHOWN else one.name,
                 one.index,
             )
             for one in prediction.classes

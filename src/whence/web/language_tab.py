@@ -33,9 +33,7 @@ class LanguageTab:
                     max_length=MAX_TEXT_CHARACTERS,
                     submit_btn=False,
                 )
-                samples = panel.add_samples(
-                    {f"Sample {n}": one for n, one in enumerate(PROMPTS, 1)}
-                )
+                samples = panel.add_samples(_SAMPLES)
                 self._add_choices()
             with panel.add_stage("generation"):
                 self.results = self._add_views()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,7 +51,11 @@ class UploadFolder:
 
     def make_room(self) -> None:
         """Delete the oldest files, until one more fits within `MAX_FOLDER_BYTES`."""
-        files = [(file, file.stat()) for file in self.folder.rglob("*") if file.is_file()]
+        files = []
+        for file in self.folder.rglob("*"):
+            with contextlib.suppress(FileNotFoundError):  # another thread deleted it
+                if file.is_file():
+                    files.append((file, file.stat()))
         size = sum(stat.st_size for _, stat in files)
         for file, stat in sorted(files, key=lambda pair: pair[1].st_mtime):
             if size + MAX_UPLOAD_BYTES <= MAX_FOLDER_BYTES:
