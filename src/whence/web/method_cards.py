@@ -20,7 +20,7 @@ RECOMMENDED: dict[CardKind, tuple[str, str, str]] = {
 }
 WHY_RECOMMENDED: dict[CardKind, str] = {
     "image": "The three that did best on 500 ImageNet photos.",
-    "text": "Of those that tell classes apart, the three that did best on 199 film reviews.",
+    "text": "The best three by class on 199 film reviews.",
     "generation": "The three that did best on 200 stories.",
 }
 
