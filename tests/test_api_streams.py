@@ -53,6 +53,14 @@ def test_a_dataset_of_torch(image_model, expected):
     check(explain(Labelled(PHOTOS), image_model), expected)
 
 
+def test_tensors_of_a_dataset_of_torch_are_samples():
+    model, pixels = HandWrittenViT(), torch.rand(2, 3, 32, 32)
+    results = list(explain(Labelled(pixels), model))
+    assert [len(one) for one in results] == [1, 1]
+    together = explain(pixels, model)
+    assert torch.allclose(torch.cat([one.scores for one in results]), together.scores, atol=1e-6)
+
+
 @pytest.mark.slow
 def test_a_dataset_of_the_library_datasets(image_model, expected, text_model):
     datasets = pytest.importorskip("datasets")

@@ -8,17 +8,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, overload
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from whence import methods
 from whence._util.defaults import METHOD
 from whence._util.notes import merge_notes
 from whence.errors import WhenceError
 from whence.explanation import Explanation
-from whence.inputs.items import Batch, drop_labels, is_stream, iterate, read_batch
+from whence.inputs.items import Batch, is_stream, iterate, read_batch
 from whence.inputs.sources import Kind
 from whence.models import LoadedModel, ModelObject, load, resolve
-from whence.models.wrapping import MissingProcessor
+from whence.models.wrapping import MissingProcessor, is_model
 from whence.rules import RuleSet
 from whence.targets import AnyTarget, SeveralTargets
 
@@ -109,7 +109,7 @@ def explain(
             or looks like a path, is a path. Or tensors that are prepared for the model. Or many
             inputs that are read one by one: a dataset of the library datasets or of torch, a
             ``DataLoader``, any iterator. Their items are any of the above, rows with columns, or
-            these with labels, which are left out.
+            these with labels, which are left out. A tensor of a dataset of torch is one sample.
         model: A folder, a name on the hub, ``timm:NAME``, ``torchvision:NAME``; a model object of
             these libraries or your own; a pipeline of transformers; what `whence.models.load`
             returned; or None for the embedded model that suits the input.
@@ -151,7 +151,7 @@ def explain(
     methods.get(method)
     request: dict[str, Any] = {"target": target, "against": against, "classes": classes, "of": of}
     request |= {"method": method, "rules": rules, **options}
-    if isinstance(what, nn.Module | LoadedModel):
+    if is_model(what):
         raise WhenceError("The input comes first, then the model: explain(photo, model=model).")
     batch = loaded = None
     if not is_stream(what) and not isinstance(what, Mapping):
@@ -166,7 +166,7 @@ def explain(
     if not is_stream(what):
         batch = read_batch(what, column, known, kind) if batch is None else batch
         return _explain_batch(batch, loaded or _load_embedded(batch, device), request)
-    items = (read_batch(drop_labels(item), column, known, kind) for item in iterate(what))
+    items = (read_batch(item, column, known, kind) for item in iterate(what))
     first = next(items, None)
     if first is None:
         raise WhenceError(f"Nothing to explain: the {type(what).__name__} is empty.")

@@ -88,3 +88,6 @@ def test_what_has_no_such_form():
         attribution.attribute(images, classes=2)
     with pytest.raises(WhenceError, match="takes 1 inputs, and got 2"):
         attribution.attribute(images, 1, torch.zeros(1))
+    for wrong in ("x", [images], ()):
+        with pytest.raises(WhenceError, match="inputs are a tensor, or a tuple of tensors"):
+            attribution.attribute(wrong, 1)

@@ -33,6 +33,8 @@ def test_a_text(two_photos):
     ]
     assert "wonderful" in result.stdout
     assert "%)" in result.stdout
+    refused = run_explain("a wonderful film", "--outlines", code=2)
+    assert "--outlines is for photos" in refused.stderr
 
 
 def test_rows_of_a_table(two_photos):

@@ -46,6 +46,9 @@ def test_heatmap_is_the_grid_upsampled(of_images):
     )[:, 0]
     assert torch.equal(of_images.heatmap((40, 60)), expected)
     assert of_images.heatmap().shape == (3, 32, 32)
+    for size in (5, (0, 3), (4, 4, 4), (4.5, 4)):
+        with pytest.raises(WhenceError, match="A size is a height and a width of at least 1, not"):
+            of_images.heatmap(size)
 
 
 def test_heatmaps_of_several_classes():
@@ -60,6 +63,17 @@ def test_text_has_words_and_no_heatmap(of_text):
     assert of_text.words() == [("good", 3), ("film", 4)]
     with pytest.raises(WhenceError, match="of tokens, which have no heatmap"):
         of_text.heatmap()
+
+
+def test_words_of_what_is_not_there(of_images, of_text):
+    with pytest.raises(WhenceError, match="not of a text"):
+        of_images.words()
+    with pytest.raises(WhenceError, match="no sample 1; the samples are 0 to 0"):
+        of_text.words(1)
+    with pytest.raises(WhenceError, match="no explained class 1"):
+        of_text.words(0, 1)
+    with pytest.raises(WhenceError, match="no sample 0; the batch is empty"):
+        of_text[1:].words()
 
 
 def test_saved_and_loaded(of_images, of_text, tmp_path):

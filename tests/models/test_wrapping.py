@@ -72,6 +72,8 @@ def test_pipelines_bring_their_processors(vit, bert, image_processor, tokenizer,
     assert torch.equal(result.scores, explain(make_photo(), image_model).scores)
     assert result.target_names[0] == photos(make_photo())[0]["label"]
     texts = transformers.pipeline("text-classification", model=bert, tokenizer=tokenizer)
+    with pytest.raises(WhenceError, match="The input comes first, then the model"):
+        explain(texts, "a good film")
     assert explain("a good film", texts).target_names[0] == texts("a good film")[0]["label"]
     measured = compare("a very good film", ["gradient"], texts, faithfulness=True)
     assert measured.faithfulness is not None

@@ -9,7 +9,7 @@ from PIL import Image
 
 from whence.explanation import Explanation, Photo
 from whence.layout import Tokens
-from whence.render.sentences import describe_evidence, describe_model
+from whence.render.sentences import describe_evidence, name_model
 
 
 def make_photo_result(scores: np.ndarray, photo: Photo | None = None) -> Explanation:
@@ -143,8 +143,8 @@ def test_signals_and_bare_tokens_get_no_sentence() -> None:
 
 def test_a_model_is_named_with_what_it_knows() -> None:
     result = make_text_result({"a": 1.0})
-    assert describe_model(result) == ""
+    assert name_model(result) == ""
     result.model = "pets"
-    assert describe_model(result) == "Model pets."
+    assert name_model(result) == "Model pets."
     result.model_knows = "cat or dog"
-    assert describe_model(result) == "Model pets: it knows cat or dog."
+    assert name_model(result) == "Model pets: it knows cat or dog."

@@ -58,6 +58,8 @@ class WhenceAttribution:
             WhenceError: Something is wrong with the request, or scores are of no parts of an input.
         """
         given = inputs if isinstance(inputs, tuple) else (inputs,)
+        if not given or not all(isinstance(one, Tensor) for one in given):
+            raise WhenceError("The inputs are a tensor, or a tuple of tensors.")
         more = () if additional_forward_args is None else additional_forward_args
         every: Any = (*given, *(more if isinstance(more, tuple | list) else (more,)))
         names = list(inspect.signature(self.forward_func.forward).parameters)[: len(every)]

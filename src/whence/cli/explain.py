@@ -17,6 +17,7 @@ from whence._util.notes import merge_notes
 from whence._util.progress import bar
 from whence._util.text import to_printable
 from whence.cli import options
+from whence.errors import WhenceError
 from whence.inputs.sources import expand
 
 if TYPE_CHECKING:
@@ -110,6 +111,8 @@ def explain(
     1 if some inputs failed, 2 if nothing could be explained.
     """
     sources = expand(inputs, text)
+    if outlines and all(source.kind == "text" for source in sources):
+        raise WhenceError("--outlines is for photos, and the inputs are texts.")
     # Imported late: torch takes a second, and a wrong input is refused without it.
     from whence.methods import MethodSpecification, parse_options
     from whence.pipeline import ExplainSettings, OutputSettings, explain_to_files, format_summary
@@ -206,9 +209,9 @@ class _Printer:
         if self._only_errors:
             return
         if result.explanation is not None:
-            from whence.render.sentences import describe_model
+            from whence.render.sentences import name_model
 
-            self._models.append(describe_model(result.explanation))
+            self._models.append(name_model(result.explanation))
         file = self._out / (entry["files"].get("figure") or entry["files"]["page"])
         decision = f"{entry['sentence']} → {file}"
         if result.explanation is not None and entry["kind"] == "text":

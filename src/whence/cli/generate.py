@@ -114,7 +114,7 @@ def generate(
     )
     from whence.render.display import show_generation
     from whence.render.files import format_json
-    from whence.render.sentences import describe_model
+    from whence.render.sentences import name_model
 
     source = read_prompt(prompt, text)
     chosen = parse_options(method, option) if option else {}
@@ -143,7 +143,7 @@ def generate(
     show_generation(result.generation, settings.by, position, console, notes=False)
     files = ", ".join(path.name for path in result.files.values())
     console.print(Text(to_printable(f"→ {out}: {files}")), soft_wrap=True)
-    model_line = describe_model(result.generation)
+    model_line = name_model(result.generation)
     console.print(Text(to_printable(model_line)), soft_wrap=True)
     for note in result.notes:
         console.print(Text(to_printable(f"  Note: {note}.")), soft_wrap=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,12 +17,30 @@ if TYPE_CHECKING:
     from whence.explanation.explanation import Explanation
 
 
+def check_sample(explanation: Explanation, sample: int) -> None:
+    """Refuse a sample that the batch does not have."""
+    count = len(explanation)
+    if not 0 <= sample < count:
+        samples = f"the samples are 0 to {count - 1}" if count else "the batch is empty"
+        raise WhenceError(f"There is no sample {sample}; {samples}.")
+
+
+def select_class(classes: Sequence[ExplainedClass], target: int) -> ExplainedClass:
+    """Select one of the explained classes, counted from 0; one that is not there is refused."""
+    if not 0 <= target < len(classes):
+        raise WhenceError(
+            f"There is no explained class {target}; they are counted from 0 to {len(classes) - 1}."
+        )
+    return classes[target]
+
+
 def list_classes(explanation: Explanation, sample: int) -> list[ExplainedClass]:
     """The explained classes of a sample, in the order they were asked for.
 
     Raises:
-        WhenceError: Its scores are not finite.
+        WhenceError: There is no such sample, or its scores are not finite.
     """
+    check_sample(explanation, sample)
     units = explanation.scores.shape[-1]
     scores = explanation.scores[sample].detach().double().cpu().reshape(-1, units).numpy()
     if not np.isfinite(scores).all():

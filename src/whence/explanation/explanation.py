@@ -15,7 +15,7 @@ from torch import Tensor
 from whence._util.saved import SUFFIX, explain_damage, read_form, read_parts, write_parts
 from whence._util.text import to_printable
 from whence.errors import WhenceError
-from whence.explanation.classes import list_classes
+from whence.explanation.classes import list_classes, select_class
 from whence.explanation.heatmaps import upsample_scores
 from whence.explanation.matrix import ScoreMatrix, make_dataframe, tabulate_classes
 from whence.explanation.parts import Check, ExplainedClass, KeptEvidence
@@ -113,7 +113,7 @@ class Explanation:
             before the height, as many as the grid has.
 
         Raises:
-            WhenceError: The explanation is not of an image.
+            WhenceError: The explanation is not of an image, or the size is none.
         """
         return upsample_scores(self, size)
 
@@ -132,7 +132,7 @@ class Explanation:
             target: Which of the explained classes, counted from 0, if there are several.
 
         Raises:
-            WhenceError: The explanation does not know its words.
+            WhenceError: The explanation does not know its words, or there is no such text or class.
         """
         return list_word_scores(self, sample, target)
 
@@ -202,12 +202,7 @@ class Explanation:
         Raises:
             WhenceError: There is no such sample, or its scores are not finite.
         """
-        self._check_sample(sample)
         return list_classes(self, sample)
-
-    def _check_sample(self, sample: int) -> None:
-        if not 0 <= sample < len(self):
-            raise WhenceError(f"There is no sample {sample}; the samples are 0 to {len(self) - 1}.")
 
     def get_class(self, sample: int = 0, target: int = 0) -> ExplainedClass:
         """One of the explained classes of a sample, counted from 0.
@@ -215,13 +210,7 @@ class Explanation:
         Raises:
             WhenceError: There is no such sample or class, or its scores are not finite.
         """
-        classes = self.classes(sample)
-        if not 0 <= target < len(classes):
-            raise WhenceError(
-                f"There is no explained class {target}; they are counted from 0 to "
-                f"{len(classes) - 1}."
-            )
-        return classes[target]
+        return select_class(self.classes(sample), target)
 
     @property
     def class_note(self) -> str:

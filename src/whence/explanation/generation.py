@@ -13,6 +13,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from whence.errors import WhenceError
+from whence.explanation.classes import check_sample
 from whence.explanation.explanation import Explanation
 from whence.explanation.matrix import ScoreMatrix, add_rest, name_positions, sum_columns
 from whence.explanation.parts import ExplainedClass
@@ -91,7 +92,7 @@ class Generation(Explanation):
         Raises:
             WhenceError: There is no such sample, grouping or passage.
         """
-        self._check_sample(sample)
+        check_sample(self, sample)
         start = int(self.prompt_lengths[sample])
         cuts = (start, int(self.positions[sample].max()) + 1)
         tokens = self.tokens or name_positions(self.scores.shape[-1], sample)
@@ -152,7 +153,7 @@ class Generation(Explanation):
 
     def _split_text(self, sample: int) -> tuple[str, str]:
         """The text of the prompt and that of the output."""
-        self._check_sample(sample)
+        check_sample(self, sample)
         if self.tokens is None or not self.tokens.contents:
             raise WhenceError(
                 "The text is not known. Give the tokenizer: Explainer(model, tokenizer=tokenizer)."

@@ -17,15 +17,17 @@ def list_word_scores(
     """The words of a text, each with the sum over the scores of its tokens.
 
     Raises:
-        WhenceError: The explanation does not know its words.
+        WhenceError: The explanation does not know its words, or there is no such text or class.
     """
-    tokens, scores = explanation.tokens, explanation.scores
+    tokens = explanation.tokens
+    if explanation.grid is not None:
+        raise WhenceError("This explanation is not of a text; see .scores and .heatmap().")
     if tokens is None:
         raise WhenceError(
             "This explanation has no words. Pass what a fast tokenizer returned as inputs, or "
             "the tokenizer: Explainer(model, tokenizer=tokenizer)."
         )
-    of_tokens = scores[sample] if scores.dim() == 2 else scores[sample, target]
+    of_tokens = explanation.get_class(sample, target).scores
     sums = sum_over_words(tokens.strings[sample], tokens.words[sample], of_tokens.tolist())
     if not tokens.texts:
         return sums

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from whence._util.near_names import suggest_names
 from whence.errors import WhenceError
@@ -34,6 +35,8 @@ def is_stream(what: object) -> bool:
 def iterate(what: Any) -> Iterator[Any]:
     """Iterate over the items of a dataset, a data loader or anything else that has items.
 
+    Labels are left out. A tensor that a dataset of torch holds becomes a batch of one.
+
     Raises:
         WhenceError: It is a table, whose items are the names of columns.
     """
@@ -42,9 +45,11 @@ def iterate(what: Any) -> Iterator[Any]:
             f"A {type(what).__name__} is a table; explain a column of it: "
             f"explain(list(table['text']))."
         )
-    if hasattr(what, "__iter__"):
-        return iter(what)
-    return (what[index] for index in range(len(what)))
+    items = iter(what) if hasattr(what, "__iter__") else map(what.__getitem__, range(len(what)))
+    inputs = map(drop_labels, items)
+    if not isinstance(what, Dataset):
+        return inputs
+    return (one[None] if isinstance(one, Tensor) else one for one in inputs)
 
 
 def read_batch(

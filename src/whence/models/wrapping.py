@@ -83,6 +83,12 @@ def resolve(
     return wrap(model, processor)
 
 
+def is_model(value: object) -> bool:
+    """Whether a value is a model, or holds one, as `wrap` takes them."""
+    is_loaded = isinstance(value, nn.Module | LoadedModel)
+    return is_loaded or _is_a(value, "Pipeline", "pipelines.base")
+
+
 def wrap(model: ModelObject, processor: object = None) -> LoadedModel:
     """Make a model that is loaded already explain photos or texts. It stays as it is.
 

@@ -95,6 +95,7 @@ def draw_comparison(
     strengths = [one.strength for row in maps.values() for one in row]
     colors = list(dict.fromkeys(one.colors for one in painters.values()))
     note = describe_scale(strengths, [one.diverging for one in colors])
+    note += next(iter(painters.values())).note
     origin = _format_origin(explanations, remark)
     legend = Legend(colors, note, origin)
     grid = _MapGrid(maps, painters, labels, legend)

@@ -19,7 +19,7 @@ from whence.render.figure import draw_figure
 from whence.render.files import save
 from whence.render.maps import find_photo
 from whence.render.pages import format_notebook_html, format_page
-from whence.render.sentences import describe_evidence, describe_model
+from whence.render.sentences import describe_evidence, name_model
 from whence.render.strengths import list_strengths
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _print(explanation: Explanation, image: Image.Image | None, console: Console
             console.print()
     for note in explanation.notes:
         console.print(Text(f"{note}."))
-    if model := describe_model(explanation):
+    if model := name_model(explanation):
         console.print(Text(to_printable(model)))
 
 

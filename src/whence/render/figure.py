@@ -84,6 +84,7 @@ def draw_figure(
         panels.append(Panel(Caption.from_class(one.explained), picture))
     strengths = [one.strength for one in maps]
     note = describe_scale(strengths, [painter.colors.diverging]) + describe_axes(explanation)
+    note += painter.note
     if any(one.regions for one in maps):
         note += "; outlined: what holds much of the evidence"
     elif outlines:

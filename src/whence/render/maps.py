@@ -81,6 +81,12 @@ class MapPainter:
         is_part = self.photo is not None and self.photo.has_crop and not self.whole
         return "What the model saw" if is_part else "Photo"
 
+    @property
+    def note(self) -> str:
+        """What grey means, where the model saw a part of the whole photo; otherwise empty."""
+        has_grey = self.whole and self.photo is not None and self.photo.has_crop
+        return "; grey: what the model did not see" if has_grey else ""
+
     def fit(self, side: float, widest: float, tallest: float) -> tuple[float, float]:
         """Width and height of about the area of a square with this side, within bounds."""
         width = min(side * sqrt(self.ratio), widest, tallest * self.ratio)

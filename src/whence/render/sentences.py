@@ -65,7 +65,7 @@ def describe_evidence(explanation: Explanation, sample: int = 0, target: int = 0
     return "; ".join(one for one in told if one)
 
 
-def describe_model(explanation: Explanation) -> str:
+def name_model(explanation: Explanation) -> str:
     """Name the model, and say what it knows where its folder says so; empty if it has no name."""
     name, knows = explanation.model, explanation.model_knows
     if not name:

@@ -14,7 +14,7 @@ from whence.explanation import ExplainedClass, Explanation
 from whence.faithfulness import STEPS, Faithfulness, measure
 from whence.inputs.sources import Kind
 from whence.pipeline import ExplainedInput
-from whence.render.sentences import describe_evidence, describe_model
+from whence.render.sentences import describe_evidence, name_model
 from whence.render.strengths import list_strengths
 from whence.render.templates import render_macro
 from whence.render.words import list_words
@@ -94,7 +94,7 @@ def build_entry(name: str, kind: Kind, explained: ExplainedInput, faithfulness: 
         results=tuple(_list_results(explanations, measured)),
         photo=encode_photo(shown) if shown else "",
         aspect_ratio=bound_aspect_ratio(shown) if shown else 1.0,
-        model=describe_model(first),
+        model=name_model(first),
         notes=tuple(notes),
     )
 
