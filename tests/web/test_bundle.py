@@ -136,6 +136,15 @@ def test_forged_bundles_of_photos_are_refused(photo_bundle, name, change):
         unpack_bundle(change_member(pack_bundle(photo_bundle), name, change))
 
 
+def test_a_forged_map_of_very_many_patches_is_refused(photo_bundle):
+    def change(data):
+        scores = torch.zeros(1, 2, 10**6, dtype=torch.int8)
+        return set_facts(grid=[1000, 1000])(set_tensors(scores=scores)(data))
+
+    with pytest.raises(WhenceError, match="does not fit its input"):
+        unpack_bundle(change_member(pack_bundle(photo_bundle), "tiba.safetensors", change))
+
+
 def make_tokens(count):
     return {"strings": [["a"] * count], "words": [[0] * count], "texts": [["a"]]}
 

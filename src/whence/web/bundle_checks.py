@@ -9,7 +9,7 @@ import torch
 from whence.errors import WhenceError
 from whence.explanation import Explanation
 from whence.inputs.sources import Kind
-from whence.web.limits import MAX_CLASSES
+from whence.web.limits import MAX_CLASSES, MAX_UNITS
 
 
 def check_explanations(
@@ -38,6 +38,7 @@ def _has_right_tensors(one: Explanation) -> bool:
         one.scores.dim() == 3
         and one.scores.shape[0] == 1
         and 1 <= one.scores.shape[1] <= MAX_CLASSES
+        and 1 <= one.scores.shape[2] <= MAX_UNITS
         and one.target.shape == one.scores.shape[:2]
         and one.target.dtype == torch.int64
         and one.logits.dim() == 2

@@ -15,6 +15,8 @@ MAX_PHOTO_PIXELS = 40_000_000
 MAX_TEXT_CHARACTERS = 5_000
 MAX_CLASSES = 4
 MAX_METHODS = 6
+# Patches or tokens of an opened bundle: those of a model of 2048 pixels with patches of 8.
+MAX_UNITS = 65_536
 MAX_PROMPT_TOKENS = 512
 MAX_NEW_TOKENS = 64
 # For methods whose time grows with the number of tokens times that of generated ones.
