@@ -104,7 +104,7 @@ class MapPainter:
             return self._draw_frames(one, size)
         if self.photo is None:
             drawn = draw_map(one.shares, self.colors, size, one.strength)
-            return draw_outlines(drawn, one.regions)
+            return draw_outlines(drawn, one.regions) if one.regions else drawn
         if not self.whole:
             return self._blend(self.draw_photo(size), one)
         canvas = self.draw_photo(size)
@@ -127,7 +127,7 @@ class MapPainter:
 
     def _blend(self, photo: Image.Image, one: ClassMap) -> Image.Image:
         blended = blend(photo, one.shares, self.colors, self.opacity, one.strength)
-        return draw_outlines(blended, one.regions)
+        return draw_outlines(blended, one.regions) if one.regions else blended
 
     def _find_seen(self, size: Size) -> tuple[int, int, int, int]:
         """The part that the model saw, in pixels of the whole photo at another size."""
