@@ -102,6 +102,7 @@ def test_a_warning_is_a_sentence(two_photos):
         (["--device", "toaster"], "There is no device 'toaster'"),
         (["--out", "one.png"], "'one.png' cannot be written to"),
         (["--out", "one.png/deeper"], "cannot be written to"),
+        (["--out", "cat.html"], "--out names a folder, and 'cat.html' looks like a file"),
         (["--out", "/proc/nothing"], "'/proc/nothing' cannot be written to"),
     ],
 )

@@ -52,6 +52,7 @@ def test_nothing_is_written_over_without_force(here, report):
         (["photos/c.png"], "c.png: 'c.png' is"),
         (["photos", "--model", "TEXTS"], "explains texts, not images"),
         (["photos", "--out", "photos"], "'photos' is a folder; name the page's file"),
+        (["photos", "--out", "page.pdf"], "'page.pdf' must end in .html"),
         (["photos", "--methods", "nonsense"], "nonsense"),
         (["photos", "--methods", "gae:nonsense=1"], "nonsense"),
         (["photos", "--target", "zebra"], "zebra"),

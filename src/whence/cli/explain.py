@@ -108,8 +108,9 @@ def explain(
 
     For each input, the folder of results gets a picture (or a page for text) and the explanation as
     a safetensors file; summary.json lists them all. The exit code is 0 if everything was explained,
-    1 if some inputs failed, 2 if nothing could be explained.
+    1 if inputs failed, 2 if the request itself was refused.
     """
+    options.check_folder(out)
     sources = expand(inputs, text)
     if outlines and all(source.kind == "text" for source in sources):
         raise WhenceError("--outlines is for photos, and the inputs are texts.")

@@ -103,6 +103,7 @@ def generate(
     The folder of results gets a page in which you point at a word, a figure, the scores as JSON and
     as a table, and everything as a safetensors file.
     """
+    options.check_folder(out)
     # Imported late: torch takes a second.
     from whence.methods import MethodSpecification, parse_options
     from whence.pipeline import (

@@ -8,6 +8,9 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
+from whence._util.files import is_file, is_folder
+from whence.errors import WhenceError
+
 # Panels of --help, below the options that most people need.
 TARGET_PANEL = "More on the model and the target"
 METHOD_PANEL = "More on the method"
@@ -155,3 +158,11 @@ Precision = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors.")]
 Force = Annotated[bool, typer.Option("--force", help="Write over earlier results.")]
+
+_FILES = {".png", ".svg", ".html", ".json", ".csv", ".npz", ".safetensors", ".jpg", ".pdf"}
+
+
+def check_folder(out: Path) -> None:
+    """Refuse a folder for results that is named as a file is, and is not there yet."""
+    if out.suffix.lower() in _FILES and not (is_file(out) or is_folder(out)):
+        raise WhenceError(f"--out names a folder, and '{out}' looks like a file.")

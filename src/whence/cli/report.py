@@ -8,10 +8,12 @@ from typing import Annotated
 import typer
 
 from whence._util.defaults import METHOD
+from whence._util.files import is_folder
 from whence._util.notes import merge_notes
 from whence._util.progress import bar
 from whence._util.text import to_printable
 from whence.cli import options
+from whence.errors import WhenceError
 from whence.inputs.sources import Source, expand
 
 EPILOG = """[bold]Examples[/bold]
@@ -62,9 +64,11 @@ def report(
 
     The page holds, for each photo or text, the classes with their probabilities, a map for each
     class and method, and how faithful the map is; it can be sorted and filtered, and needs nothing
-    but itself. The exit code is 0 if everything was explained, 1 if some inputs failed, 2 if
-    nothing could be explained.
+    but itself. The exit code is 0 if everything was explained, 1 if inputs failed, 2 if the
+    request itself was refused.
     """
+    if out.suffix.lower() not in (".html", ".htm") and not is_folder(out):
+        raise WhenceError(f"'{out}' must end in .html: the report is a page.")
     sources = expand(inputs, text)
     # Imported late: torch takes a second, and a wrong input is refused without it.
     from whence.methods import parse_methods

@@ -208,7 +208,7 @@ def load(
     else:
         loaded = transformers_models.load(_find_embedded(name, kind) or name or "")
     if kind is not None and kind != loaded.kind:
-        raise WhenceError(f"The model '{loaded.name}' explains {loaded.kind}s, not {kind}s.")
+        raise WhenceError(f"The model '{loaded.title}' explains {loaded.kind}s, not {kind}s.")
     loaded.model.to(place).eval()
     loaded.device, loaded.compile, loaded.precision = place, compile, precision
     _ = loaded.explainer  # built at once, since it refuses an unknown precision

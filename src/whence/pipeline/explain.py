@@ -111,7 +111,7 @@ def explain_sources(
     for index, source in enumerate(sources):
         if source.problem is not None or source.kind not in models:
             other = next(iter(models.values()))
-            mismatch = f"The model '{other.name}' explains {other.kind}s, not {source.kind}s."
+            mismatch = f"The model '{other.title}' explains {other.kind}s, not {source.kind}s."
             yield ExplainedInput(index, other, error=source.problem or mismatch)
     readable = [index for index, source in enumerate(sources) if source.problem is None]
     for kind, loaded in models.items():
