@@ -4,8 +4,10 @@ import io
 import json
 import zipfile
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as to_bytes
 
@@ -75,6 +77,19 @@ def test_a_photo_comes_back(photo_bundle):
     assert (bundle.model, bundle.classes) == ("photos", [2, 0])
     for name, explanation in photo_bundle.explanations.items():
         assert torch.equal(bundle.explanations[name].scores, explanation.scores)
+
+
+@pytest.mark.slow
+def test_the_largest_bundle_can_be_opened_again(service):
+    noise = np.random.default_rng(0).integers(0, 256, (1800, 1800, 3), dtype=np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(noise).save(file, "PNG")
+    photo = decode_photo(file.getvalue())
+    prediction = service.predict("photos", photo)
+    names = ["tiba", "random", "gae", "whence", "rollout", "raw_attention"]
+    results = service.explain(prediction, Choice((0, 1, 2)), names)
+    bundle = Bundle("photos", photo, prediction.photo.seen, get_explanations(results))
+    assert list(unpack_bundle(pack_bundle(bundle)).explanations) == names
 
 
 def test_a_text_comes_back(text_bundle):

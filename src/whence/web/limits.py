@@ -5,8 +5,9 @@ from __future__ import annotations
 MEBIBYTE = 2**20
 
 MAX_PHOTO_BYTES = 10 * MEBIBYTE
-# A bundle holds the photo as it was uploaded; the rest are scores and small pictures.
-MAX_UPLOAD_BYTES = 2 * MAX_PHOTO_BYTES
+# A bundle holds the photo as it was uploaded, and again in the scores of each method, with a
+# picture of each class: of noise, which packs worst, nearly 60 MiB.
+MAX_UPLOAD_BYTES = 6 * MAX_PHOTO_BYTES
 # All uploads together; beyond that, the oldest are deleted. None stays longer than an hour.
 MAX_FOLDER_BYTES = 512 * MEBIBYTE
 # Body of a request that is no upload: the longest text, with room for JSON's escapes.
