@@ -48,6 +48,8 @@ def test_one_word(text_model, tmp_path, monkeypatch):
         explain("catt")
     with pytest.raises(WhenceError, match="'film' is not there"):
         explain("film", kind="image")
+    with pytest.raises(WhenceError, match="kind is 'text' or 'image', not 'txt'"):
+        explain("film", kind="txt")
 
 
 def test_the_request_is_passed_on():

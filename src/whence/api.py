@@ -148,6 +148,8 @@ def explain(
         raise WhenceError(
             "Several inputs in `of` are for Explainer(model).explain(inputs, of=...)."
         )
+    if kind not in (None, "text", "image"):
+        raise WhenceError(f"kind is 'text' or 'image', not {kind!r}.")
     methods.get(method)
     request: dict[str, Any] = {"target": target, "against": against, "classes": classes, "of": of}
     request |= {"method": method, "rules": rules, **options}

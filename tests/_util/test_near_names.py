@@ -38,6 +38,7 @@ def test_near_names(word, names, near):
 def test_a_suggestion_is_short_and_has_a_count():
     assert suggest_names("x", ["tiba"]) == ""
     assert suggest_names("tibba", ["tiba"]) == " Did you mean 'tiba'?"
+    assert suggest_names("tibba", ["tiba"], str.upper) == " Did you mean 'TIBA'?"
     assert suggest_names("cat", ["a cat", "b cat", "c cat"]).endswith(
         "'a cat', 'b cat' or 'c cat'?"
     )

@@ -182,6 +182,8 @@ def test_wrong_prompts_are_refused(llama):
     explainer = Explainer(model, tokenizer=tokenizer)
     with pytest.raises(WhenceError, match=r"Prompts are token ids, \(batch, tokens\)"):
         explainer.explain_generation(torch.zeros(1, 4))
+    with pytest.raises(WhenceError, match=r"Prompts are token ids, \(batch, tokens\)"):
+        explainer.explain_generation("Once upon a time")
     with pytest.raises(WhenceError, match="A prompt is empty"):
         explainer.explain_generation(torch.zeros(1, 0, dtype=torch.long))
     long = encode(tokenizer, [STORY])

@@ -204,6 +204,8 @@ def test_samples_of_images_are_selected(of_images):
     assert torch.equal(one.scores[0], of_images.scores[1])
     assert torch.equal(one.logits[0], of_images.logits[1])
     assert one.grid == of_images.grid
+    with pytest.raises(WhenceError, match="its samples have numbers"):
+        of_images["pixel_values"]
     with pytest.raises(WhenceError, match="not of tokens"):
         of_images.matrix()
 

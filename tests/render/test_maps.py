@@ -106,7 +106,7 @@ def test_what_is_not_known_cannot_be_drawn(explanation):
 def test_the_legend_says_what_outlines_mean(explanation):
     for drawn, words in (
         (explanation, "outlined: what holds much of the evidence"),
-        (explain_image(np.ones((6, 6))), "no outlines: the evidence lies everywhere"),
+        (explain_image(np.ones((6, 6))), "no outlines: the evidence is spread out"),
     ):
         shapes = drawn.plot(outlines=True).shapes
         lines = [one.text for one in shapes if isinstance(one, TextLine)]

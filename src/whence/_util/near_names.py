@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -29,9 +29,15 @@ _SWAPPED = 0.9
 _MOST, _MOST_BY_LETTERS, _MOST_FILES = 5, 3, 10_000
 
 
-def suggest_names(word: str, names: Iterable[str]) -> str:
-    """Ask whether one of the near names was meant: " Did you mean 'cat'?", or nothing."""
-    return _ask(find_near_names(word, names))
+def suggest_names(word: str, names: Iterable[str], write: Callable[[str], str] = str) -> str:
+    """Ask whether one of the near names was meant: " Did you mean 'cat'?", or nothing.
+
+    Args:
+        word: What was given.
+        names: What there is.
+        write: How a name is written in the question.
+    """
+    return _ask(list(dict.fromkeys(map(write, find_near_names(word, names)))))
 
 
 def suggest_paths(path: Path) -> str:

@@ -152,7 +152,7 @@ def _check_generates(model: nn.Module) -> None:
 
 def _split_inputs(inputs: Tensor | Mapping[str, Any]) -> tuple[list[Tensor], dict[str, Any]]:
     """The ids of each prompt without padding, and the other arguments."""
-    held = {"input_ids": inputs} if isinstance(inputs, Tensor) else dict(inputs)
+    held = dict(inputs) if isinstance(inputs, Mapping) else {"input_ids": inputs}
     ids = held.pop("input_ids", None)
     if not isinstance(ids, Tensor) or ids.dim() != 2 or ids.is_floating_point():
         raise WhenceError(

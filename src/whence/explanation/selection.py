@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import Tensor
 
+from whence.errors import WhenceError
+
 if TYPE_CHECKING:
     from whence.explanation.explanation import Explanation
 
@@ -19,6 +21,8 @@ _LISTS = ("target_names", "details", "photos")
 def select_samples(explanation: One, samples: int | slice) -> One:
     """Select one sample, or some, as a batch; evidence is left out."""
     batch = len(explanation.scores)
+    if isinstance(samples, str):
+        raise WhenceError("This explanation is of one input; its samples have numbers: result[0].")
     if not isinstance(samples, slice):
         index = operator.index(samples)
         if not -batch <= index < batch:

@@ -88,6 +88,6 @@ def draw_figure(
     if any(one.regions for one in maps):
         note += "; outlined: what holds much of the evidence"
     elif outlines:
-        note += "; no outlines: the evidence lies everywhere"
+        note += "; no outlines: the evidence is spread out"
     legend = Legend([painter.colors], note, format_origin([explanation]))
     return lay_out_panels(panels, look, legend, title)

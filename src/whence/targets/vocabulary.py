@@ -76,7 +76,8 @@ class Vocabulary:
         if not ids:
             raise WhenceError("A token is some text, such as ' cat', and this is none.")
         parts = ", ".join(repr(self.get_name(one)) for one in ids)
+        near = suggest_names(token, tokens, lambda one: self.get_name(tokens[one]))
         raise WhenceError(
             f"{token!r} is {len(ids)} tokens of this model: {parts}. Name one of them, or explain "
-            f"all of it as targets.span(...) of a text that holds it.{suggest_names(token, tokens)}"
+            f"all of it as targets.span(...) of a text that holds it.{near}"
         )
