@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from whence._util.files import check_ending, write_atomically
+from whence._util.notes import merge_notes
 from whence.errors import WhenceError
 from whence.explanation import Explanation
 from whence.faithfulness import Faithfulness, measure
@@ -190,7 +191,8 @@ def compare(
         raise WhenceError("There is nothing to compare: the list is empty.")
     loaded = resolve(model, "text" if isinstance(inputs[0], str) else "image", processor)
     prepared = loaded.prepare(inputs)
-    for note in dict.fromkeys(note for notes in prepared.notes for note in notes):
+    noun = "photo" if loaded.kind == "image" else "text"
+    for note in merge_notes(prepared.notes, noun) if len(inputs) > 1 else prepared.notes[0]:
         warnings.warn(f"Note: {note}.", stacklevel=2)
     explanations = {
         one.label: loaded.explain(prepared, **one.explain_arguments(), **request) for one in chosen
