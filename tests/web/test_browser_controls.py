@@ -256,7 +256,8 @@ def test_an_address_holds_the_settings(desktop, address):
 
 def test_an_address_shows_nothing_of_its_own(desktop, address):
     attack = "%3Cimg src=x onerror='window.attacked=1'%3E"
-    desktop.goto(f"{address}#tab=text&methods=gae,tiba&html_result={attack}&input=more")
+    settings = "methods=gae,tiba&model=gone&classes=900"
+    desktop.goto(f"{address}#tab=text&{settings}&html_result={attack}&input=more")
     desktop.reload()
     desktop.wait_for_function(
         "document.querySelectorAll('#panel-text .cards :checked').length === 2"
@@ -264,3 +265,7 @@ def test_an_address_shows_nothing_of_its_own(desktop, address):
     assert desktop.evaluate("window.attacked") is None
     assert desktop.get_by_role("textbox", name="Text").input_value() == ""
     assert desktop.locator(".result img").count() == 0
+    # Nor a model that the page does not offer.
+    assert desktop.locator("#panel-text .model input").input_value() == "sentiment (embedded)"
+    press(desktop, "Sample 1")
+    desktop.locator(".texts .words span").first.wait_for(state="visible")

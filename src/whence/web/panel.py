@@ -102,5 +102,9 @@ def keep_work(page: gr.Blocks, kind: CardKind, parts: Mapping[str, Component]) -
     changes = [one.change for one in components]  # type: ignore[attr-defined]  # added at run time
     remember = f"(...values) => {{ window.whence.remember('{kind}', {names}, values); }}"
     gr.on(changes, None, components, None, js=remember, api_visibility="private")
-    restore = f"() => window.whence.restore('{kind}', {names})"
+    offered = parts["model"]
+    models = json.dumps(
+        [one for _, one in offered.choices] if isinstance(offered, gr.Dropdown) else []
+    )
+    restore = f"() => window.whence.restore('{kind}', {names}, {models})"
     return page.load(None, None, components, js=restore, api_visibility="private")

@@ -71,7 +71,7 @@ const sortWork = (work) => {
   const pick = (results) => Object.fromEntries(entries.filter(([name]) => isResult(name) === results));
   return { input, results: pick(true), settings: pick(false) };
 };
-const restore = async (kind, names) => {
+const restore = async (kind, names, models) => {
   const address = readAddress();
   let record;
   try {
@@ -79,6 +79,9 @@ const restore = async (kind, names) => {
     record = await useStore("readonly", (store) => store.get(getKey(kind)));
   } catch { /* as if nothing was kept */ }
   const settings = { ...record?.settings, ...(address.tab === kind ? parseSettings(address, names) : {}) };
+  // The server may offer other models than the last time, and with them other classes.
+  const isOffered = models.includes(settings.model ?? models[0]);
+  if (!isOffered) for (const name of ["model", "classes", "against"]) delete settings[name];
   const isSame = record && JSON.stringify(settings) === JSON.stringify(record.settings);
   const values = { ...settings, ...(isSame ? record.results : {}) };
   if (record?.photo) values.input = await uploadPhoto(record.photo, record.name);
@@ -99,8 +102,8 @@ const parseSettings = (address, names) => {
 const uploadPhoto = async (photo, name) => {
   const form = new FormData();
   form.append("files", photo, name || "photo.png");
-  const answer = await fetch("gradio_api/upload", { method: "POST", body: form });
-  if (!answer.ok) return UNCHANGED;
+  const answer = await fetch("gradio_api/upload", { method: "POST", body: form }).catch(() => null);
+  if (!answer?.ok) return UNCHANGED;
   const [path] = await answer.json();
   return { path, url: `${location.origin}${location.pathname}gradio_api/file=${path}`, orig_name: name, meta: { _type: "gradio.FileData" } };
 };
