@@ -25,7 +25,7 @@ _TOP = 3
 
 
 @dataclass(frozen=True)
-class Source:
+class WordSource:
     """Something that a word came from."""
 
     name: str
@@ -62,7 +62,7 @@ class GenerationView:
     pieces: list[Piece]
     rows: list[RowData]
     signed: bool
-    totals: list[Source]  # of passages, over the whole output
+    totals: list[WordSource]  # of passages, over the whole output
 
     @property
     def data(self) -> list[dict[str, object]]:
@@ -145,12 +145,14 @@ def make_view(generation: Generation, sample: int, by: Grouping) -> GenerationVi
     )
 
 
-def rank_sources(names: list[str], scores: Floats, most: int = _TOP) -> list[Source]:
+def rank_sources(names: list[str], scores: Floats, most: int = _TOP) -> list[WordSource]:
     """The sources with the highest scores above 0, the highest first."""
     positive = np.clip(scores, 0, None)
     total, levels = positive.sum() or 1.0, to_levels(scores)
     order = [int(n) for n in np.argsort(-scores, kind="stable")[:most] if scores[n] > 0]
-    return [Source(to_label(names[n]), percent(positive[n] / total, 0), levels[n]) for n in order]
+    return [
+        WordSource(to_label(names[n]), percent(positive[n] / total, 0), levels[n]) for n in order
+    ]
 
 
 def to_levels(scores: Floats) -> list[int]:
