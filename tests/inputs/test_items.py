@@ -34,6 +34,7 @@ def test_the_column_that_holds_the_input(row, kind, column):
         ({"title": "a", "body": "b"}, None, "text", "Several columns hold texts: title, body"),
         ({"id": 3, "label": 1}, None, None, "No column holds photos or texts; .* id, label"),
         ({"text": "good"}, None, "image", "No column holds images; the columns are text"),
+        ({"text": None}, None, "text", r"No column holds texts; the columns are text\.$"),
         (
             {"text": "good", "text_pair": "bad"},
             None,

@@ -71,8 +71,8 @@ def test_names_say_what_is_seen(explanation):
     assert make_painter(explanation, 0, list_maps(explanation)).photo_name == "What the model saw"
     whole = make_painter(explanation, 0, list_maps(explanation), whole=True)
     assert (whole.photo_name, whole.ratio) == ("Photo", 2.2)
-    assert "grey: what the model did not see" in explanation.plot(whole=True).to_svg()
-    assert "grey" not in explanation.plot().to_svg()
+    assert "faded border: what the model did not see" in explanation.plot(whole=True).to_svg()
+    assert "faded" not in explanation.plot().to_svg()
 
 
 def test_a_map_without_a_photo_has_the_colours_of_the_legend():

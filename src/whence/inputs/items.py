@@ -165,9 +165,9 @@ def find_column(row: Mapping[str, Any], column: str | None, kind: Kind | None) -
                 f"Several columns hold {wanted}s: {', '.join(found)}. Choose one with column=…."
             )
     what = f"{kind}s" if kind else "photos or texts"
+    hint = " Choose one with column=…, if it holds paths or arrays of photos."
     raise WhenceError(
-        f"No column holds {what}; the columns are {names}. Choose one with column=…, if it holds "
-        f"paths or arrays of photos."
+        f"No column holds {what}; the columns are {names}.{hint if kind != 'text' else ''}"
     )
 
 

@@ -83,9 +83,9 @@ class MapPainter:
 
     @property
     def note(self) -> str:
-        """What grey means, where the model saw a part of the whole photo; otherwise empty."""
-        has_grey = self.whole and self.photo is not None and self.photo.has_crop
-        return "; grey: what the model did not see" if has_grey else ""
+        """What the border is, where the model saw a part of the whole photo; otherwise empty."""
+        has_border = self.whole and self.photo is not None and self.photo.has_crop
+        return "; faded border: what the model did not see" if has_border else ""
 
     def fit(self, side: float, widest: float, tallest: float) -> tuple[float, float]:
         """Width and height of about the area of a square with this side, within bounds."""
