@@ -105,7 +105,7 @@ def test_what_cannot_be_loaded_says_so(of_images, tmp_path):
         Explanation.load(tmp_path / "foreign")
     with pytest.raises(WhenceError, match="nowhere' is not there"):
         Explanation.load(tmp_path / "nowhere")
-    with pytest.raises(WhenceError, match="is a folder, not a file"):
+    with pytest.raises(WhenceError, match="is a folder, not a saved explanation"):
         Explanation.load(tmp_path)
 
 

@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from whence._util.files import write_atomically
+from whence._util.files import check_is_file, write_atomically
 from whence.errors import WhenceError
 
 SUFFIX = ".safetensors"
@@ -33,9 +33,7 @@ def read_parts(path: str | Path, form: str) -> tuple[dict[str, Any], dict[str, T
     Raises:
         WhenceError: There is no such file, or it is damaged or of another form.
     """
-    if not Path(path).is_file():
-        what = "a folder, not a file" if Path(path).is_dir() else "not there"
-        raise WhenceError(f"'{path}' is {what}.")
+    check_is_file(Path(path), "a saved explanation")
     with explain_damage(path):
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
