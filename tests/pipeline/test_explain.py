@@ -55,6 +55,8 @@ def test_inputs_of_the_other_kind(two_photos, image_model):
     assert "good film: The model" in result.stderr
     assert "explains images, not texts" in result.stderr
     assert "one.png" in list_files(two_photos / "whence-out")
+    summary = (two_photos / "whence-out" / "summary.json").read_text()
+    assert f'"model": "{image_model.name}"' in summary  # without the path, which is private
 
 
 def test_a_model_that_fails_now_and_then(two_photos, monkeypatch):

@@ -161,7 +161,7 @@ def check_absent(files: Sequence[Path]) -> None:
 def _write_result(
     output: OutputSettings, name: str, source: Source, files: dict[str, str], one: ExplainedInput
 ) -> InputResult:
-    error, model = one.error, one.loaded.name
+    error, model = one.error, one.loaded.title
     if one.prepared is not None:
         (explanation,) = one.explanations.values()
         try:
