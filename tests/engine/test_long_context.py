@@ -113,7 +113,8 @@ def measure_peak(run) -> int:
     return peak
 
 
-@pytest.mark.parametrize("method", ["whence", pytest.param("attnlrp", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["whence", "attnlrp"])
 def test_the_bound_of_memory_holds_at_8192_tokens(method):
     tokens, bound = 8192, 1.5
     model = make_language_model(max_position_embeddings=tokens).float()
