@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def check_sample(explanation: Explanation, sample: int) -> None:
     """Refuse a sample that the batch does not have."""
-    count = len(explanation)
+    count = len(explanation.scores)
     if not 0 <= sample < count:
         samples = f"the samples are 0 to {count - 1}" if count else "the batch is empty"
         raise WhenceError(f"There is no sample {sample}; {samples}.")
