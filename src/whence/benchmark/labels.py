@@ -26,7 +26,7 @@ class LabelMapping:
             if isinstance(self._look_up(loaded, class_name), WhenceError):
                 raise WhenceError(
                     f"--classes says that '{label}' is '{class_name}', which is no class of "
-                    f"'{loaded.name}'."
+                    f"'{loaded.title}'."
                 )
 
     def find_index(self, loaded: LoadedModel, sample: Sample) -> int | None:
@@ -40,8 +40,8 @@ class LabelMapping:
         found = self._look_up(loaded, self.given.get(str(sample.label), sample.label))
         if isinstance(found, WhenceError):
             raise WhenceError(
-                f"The label of '{sample.name}' is not a class of '{loaded.name}': {found} Say what "
-                f"labels mean with --classes LABEL=CLASS,…"
+                f"The label of '{sample.name}' is not a class of '{loaded.title}': {found} Say "
+                f"what labels mean with --classes LABEL=CLASS,…"
             )
         return found
 

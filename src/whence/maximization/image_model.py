@@ -82,7 +82,7 @@ def _load(model: Model) -> LoadedModel | nn.Module:
             f"not {type(model).__name__}."
         )
     if model.kind != "image":
-        raise WhenceError(f"The model '{model.name}' explains {model.kind}s, not images.")
+        raise WhenceError(f"The model '{model.title}' explains {model.kind}s, not images.")
     return model
 
 

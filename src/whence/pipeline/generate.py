@@ -166,7 +166,7 @@ def encode_prompt(loaded: LoadedModel, prompt: str, chat: bool = False) -> dict[
     tokenizer = loaded.tokenizer
     if chat and not getattr(tokenizer, "chat_template", None):
         raise WhenceError(
-            f"The tokenizer of '{loaded.name}' has no chat template; leave --chat out, or name a "
+            f"The tokenizer of '{loaded.title}' has no chat template; leave --chat out, or name a "
             f"model that was trained to chat."
         )
     if chat:

@@ -107,7 +107,8 @@ class BenchmarkProtocol(Generic[PreparedT]):
             raise WhenceError(self.describe_wrong_kind(kind))
         if loaded.kind != kind:
             raise WhenceError(
-                f"The model '{loaded.name}' explains {loaded.kind}s, and the dataset holds {kind}s."
+                f"The model '{loaded.title}' explains {loaded.kind}s, and the dataset holds "
+                f"{kind}s."
             )
 
     def describe_wrong_kind(self, kind: str) -> str:

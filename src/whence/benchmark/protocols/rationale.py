@@ -79,7 +79,7 @@ class RationaleProtocol(BenchmarkProtocol["Sample"]):
             )
         if not getattr(loaded.tokenizer, "is_fast", False):
             raise WhenceError(
-                f"The tokenizer of '{loaded.name}' does not tell which word a token belongs to; a "
+                f"The tokenizer of '{loaded.title}' does not tell which word a token belongs to; a "
                 f"fast tokenizer is needed."
             )
 
