@@ -18,7 +18,7 @@ WIDEST, QUALITY = 400, 80
 """Photos in what is shown are at most so wide, and JPEGs of that quality."""
 
 
-def executed(path: Path, before: str = "") -> nbformat.NotebookNode:
+def run_notebook(path: Path, before: str = "") -> nbformat.NotebookNode:
     """A notebook with its outputs made anew.
 
     Args:
@@ -81,7 +81,7 @@ def _shrink(encoded: str) -> str:
 def main() -> None:
     """Run all of them."""
     for path in NOTEBOOKS:
-        nbformat.write(executed(path), path)
+        nbformat.write(run_notebook(path), path)
         print(path.name)
 
 

@@ -38,7 +38,7 @@ def test_every_cell_runs(path, execute, monkeypatch):
     places = [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, places)))
     # What the tests need to import torchvision, its kernel needs as well.
-    made = execute.executed(path, before="import tests.conftest")
+    made = execute.run_notebook(path, before="import tests.conftest")
     saved = execute.nbformat.read(path, as_version=4)
     shown = [[kinds(cell) for cell in notebook.cells] for notebook in (made, saved)]
     assert shown[0] == shown[1], "run make notebooks"
@@ -57,7 +57,7 @@ def test_a_cell_that_fails_fails_the_test(execute, tmp_path, monkeypatch):
     path = tmp_path / "broken.ipynb"
     execute.nbformat.write(execute.nbformat.v4.new_notebook(cells=cells), path)
     with pytest.raises(Exception, match="ZeroDivisionError"):
-        execute.executed(path)
+        execute.run_notebook(path)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
