@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
-SLOW = ("text", "vision")  # each takes its kernel some seconds
+SLOW = ("language", "text", "vision")  # each takes its kernel some seconds
 RUN = [
     pytest.param(path, marks=pytest.mark.slow if path.stem in SLOW else (), id=path.stem)
     for path in NOTEBOOKS

@@ -140,8 +140,7 @@ def test_attribution_from_every_start(name):
     "name",
     [
         "vit_a",
-        "bert_a",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("vit_b", "bert_b")),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("vit_b", "bert_a", "bert_b")),
     ],
 )
 def test_compiled_attribution(name, programs):

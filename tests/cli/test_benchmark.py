@@ -32,7 +32,7 @@ def test_a_run(image_model, photos, tmp_path):
 
 
 def test_precision_is_a_setting_and_fast_is_none(image_model, photos, tmp_path, programs):
-    asked = ("perturbation", "--model", image_model, "--data", photos, "--methods", "tiba")
+    asked = ("perturbation", "--model", image_model, "--data", photos, "--methods", "gae")
     one = (*asked, "--batch", 1, "--quiet", "--out", tmp_path / "out")
     whence(*one)
     whence(*one, "--compile")  # all is there

@@ -51,7 +51,7 @@ def pixels(data: Path, row: dict[str, str]) -> Tensor:
 
 
 def test_cats_are_told_from_dogs(data, pets):
-    rows = random.Random(0).sample(pet_rows(data), 300)
+    rows = random.Random(0).sample(pet_rows(data), 120)
     with torch.no_grad():
         logits = pets(pixel_values=torch.stack([pixels(data, row) for row in rows])).logits
     named = [pets.config.id2label[int(i)] for i in logits.argmax(1)]
@@ -65,25 +65,26 @@ def mosaic(cat: Tensor, dog: Tensor, dim: int, cat_first: bool) -> Tensor:
     return torch.cat(halves if cat_first else halves[::-1], dim)
 
 
-def test_maps_of_mosaics_are_class_specific(data, pets):
+@pytest.mark.parametrize("count", [20, pytest.param(100, marks=pytest.mark.slow)])
+def test_maps_of_mosaics_are_class_specific(data, pets, count):
     """The map for cat has more of its weight on the cat's half than the map for dog has."""
     rows, chance = pet_rows(data), random.Random(1)
-    cats = chance.sample([row for row in rows if row["species"] == "cat"], 100)
-    dogs = chance.sample([row for row in rows if row["species"] == "dog"], 100)
+    cats = chance.sample([row for row in rows if row["species"] == "cat"], count)
+    dogs = chance.sample([row for row in rows if row["species"] == "dog"], count)
     made, where = [], []
     for n, (cat, dog) in enumerate(zip(cats, dogs, strict=True)):
         dim, cat_first = (2, 1)[n % 2], n % 4 < 2
         made.append(mosaic(pixels(data, cat), pixels(data, dog), dim, cat_first))
         where.append((dim - 1, 0 if cat_first else 8))
     right = 0
-    for start in range(0, 100, 25):
-        batch = torch.stack(made[start : start + 25])
+    for start in range(0, count, 20):
+        batch = torch.stack(made[start : start + 20])
         result = Explainer(pets).explain({"pixel_values": batch}, classes=["cat", "dog"])
-        for scores, (dim, first) in zip(result.scores, where[start : start + 25], strict=True):
+        for scores, (dim, first) in zip(result.scores, where[start : start + 20], strict=True):
             maps = scores.reshape(2, 16, 16)
             on_cat = [one.narrow(dim, first, 8).sum() / one.sum() for one in maps]
             right += bool(on_cat[0] > on_cat[1])
-    assert right >= 95
+    assert right >= 0.95 * count
 
 
 # sentiment ---------------------------------------------------------------------------------------

@@ -208,7 +208,7 @@ def test_language_models_are_not_for_the_tab_of_texts(client):
 def test_progress_is_reported(client):
     config = client.http.get("/config").json()["dependencies"]
     ids = {one["api_name"]: one["id"] for one in config}
-    data = [NAME, "Tom and", 4, "random"]
+    data = [NAME, "Tom and", 64, "random"]  # long enough for Gradio to pass it on
     request = {"data": data, "fn_index": ids["generate"], "session_hash": "two"}
     client.http.post("/gradio_api/queue/join", json=request).raise_for_status()
     steps = []
