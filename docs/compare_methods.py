@@ -52,7 +52,7 @@ def draw_sheet(
             if name in found:
                 panel = draw_panel(found[name], row, over_photos)
             else:
-                seen = found[METHODS[0]].photos[row].seen
+                seen = found[METHODS[0]].photos[row].crop
                 panel = seen.resize((SIDE, SIDE), Image.Resampling.LANCZOS)
             whole.paste(panel, (left, top))
     for row in range(len(photos)):

@@ -27,9 +27,9 @@ def test_a_photo_without_a_crop_is_seen_whole():
     photo = Photo.from_crop(image)
     assert photo.box == (0, 0, 60, 40)
     assert not photo.has_crop
-    assert np.array_equal(photo.seen, image)
+    assert np.array_equal(photo.crop, image)
     image.paste("red", (0, 0, 60, 40))
-    assert not np.array_equal(photo.seen, image)  # it is a copy
+    assert not np.array_equal(photo.crop, image)  # it is a copy
 
 
 def test_the_seen_part_is_the_box():
@@ -37,7 +37,7 @@ def test_the_seen_part_is_the_box():
     photo = Photo.from_crop(image.convert("RGBA"), (50, 20, 250, 180))
     assert photo.has_crop
     assert photo.image.mode == "RGB"
-    assert np.array_equal(photo.seen, image.crop((50, 20, 250, 180)))
+    assert np.array_equal(photo.crop, image.crop((50, 20, 250, 180)))
     assert photo.locate(0, 0) == (50, 20)
     assert photo.locate(0.25, 1) == (100, 180)
 
@@ -49,9 +49,9 @@ def test_large_photos_are_made_small(size):
     assert max(photo.image.size) == 1024
     width, height = photo.image.size
     assert photo.box == pytest.approx((width / 4, height / 4, width * 3 / 4, height * 3 / 4))
-    assert max(photo.seen.size) == 512
+    assert max(photo.crop.size) == 512
     small = photo.shrink(100)
-    assert max(small.seen.size) == 100
+    assert max(small.crop.size) == 100
     assert small.locate(0.5, 0.5) == pytest.approx([side / 2 for side in small.image.size])
     assert small.shrink(200) is small
 

@@ -81,7 +81,7 @@ def test_what_the_model_saw_lies_where_the_box_says(preprocessors, size):
         # A model's pixel is up to this many of the photo's; the square is found to a fraction.
         pixel = max(size) / 64
         assert kept.locate(*seen) == pytest.approx(centre, abs=0.15 * pixel), name
-        shown = find_centre(torch.from_numpy(np.array(kept.seen)).permute(2, 0, 1))
+        shown = find_centre(torch.from_numpy(np.array(kept.crop)).permute(2, 0, 1))
         assert shown == pytest.approx(seen, abs=0.004), name
 
 
@@ -103,7 +103,7 @@ def test_the_seen_part_is_what_the_processor_kept(preprocessors):
     expected = (27 * 300 / 118, 4 * 180 / 71, 91 * 300 / 118, 68 * 180 / 71)
     assert found["timm"].box == pytest.approx(expected)
     assert found["timm squash"].box == (0, 0, 300, 180)
-    assert found["timm wide"].seen.size == (267, 160)
+    assert found["timm wide"].crop.size == (267, 160)
 
 
 @pytest.mark.parametrize("change", [ImageOps.mirror, ImageOps.flip, lambda i: i.rotate(90)])

@@ -20,7 +20,7 @@ def test_pixels_are_those_of_the_processor(image_model):
     prepared = load(image_model).prepare(images)
     assert torch.equal(prepared.inputs, expected(images, return_tensors="pt")["pixel_values"])
     assert prepared.notes == [[], [], []]
-    assert [photo.seen.size for photo in prepared.photos] == [image.size for image in images]
+    assert [photo.crop.size for photo in prepared.photos] == [image.size for image in images]
 
 
 def test_timm_pixels_are_those_of_its_own_transform(tmp_path):
@@ -50,7 +50,7 @@ def test_the_part_that_a_cropping_processor_saw(image, tmp_path):
     ).save_pretrained(folder)
     loaded = load(folder)
     prepared = loaded.prepare([image])
-    shown = prepared.photos[0].seen
+    shown = prepared.photos[0].crop
     assert abs(shown.width - shown.height) <= 1
     assert shown.width > 32
     ((note,),) = prepared.notes

@@ -1,6 +1,7 @@
 """Every source of models, and a sentence for each way in which it can fail."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -13,9 +14,11 @@ from whence.models import find_device, load
 from whence.models.transformers_models import find_task
 
 
-def refused(message: str, *args, **options) -> None:
-    with pytest.raises(WhenceError, match=message):
+def find_refusal(*args, **options) -> str:
+    """The sentence with which `load` refuses these arguments."""
+    with pytest.raises(WhenceError) as caught:
         load(*args, **options)
+    return str(caught.value)
 
 
 @pytest.fixture
@@ -43,43 +46,48 @@ def test_a_folder_with_a_text_model(text_model):
 def test_the_embedded_models(embedded):
     assert load(None, "image").class_names[0] == "cat"
     assert load(None, "text").class_names[0] == "negative"
-    refused("Name a model, or say for which kind of input")
+    assert re.search("Name a model, or say for which kind of input", find_refusal())
 
 
 def test_an_installation_without_embedded_models(monkeypatch, tmp_path):
     monkeypatch.setattr("whence.models.loaded.EMBEDDED", {"image": tmp_path / "none"})
-    refused("carries no model for images", None, "image")
+    assert re.search("carries no model for images", find_refusal(None, "image"))
 
 
 def test_a_model_of_the_other_kind(text_model):
-    refused("explains texts, not images", text_model, "image")
+    assert re.search("explains texts, not images", find_refusal(text_model, "image"))
 
 
 def test_folders_that_lack_something(broken):
     (broken / "model.safetensors").rename(broken / "kept")
-    refused("holds no weights: there is no model.safetensors", broken)
+    assert re.search("holds no weights: there is no model.safetensors", find_refusal(broken))
     (broken / "pytorch_model.bin").write_bytes(b"pickle")
-    refused(r"only as a pickle \(pytorch_model.bin\).*save_pretrained", broken)
+    assert re.search(
+        r"only as a pickle \(pytorch_model.bin\).*save_pretrained", find_refusal(broken)
+    )
     (broken / "kept").rename(broken / "model.safetensors")
     (broken / "preprocessor_config.json").unlink()
-    refused("cannot be loaded: .*preprocessor", broken)
+    assert re.search("cannot be loaded: .*preprocessor", find_refusal(broken))
     (broken / "config.json").write_text("{oh")
-    refused("config.json' is not valid JSON", broken)
+    assert re.search("config.json' is not valid JSON", find_refusal(broken))
     (broken / "config.json").unlink()
-    refused("there is no config.json", broken)
+    assert re.search("there is no config.json", find_refusal(broken))
 
 
 def test_damaged_weights(broken):
     content = (broken / "model.safetensors").read_bytes()
     (broken / "model.safetensors").write_bytes(content[:-100])
-    refused("cannot be loaded", broken)
+    assert re.search("cannot be loaded", find_refusal(broken))
 
 
 def test_weights_without_a_classifier(broken):
     from transformers import ViTModel
 
     ViTModel.from_pretrained(broken).save_pretrained(broken)
-    refused("is not a trained classifier: its weights lack 'classifier.bias' and 1 more", broken)
+    assert re.search(
+        "is not a trained classifier: its weights lack 'classifier.bias' and 1 more",
+        find_refusal(broken),
+    )
 
 
 def test_configurations_of_other_things(broken):
@@ -90,15 +98,15 @@ def test_configurations_of_other_things(broken):
         ({"model_type": "mine", "auto_map": {"AutoConfig": "m.C"}}, "needs code of its own"),
     ):
         (broken / "config.json").write_text(json.dumps({**config, **change}))
-        refused(message, broken)
+        assert re.search(message, find_refusal(broken))
 
 
 def test_names_that_can_only_be_folders(tmp_path):
     (tmp_path / "file").write_text("")
-    refused("is a file; name the folder", tmp_path / "file")
+    assert re.search("is a file; name the folder", find_refusal(tmp_path / "file"))
     for name in ("./none", "/none", "a/b/c", tmp_path / "none"):
-        refused("There is no folder", name)
-    refused("The model's name is empty", " ")
+        assert re.search("There is no folder", find_refusal(name))
+    assert re.search("The model's name is empty", find_refusal(" "))
 
 
 def _raises(error: Exception):
@@ -124,9 +132,9 @@ def test_the_hub(monkeypatch):
         (errors.HFValidationError, "nor a possible name of a model"),
     ):
         monkeypatch.setattr("huggingface_hub.HfApi.model_info", answer(kind))
-        refused(message, "whence-nobody/no-such-model")
+        assert re.search(message, find_refusal("whence-nobody/no-such-model"))
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", answer(ConnectionError))
-    refused("the hub cannot be reached", "timm:vit_tiny_patch16_224")
+    assert re.search("the hub cannot be reached", find_refusal("timm:vit_tiny_patch16_224"))
 
 
 def test_kinds_are_told_by_the_configuration():
@@ -155,36 +163,51 @@ def test_a_timm_model_with_a_weights_file(tmp_path):
     prepared = loaded.prepare([make_photo(300, 200)])
     with torch.no_grad():
         assert torch.equal(loaded.model(prepared.inputs), model(prepared.inputs))
-    refused(r"is not a safetensors file", "timm:test_vit", weights=__file__)
-    refused("There is no weights file", "timm:test_vit", weights=tmp_path / "none")
+    assert re.search(r"is not a safetensors file", find_refusal("timm:test_vit", weights=__file__))
+    assert re.search(
+        "There is no weights file", find_refusal("timm:test_vit", weights=tmp_path / "none")
+    )
     save_file({"x": torch.zeros(1)}, tmp_path / "foreign")
-    refused("of another model: it lacks", "timm:test_vit", weights=tmp_path / "foreign")
+    assert re.search(
+        "of another model: it lacks", find_refusal("timm:test_vit", weights=tmp_path / "foreign")
+    )
     save_file({**model.state_dict(), "x": torch.zeros(1)}, tmp_path / "more")
-    refused("of another model: it has 'x'", "timm:test_vit", weights=tmp_path / "more")
+    assert re.search(
+        "of another model: it has 'x'", find_refusal("timm:test_vit", weights=tmp_path / "more")
+    )
     save_file({**model.state_dict(), "cls_token": torch.zeros(1)}, tmp_path / "odd")
-    refused("it differs in 'cls_token'", "timm:test_vit", weights=tmp_path / "odd")
+    assert re.search(
+        "it differs in 'cls_token'", find_refusal("timm:test_vit", weights=tmp_path / "odd")
+    )
 
 
 def test_pickled_weights_are_refused(tmp_path):
     torch.save({}, tmp_path / "w.pth")
-    refused("Pickled weights can run code", "timm:test_vit", weights=tmp_path / "w.pth")
+    assert re.search(
+        "Pickled weights can run code", find_refusal("timm:test_vit", weights=tmp_path / "w.pth")
+    )
 
 
 def test_timm_names(tmp_path):
     pytest.importorskip("timm")
-    refused("timm has no model 'vit_tin'. Did you mean one of", "timm:vit_tin")
-    refused("timm has no model ''", "timm:")
+    assert re.search(
+        "timm has no model 'vit_tin'. Did you mean one of", find_refusal("timm:vit_tin")
+    )
+    assert re.search("timm has no model ''", find_refusal("timm:"))
 
 
 def test_timm_missing(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "timm", None)
-    refused(r"needs timm: pip install 'whence\[timm\]'", "timm:test_vit")
+    assert re.search(r"needs timm: pip install 'whence\[timm\]'", find_refusal("timm:test_vit"))
 
 
 def test_a_torchvision_model_with_a_weights_file(tmp_path, monkeypatch):
     models = pytest.importorskip("torchvision.models")
-    refused("needs a weights file in safetensors: torchvision's own are", "torchvision:vit_b_16")
-    refused("torchvision has no model 'vit'", "torchvision:vit")
+    assert re.search(
+        "needs a weights file in safetensors: torchvision's own are",
+        find_refusal("torchvision:vit_b_16"),
+    )
+    assert re.search("torchvision has no model 'vit'", find_refusal("torchvision:vit"))
 
     def small(name, weights=None, num_classes=1000):
         return models.VisionTransformer(32, 8, 2, 4, 32, 48, num_classes=num_classes)
@@ -200,11 +223,14 @@ def test_a_torchvision_model_with_a_weights_file(tmp_path, monkeypatch):
 
 def test_torchvision_missing(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "torchvision.models", None)
-    refused(r"pip install 'whence\[torchvision\]'", "torchvision:vit_b_16")
+    assert re.search(r"pip install 'whence\[torchvision\]'", find_refusal("torchvision:vit_b_16"))
 
 
 def test_weights_for_a_folder(image_model):
-    refused("is for timm:NAME and torchvision:NAME only", image_model, weights="w.safetensors")
+    assert re.search(
+        "is for timm:NAME and torchvision:NAME only",
+        find_refusal(image_model, weights="w.safetensors"),
+    )
 
 
 def test_devices():

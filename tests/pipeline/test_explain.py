@@ -65,7 +65,7 @@ def test_a_model_that_fails_now_and_then(two_photos, monkeypatch):
     explain = LoadedModel.explain
 
     def moody(self, prepared, **request):
-        if len(prepared) > 1 or prepared.photos[0].seen.size == (30, 50):
+        if len(prepared) > 1 or prepared.photos[0].crop.size == (30, 50):
             raise RuntimeError("out of\nluck")
         return explain(self, prepared, **request)
 

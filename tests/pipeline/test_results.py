@@ -90,7 +90,7 @@ def test_an_interruption_leaves_finished_results_and_their_summary(two_photos, m
     explain = LoadedModel.explain
 
     def interrupted(self, prepared, **request):
-        if prepared.photos[0].seen.size == (30, 50):
+        if prepared.photos[0].crop.size == (30, 50):
             raise KeyboardInterrupt
         return explain(self, prepared, **request)
 

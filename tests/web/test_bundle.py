@@ -23,7 +23,7 @@ def photo_bundle(service):
     photo = decode_photo(make_png())
     prediction = service.predict("photos", photo)
     results = service.explain(prediction, Choice((2, 0)), ["tiba", "random"])
-    return Bundle("photos", photo, prediction.photo.seen, get_explanations(results))
+    return Bundle("photos", photo, prediction.photo.crop, get_explanations(results))
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_the_largest_bundle_can_be_opened_again(service):
     prediction = service.predict("photos", photo)
     names = ["tiba", "random", "gae", "whence", "rollout", "raw_attention"]
     results = service.explain(prediction, Choice((0, 1, 2)), names)
-    bundle = Bundle("photos", photo, prediction.photo.seen, get_explanations(results))
+    bundle = Bundle("photos", photo, prediction.photo.crop, get_explanations(results))
     assert list(unpack_bundle(pack_bundle(bundle)).explanations) == names
 
 

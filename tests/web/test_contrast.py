@@ -116,6 +116,6 @@ def test_forged_bundles_are_refused(service, against):
     photo = decode_photo(make_png())
     prediction = service.predict("photos", photo)
     results = service.explain(prediction, Choice((2,), 0), ["gae"])
-    bundle = Bundle("photos", photo, prediction.photo.seen, get_explanations(results), against)
+    bundle = Bundle("photos", photo, prediction.photo.crop, get_explanations(results), against)
     with pytest.raises(WhenceError, match="does not fit"):
         unpack_bundle(pack_bundle(bundle))

@@ -62,7 +62,7 @@ def test_a_cached_explanation_is_not_computed_again(service, monkeypatch):
 def test_cached_photos_are_small_and_uploads_unchanged(service):
     what = decode_photo(make_png(1600, 800))
     prediction = service.predict("photos", what)
-    assert max(prediction.photo.seen.size) == SHOWN_SIDE
+    assert max(prediction.photo.crop.size) == SHOWN_SIDE
     assert what.image.size == (1600, 800)
 
 

@@ -47,7 +47,7 @@ class Photo:
         return photo if photo.image is not image else cls(image.copy(), photo.box)
 
     @cached_property
-    def seen(self) -> Image.Image:
+    def crop(self) -> Image.Image:
         """The part that the model saw, in the proportions it has in the photo."""
         if not self.has_crop:
             return self.image

@@ -88,7 +88,7 @@ def _print(explanation: Explanation, image: Image.Image | None, console: Console
     samples = 1 if image is not None else len(explanation.scores)
     for sample in range(samples):
         photo = find_photo(explanation, sample, image)
-        seen = None if photo is None else photo.seen
+        seen = None if photo is None else photo.crop
         strengths = list_strengths(explanation, sample)
         for target, one in enumerate(explanation.classes(sample)):
             console.print(terminal.format_heading(one))

@@ -72,7 +72,7 @@ class MapPainter:
         """Width divided by height."""
         if self.photo is None:
             return self.shape[1] / self.shape[0]
-        shown = self.photo.image if self.whole else self.photo.seen
+        shown = self.photo.image if self.whole else self.photo.crop
         return shown.width / shown.height
 
     @property
@@ -96,7 +96,7 @@ class MapPainter:
         """The photo without a map."""
         if self.photo is None:
             raise WhenceError("The photo is not known.")
-        return resize(self.photo.image if self.whole else self.photo.seen, size)
+        return resize(self.photo.image if self.whole else self.photo.crop, size)
 
     def draw(self, one: ClassMap, size: Size) -> Image.Image:
         """The map of a class."""

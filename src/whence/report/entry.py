@@ -85,7 +85,7 @@ def build_entry(name: str, kind: Kind, explained: ExplainedInput, faithfulness: 
             measured = measure(explained.loaded, explained.prepared, explanations, draws=0)
         except WhenceError as error:  # the explanation is there all the same
             notes.append(f"faithfulness was not measured: {first_line(error)}")
-    shown = explained.prepared.photos[0].seen if explained.prepared.photos else None
+    shown = explained.prepared.photos[0].crop if explained.prepared.photos else None
     first = next(iter(explanations.values()))
     return Entry(
         name,

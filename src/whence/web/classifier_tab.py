@@ -72,7 +72,7 @@ class ClassifierTab:
         }
 
     @property
-    def opened(self) -> list[Block]:
+    def bundle_fields(self) -> list[Block]:
         """What an opened bundle fills: the views, of which it selects one, and the components."""
         inputs = [self.input, self.model, self.classes, self.methods]
         return [self.views, *inputs, self.probabilities, self.result, self.against, *self.details]

@@ -124,7 +124,7 @@ class TabHandlers:
         prediction = self.service.predict(model, page_input)
         choice = prediction.choose(classes, against, _DEFAULT_CLASSES)
         explanations = get_explanations(self.service.explain(prediction, choice, names))
-        seen = prediction.photo.seen if prediction.photo else None
+        seen = prediction.photo.crop if prediction.photo else None
         bundle = Bundle(model, page_input, seen, explanations, choice.against)
         return self.uploads.store("whence.zip", pack_bundle(bundle))
 

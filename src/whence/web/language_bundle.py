@@ -33,7 +33,7 @@ class GenerationSettings:
     method: object
 
     @classmethod
-    def read(cls, settings: Mapping[str, object]) -> GenerationSettings:
+    def from_settings(cls, settings: Mapping[str, object]) -> GenerationSettings:
         """Read them from what ``settings.json`` holds."""
         try:
             return cls(**{field.name: settings[field.name] for field in dataclasses.fields(cls)})

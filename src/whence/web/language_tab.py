@@ -58,7 +58,7 @@ class LanguageTab:
         return {**dict(zip(names, self.request, strict=True)), **results}
 
     @property
-    def opened(self) -> list[Block]:
+    def bundle_fields(self) -> list[Block]:
         """What an opened zip file fills: the views, of which it selects one, and the components."""
         return [self.views, *self.request, *self.results]
 

@@ -19,9 +19,9 @@ RECOMMENDED: dict[CardKind, tuple[str, str, str]] = {
     "generation": ("whence", "partial_lrp", "tiba"),
 }
 WHY_RECOMMENDED: dict[CardKind, str] = {
-    "image": "The three that did best on 500 ImageNet photos.",
-    "text": "The best three by class on 199 film reviews.",
-    "generation": "The three that did best on 200 stories.",
+    "image": "The best three with default options on 500 ImageNet photos, by a ViT-Ti.",
+    "text": "The best three by class, with default options, on 199 film reviews, by a MiniLM.",
+    "generation": "The best three with default options on 200 stories, by stories15M.",
 }
 
 

@@ -41,7 +41,7 @@ class BundleOpening:
         if language is not None:
             self.tabs["generation"] = language
         uploaded = [tab.upload for tab in self.tabs.values()]
-        opened = [one for tab in self.tabs.values() for one in tab.opened]
+        opened = [one for tab in self.tabs.values() for one in tab.bundle_fields]
         for number, upload in enumerate(uploaded):
             name = None if number else "open"
             connect(upload.upload, self.open, [upload], [kinds, *opened, *uploaded], name)
@@ -56,7 +56,8 @@ class BundleOpening:
             if self.language is None:
                 raise WhenceError("This page offers no language model: open generation.html.")
             return self._fill(
-                "generation", self.language.handlers.open(GenerationSettings.read(settings))
+                "generation",
+                self.language.handlers.open(GenerationSettings.from_settings(settings)),
             )
         bundle = unpack_bundle(content)
         kind = bundle.page_input.kind
@@ -69,5 +70,5 @@ class BundleOpening:
             if name == kind:
                 filled += [gr.Tabs(selected="explanation"), *values]
             else:
-                filled += [gr.skip()] * len(tab.opened)
+                filled += [gr.skip()] * len(tab.bundle_fields)
         return *filled, *[None] * len(self.tabs)

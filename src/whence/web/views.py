@@ -98,7 +98,7 @@ def style_photo(photo: Photo | None) -> str:
     if photo is None:
         return ""
     style = (
-        f"--photo:url({_encode_jpeg(photo.seen)});--ratio:{photo.seen.width}/{photo.seen.height}"
+        f"--photo:url({_encode_jpeg(photo.crop)});--ratio:{photo.crop.width}/{photo.crop.height}"
     )
     if not photo.has_crop:
         return style

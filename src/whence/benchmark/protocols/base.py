@@ -145,7 +145,7 @@ class BenchmarkProtocol(Generic[PreparedT]):
     ) -> tuple[Image.Image | str, Explanation]:
         """The input to show (a photo, or the text), and its explanation for the judged class."""
         prepared = loaded.prepare([sample.content])
-        shown = prepared.photos[0].seen if prepared.photos else sample.content
+        shown = prepared.photos[0].crop if prepared.photos else sample.content
         return shown, loaded.explain(prepared, **method.explain_arguments())
 
 
