@@ -19,9 +19,10 @@ INLINE = re.compile(r"\$`([^`]+)`\$")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the changelog, which lies at the top of the repository, and the notebooks."""
-    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    files.append(File.generated(config, "changelog.md", content=text))
+    """Add the pages that lie at the top of the repository, and the notebooks."""
+    for page, source in llms.TOP_PAGES.items():
+        text = (ROOT / source).read_text(encoding="utf-8").replace("](docs/", "](")
+        files.append(File.generated(config, page, content=text))
     for page in notebook_pages.list_notebooks():
         files.append(File.generated(config, f"notebooks/{page.name}.md", content=page.markdown))
         for name, content in page.files.items():
@@ -30,7 +31,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Replace formulas in TeX, as GitHub takes them, by MathML, which browsers draw themselves."""
+    """Replace formulas in TeX by MathML, and links to the top of the repository by the pages."""
+    for page, source in llms.TOP_PAGES.items():
+        markdown = re.sub(rf"\]\((\.\./)*{re.escape(source)}", f"]({page}", markdown)
     markdown = FENCE.sub(lambda match: render_block(match[1]), markdown)
     return INLINE.sub(lambda match: convert(match[1]), markdown)
 

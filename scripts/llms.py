@@ -13,6 +13,7 @@ from notebook_pages import EXAMPLES, read_notebook
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 OUT = DOCS / "llms.txt"
+TOP_PAGES = {"changelog.md": "CHANGELOG.md", "security.md": "SECURITY.md"}  # not in docs/
 BY_TITLE = ("Methods", "Results")  # sections whose headings say enough
 INTRODUCTION = """# whence
 
@@ -35,10 +36,10 @@ def list_sections(nav: list[dict[str, Any]]) -> dict[str, list[str]]:
 
 
 def read_page(page: str) -> str:
-    """Read a page of the site: one of docs/, the changelog, or a notebook."""
+    """Read a page of the site: one of docs/, of the top of the repository, or a notebook."""
     if page.startswith("notebooks/"):
         return read_notebook(EXAMPLES / f"{Path(page).stem}.ipynb").markdown
-    source = DOCS / page if page != "changelog.md" else ROOT / "CHANGELOG.md"
+    source = ROOT / TOP_PAGES[page] if page in TOP_PAGES else DOCS / page
     return source.read_text(encoding="utf-8")
 
 
