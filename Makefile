@@ -4,13 +4,16 @@ TEST := .venv/test
 RUN := .venv/run
 PEERS := .venv/peers
 DOCS := .venv/docs
-PIP := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+BUILD := .venv/dist
+TREE := .venv/tree
+INSTALL := install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP := -m pip $(INSTALL)
 
 N ?= 1000
 SEED ?= 0
 JOBS ?= $(shell nproc)
 
-.PHONY: demo test test-all fuzz lint types benchmark peers pictures gallery notebooks screenshots docs docs-serve matrix mutants clean
+.PHONY: demo test test-all fuzz lint types benchmark peers pictures gallery notebooks screenshots docs docs-serve matrix bounds dist cleanroom mutants clean
 
 demo: $(RUN)/.installed
 	$(RUN)/bin/whence explain src/whence/demo/cat.jpg --top 2 --out out/demo --force
@@ -44,6 +47,10 @@ types: $(TEST)/.installed
 # The core tests with the oldest and the newest releases of torch and transformers, minutes each.
 matrix:
 	$(PYTHON) scripts/matrix.py
+
+# Wheel, sdist, bill of materials and hashes in dist/: built twice, and kept if both are bit-equal.
+dist: $(BUILD)/.installed $(TREE)/.installed
+	$(BUILD)/bin/python scripts/dist.py --tree $(TREE)/bin/python
 
 # Faults put into the code that finds structure: which of them do the tests notice? Takes hours;
 # MUTANTS='--limit 200' takes a sample.
@@ -99,6 +106,18 @@ $(DOCS)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(DOCS)
 	$(PYTHON) scripts/list_extra.py docs > $(DOCS)/requirements.txt
 	$(DOCS)/bin/python $(PIP) --requirement $(DOCS)/requirements.txt
+	touch $@
+
+$(BUILD)/.installed: constraints.txt
+	$(PYTHON) -m venv --clear $(BUILD)
+	$(BUILD)/bin/python $(PIP) build cyclonedx-bom[validation] hatchling twine
+	touch $@
+
+# The core dependencies and nothing else, not even pip: the bill of materials lists them.
+$(TREE)/.installed: pyproject.toml constraints.txt $(BUILD)/.installed
+	$(PYTHON) -m venv --clear --without-pip $(TREE)
+	$(PYTHON) scripts/list_extra.py > $(TREE)/requirements.txt
+	$(BUILD)/bin/python -m pip --python $(TREE) $(INSTALL) --requirement $(TREE)/requirements.txt
 	touch $@
 
 # lxt supports text models of transformers 4, and asks for more than it needs.
