@@ -68,7 +68,7 @@ def models(
 
 
 def _print_embedded(as_json: bool) -> None:
-    from whence.models.knowledge import read_knowledge
+    from whence.models.folder import read_knowledge
     from whence.models.loaded import EMBEDDED, EMBEDDED_LANGUAGE_MODEL, list_embedded
 
     kinds = {folder: f"{kind}s" for kind, folder in EMBEDDED.items()}

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-PHOTO = Path(__file__).parent / "cat.jpg"
+FOLDER = Path(__file__).parent
+PHOTO = FOLDER / "cat.jpg"
 SENTENCES = (
     "The story is thin, but the acting is superb and the ending deeply moving.",
     "An unwatchable mess, not worth a minute of your time.",

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from whence._util.files import exists
 from whence._util.model_name import shorten_model_name
 from whence._util.text import first_line
+from whence.demo import FOLDER
 from whence.errors import WhenceError
 from whence.explainer import Explainer
 from whence.explanation import Explanation, Photo
@@ -27,9 +28,8 @@ from whence.targets import AnyTarget, AskedClasses, SeveralTargets, parse_target
 if TYPE_CHECKING:
     from tokenizers import Encoding
 
-_DEMO = Path(__file__).parents[1] / "demo"
-EMBEDDED: dict[Kind, Path] = {"image": _DEMO / "pets", "text": _DEMO / "sentiment"}
-EMBEDDED_LANGUAGE_MODEL = _DEMO / "stories"
+EMBEDDED: dict[Kind, Path] = {"image": FOLDER / "pets", "text": FOLDER / "sentiment"}
+EMBEDDED_LANGUAGE_MODEL = FOLDER / "stories"
 
 
 BatchInputs: TypeAlias = Tensor | Mapping[str, Any]

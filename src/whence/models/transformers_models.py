@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,9 +13,9 @@ from whence._util.near_names import suggest_paths
 from whence._util.text import first_line
 from whence.errors import WhenceError
 from whence.inputs.sources import Kind
+from whence.models.folder import check_embedded, check_folder, read_knowledge
 from whence.models.hub import check_on_hub
 from whence.models.image_preprocessing import ProcessorPreprocessor
-from whence.models.knowledge import read_knowledge
 from whence.models.loaded import LoadedModel
 from whence.models.text_preprocessing import TextPreprocessor
 from whence.targets import find_class_names
@@ -25,13 +24,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _TASKS = ("ImageClassification", "SequenceClassification", "TokenClassification", "MaskedLM")
-_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
 def load(name: str | Path) -> LoadedModel:
     """Load a classifier of images or texts, or a causal language model."""
     place = _find_place(name)
     if isinstance(place, Path):
+        check_embedded(place)
         check_folder(place)
     with _silence_transformers():
         try:
@@ -62,27 +61,6 @@ def _find_place(name: str | Path) -> Path | str:
             f"There is no folder '{name}', or it may not be read.{suggest_paths(folder)}"
         )
     return name
-
-
-def check_folder(folder: Path) -> None:
-    """Refuse a folder that holds no model, or only pickled weights."""
-    config = folder / "config.json"
-    if not config.is_file():
-        raise WhenceError(f"'{folder}' holds no model: there is no config.json in it.")
-    try:
-        json.loads(config.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        raise WhenceError(f"'{config}' is not valid JSON.") from None
-    if any(folder.glob("*.safetensors")):
-        return
-    pickled = sorted(file.name for pattern in _PICKLES for file in folder.glob(pattern))
-    if pickled:
-        raise WhenceError(
-            f"'{folder}' holds its weights only as a pickle ({pickled[0]}), which can run code "
-            f"when it is opened. If you trust it, load it yourself and save it again with "
-            f"model.save_pretrained(folder), which writes safetensors."
-        )
-    raise WhenceError(f"'{folder}' holds no weights: there is no model.safetensors in it.")
 
 
 def _from_pretrained(place: str, name: str, local_files_only: bool) -> LoadedModel:

@@ -1,4 +1,4 @@
-"""What a model knows, as its folder says."""
+"""The folder of a model, and what it says that the model knows."""
 
 import json
 import shutil
@@ -9,7 +9,7 @@ import pytest
 from whence.errors import WhenceError
 from whence.explanation import Explanation
 from whence.models import load
-from whence.models.knowledge import read_knowledge
+from whence.models.folder import read_knowledge
 from whence.models.loaded import EMBEDDED, EMBEDDED_LANGUAGE_MODEL
 
 
