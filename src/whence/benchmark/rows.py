@@ -1,60 +1,73 @@
-"""Compute the missing rows of a benchmark run: threads read samples while the model works."""
+"""Compute rows of a benchmark run: threads read samples while the model works."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import torch
 
-from whence._util.progress import bar
 from whence._util.text import first_line
-from whence.benchmark.job import BenchmarkJob
-from whence.benchmark.protocols.base import NamedSample, Row
+from whence.benchmark.protocols.base import AnyProtocol, NamedSample, Row
 from whence.errors import MemoryShortError, WhenceError
 from whence.methods import MethodSpecification
+from whence.models import LoadedModel
+
+if TYPE_CHECKING:
+    from whence.datasets import Dataset
 
 _THREADS = 4
 _AHEAD = 2
 
+BatchTask: TypeAlias = Mapping[str, list[str]]
+"""One batch: the names of the samples whose rows are to be computed, by the method's label."""
 
-def compute_missing_rows(job: BenchmarkJob) -> None:
-    """Compute the rows that the store lacks, and add them to it."""
-    computer = _RowComputer(job)
-    groups = [job.names[at : at + job.batch] for at in range(0, len(job.names), job.batch)]
-    missing = [
-        {m.label: [n for n in group if n not in job.store.list_done(m.label)] for m in job.methods}
-        for group in groups
-    ]
-    missing = [by_method for by_method in missing if any(by_method.values())]
-    total = sum(len(names) for by_method in missing for names in by_method.values())
-    # Each sample is read once for all methods.
-    to_read = [list(dict.fromkeys(n for names in m.values() for n in names)) for m in missing]
-    with bar(f"Benchmark: {job.protocol.name}", total) as advance:
-        batches = _read_batches(to_read, computer.read)
-        for by_method, samples in zip(missing, batches, strict=True):
+
+@dataclass(frozen=True)
+class BatchRows:
+    """The rows of a batch by one method, in order.
+
+    Attributes:
+        method: The label of the method.
+        rows: A row for each sample; one that failed has its error.
+        problem: The first error, if every sample that could be read failed. Then the method or the
+            model may be wrong, not these samples.
+    """
+
+    method: str
+    rows: list[Row]
+    problem: WhenceError | None = None
+
+
+@dataclass(frozen=True)
+class RowComputer:
+    """Computes the rows of batches; a sample that fails gets a row with the error."""
+
+    protocol: AnyProtocol
+    loaded: LoadedModel
+    dataset: Dataset
+    methods: Sequence[MethodSpecification]
+
+    def compute_tasks(self, tasks: Sequence[BatchTask]) -> Iterator[BatchRows]:
+        """Compute tasks one by one, each of its methods in order, and read the next ones meanwhile.
+
+        Raises:
+            MemoryShortError: The device's memory is too small for a batch.
+        """
+        # Each sample is read once for all methods.
+        names = [list(dict.fromkeys(n for of in task.values() for n in of)) for task in tasks]
+        for task, samples in zip(tasks, _read_batches(names, self.read), strict=True):
             by_name = {sample.name: sample for sample in samples}
-            for method in job.methods:
-                names = by_method[method.label]
-                if names:
-                    rows = computer.compute([by_name[name] for name in names], method)
-                    job.store.add(method.label, rows)
-                    advance(len(names))
-
-
-class _RowComputer:
-    """Computes rows of batches; a sample that fails gets a row with the error."""
-
-    def __init__(self, job: BenchmarkJob) -> None:
-        self.job = job
-        self.working = {m.label for m in job.methods if job.store.has_results(m.label)}
+            for method in self.methods:
+                if of_method := task.get(method.label):
+                    yield self.compute([by_name[name] for name in of_method], method)
 
     def read(self, name: str) -> NamedSample:
         """Read and prepare a sample; this runs in threads."""
         try:
-            sample: NamedSample
-            sample = self.job.protocol.prepare(self.job.loaded, self.job.dataset.read(name))
+            sample: NamedSample = self.protocol.prepare(self.loaded, self.dataset.read(name))
             return sample
         except WhenceError as error:
             return _UnreadableSample(name, str(error))
@@ -62,48 +75,38 @@ class _RowComputer:
             reason = f"{type(error).__name__}: {first_line(error)}"
             return _UnreadableSample(name, f"It cannot be read: {reason}.")
 
-    def compute(self, samples: Sequence[NamedSample], method: MethodSpecification) -> list[Row]:
-        """Rows of a batch, in order."""
+    def compute(self, samples: Sequence[NamedSample], method: MethodSpecification) -> BatchRows:
+        """Compute the rows of samples that `read` returned."""
         rows: dict[str, Row] = {
             one.name: {"sample": one.name, "error": one.error}
             for one in samples
             if isinstance(one, _UnreadableSample)
         }
         usable = [one for one in samples if not isinstance(one, _UnreadableSample)]
+        problem: WhenceError | None = None
         if usable:
-            rows |= {row["sample"]: row for row in self._compute_usable(usable, method)}
-        return [rows[one.name] for one in samples]
+            computed, problem = self._compute_usable(usable, method)
+            rows |= {row["sample"]: row for row in computed}
+        return BatchRows(method.label, [rows[one.name] for one in samples], problem)
 
     def _compute_usable(
         self, samples: Sequence[NamedSample], method: MethodSpecification
-    ) -> list[Row]:
-        """Rows of samples; one by one where the batch fails."""
+    ) -> tuple[list[Row], WhenceError | None]:
+        """Rows of samples, one by one where the batch fails; the first error if all failed."""
         try:
-            rows = self._try(samples, method)
+            return self._try(samples, method), None
         except MemoryShortError:
             raise
         except WhenceError as error:
             if len(samples) == 1:
-                if method.label not in self.working:
-                    # Nothing is known to work: the model or the request is wrong, not this sample.
-                    raise
-                return [{"sample": samples[0].name, "error": str(error)}]
-            problems: list[WhenceError] = []
-            rows = []
-            for one in samples:
-                try:
-                    rows += self._try([one], method)
-                except WhenceError as problem:
-                    problems.append(problem)
-                    rows.append({"sample": one.name, "error": str(problem)})
-            if len(problems) == len(samples) and method.label not in self.working:
-                raise problems[0] from None
-        self.working.add(method.label)
-        return rows
+                return [{"sample": samples[0].name, "error": str(error)}], error
+        results = [self._compute_usable([one], method) for one in samples]
+        problems = [problem for _, problem in results]
+        return [row for rows, _ in results for row in rows], problems[0] if all(problems) else None
 
     def _try(self, samples: Sequence[NamedSample], method: MethodSpecification) -> list[Row]:
         try:
-            return self.job.protocol.compute_rows(self.job.loaded, samples, method)
+            return self.protocol.compute_rows(self.loaded, samples, method)
         except WhenceError:
             raise
         except torch.OutOfMemoryError:

@@ -13,9 +13,9 @@ from whence import datasets
 from whence._util.defaults import METHOD
 from whence._util.fingerprint import hash_weights
 from whence.benchmark.job import BenchmarkJob
+from whence.benchmark.missing import compute_missing_rows
 from whence.benchmark.output import BenchmarkResult, write_output
 from whence.benchmark.protocols import AnyProtocol, build_protocol
-from whence.benchmark.rows import compute_missing_rows
 from whence.benchmark.store import ResultStore, to_file_name
 from whence.errors import WhenceError
 from whence.methods import MethodSpecification, parse_methods

@@ -1,0 +1,60 @@
+"""Compute the rows that a benchmark run still lacks, and add them to its store as they come."""
+
+from __future__ import annotations
+
+from whence._util.progress import bar
+from whence.benchmark.job import BenchmarkJob
+from whence.benchmark.rows import BatchRows, BatchTask, RowComputer
+
+
+def compute_missing_rows(job: BenchmarkJob) -> None:
+    """Compute the rows that the store lacks, and add them to it."""
+    tasks = list_missing_tasks(job)
+    collector = RowCollector(job)
+    computer = RowComputer(job.protocol, job.loaded, job.dataset, job.methods)
+    with bar(f"Benchmark: {job.protocol.name}", count_rows(tasks)) as advance:
+        for batch in computer.compute_tasks(tasks):
+            collector.add(batch)
+            advance(len(batch.rows))
+
+
+class RowCollector:
+    """Adds the rows of batches to the store; refuses those of a method that never worked."""
+
+    def __init__(self, job: BenchmarkJob) -> None:
+        self._store = job.store
+        self._working = {m.label for m in job.methods if job.store.has_results(m.label)}
+
+    def is_working(self, method: str) -> bool:
+        """Whether any batch of a method, perhaps of an earlier run, has a result."""
+        return method in self._working
+
+    def add(self, batch: BatchRows) -> None:
+        """Add the rows of a batch.
+
+        Raises:
+            WhenceError: All its samples failed and nothing is known to work: the model or the
+                request is wrong, not the samples.
+        """
+        if batch.problem is None:
+            if any("error" not in row for row in batch.rows):
+                self._working.add(batch.method)
+        elif batch.method not in self._working:
+            raise batch.problem
+        self._store.add(batch.method, batch.rows)
+
+
+def list_missing_tasks(job: BenchmarkJob) -> list[BatchTask]:
+    """List the batches of which a method lacks rows, in the order of the samples."""
+    groups = [job.names[at : at + job.batch] for at in range(0, len(job.names), job.batch)]
+    done = {method.label: job.store.list_done(method.label) for method in job.methods}
+    tasks: list[BatchTask] = [
+        {label: [name for name in group if name not in of] for label, of in done.items()}
+        for group in groups
+    ]
+    return [task for task in tasks if any(task.values())]
+
+
+def count_rows(tasks: list[BatchTask]) -> int:
+    """Count the rows that tasks are to give."""
+    return sum(len(names) for task in tasks for names in task.values())
