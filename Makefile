@@ -6,6 +6,7 @@ PEERS := .venv/peers
 DOCS := .venv/docs
 BUILD := .venv/dist
 TREE := .venv/tree
+AUDIT := .venv/audit
 INSTALL := install --quiet --disable-pip-version-check --constraint constraints.txt
 PIP := -m pip $(INSTALL)
 
@@ -13,7 +14,7 @@ N ?= 1000
 SEED ?= 0
 JOBS ?= $(shell nproc)
 
-.PHONY: demo test test-all fuzz lint types benchmark peers pictures gallery notebooks screenshots docs docs-serve matrix bounds dist cleanroom mutants clean
+.PHONY: demo test test-all fuzz lint types benchmark peers pictures gallery notebooks screenshots docs docs-serve matrix bounds audit dist cleanroom mutants clean
 
 demo: $(RUN)/.installed
 	$(RUN)/bin/whence explain src/whence/demo/cat.jpg --top 2 --out out/demo --force
@@ -40,6 +41,10 @@ lint: $(TEST)/.installed
 	$(TEST)/bin/ruff check .
 	$(TEST)/bin/ruff format --check .
 	$(TEST)/bin/lint-imports --no-logo
+	$(TEST)/bin/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*
+	$(TEST)/bin/check-jsonschema --quiet --builtin-schema vendor.dependabot .github/dependabot.yml
+	$(TEST)/bin/check-jsonschema --quiet --builtin-schema vendor.citation-file-format CITATION.cff
+	$(TEST)/bin/zizmor --offline --quiet --strict-collection --persona auditor .github
 
 types: $(TEST)/.installed
 	$(TEST)/bin/mypy
@@ -47,6 +52,12 @@ types: $(TEST)/.installed
 # The core tests with the oldest and the newest releases of torch and transformers, minutes each.
 matrix:
 	$(PYTHON) scripts/matrix.py
+
+# Advisories and licences of everything that is installed, in out/audit. Error 3: not all was checked.
+# ADVISORIES=folder-or-zip looks advisories up in a database of OSV records on disk.
+audit: $(AUDIT)/.installed $(TEST)/.installed
+	$(AUDIT)/bin/python scripts/audit.py --python $(TEST)/bin/python \
+		$(if $(ADVISORIES),--advisories '$(ADVISORIES)')
 
 # Wheel, sdist, bill of materials and hashes in dist/: built twice, and kept if both are bit-equal.
 dist: $(BUILD)/.installed $(TREE)/.installed
@@ -106,6 +117,11 @@ $(DOCS)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(DOCS)
 	$(PYTHON) scripts/list_extra.py docs > $(DOCS)/requirements.txt
 	$(DOCS)/bin/python $(PIP) --requirement $(DOCS)/requirements.txt
+	touch $@
+
+$(AUDIT)/.installed: constraints.txt
+	$(PYTHON) -m venv --clear $(AUDIT)
+	$(AUDIT)/bin/python $(PIP) license-expression packaging pip-audit pyyaml
 	touch $@
 
 $(BUILD)/.installed: constraints.txt

@@ -109,6 +109,6 @@ def _hash_file(path: Path) -> str:
 def _refuse(name: str, what: str) -> WhenceError:
     return WhenceError(
         f"The embedded model '{name}' is not as whence {__version__} was released with it: {what}. "
-        f"Install whence again with pip install --force-reinstall --no-deps; in a clone, "
-        f"git checkout src/whence/demo."
+        f"Install whence again from where you have it: pip install --force-reinstall --no-deps "
+        f"WHEEL-OR-FOLDER; in a clone, git checkout src/whence/demo."
     )
