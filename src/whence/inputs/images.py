@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -24,25 +24,38 @@ def read_image(path: str | Path) -> Image.Image:
     """Read an image file as RGB: upright, opaque, 8 bits, and no larger than `MAX_SIDE`."""
     path = Path(path)
     check_is_file(path, "an image")
+    with warnings.catch_warnings():
+        # Pillow warns of images that are large but that it opens all the same.
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        return decode_image(path, f"'{path}'")
+
+
+def decode_image(file: Path | BinaryIO, name: str = "The photo") -> Image.Image:
+    """Decode an image file, as `read_image` does; may be called from several threads.
+
+    Args:
+        file: Where it is, or its open content.
+        name: What errors call it.
+
+    Raises:
+        WhenceError: It is no image, or damaged, or too large.
+    """
     try:
-        with warnings.catch_warnings():
-            # Pillow warns of images that are large but that it opens all the same.
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(path) as image:
-                if max(image.size) > MAX_SIDE:
-                    # A JPEG is then decoded at a half, a quarter or an eighth of its size.
-                    image.draft("RGB", (MAX_SIDE, MAX_SIDE))
-                return to_rgb(image)
+        with Image.open(file) as image:
+            if max(image.size) > MAX_SIDE:
+                # A JPEG is then decoded at a half, a quarter or an eighth of its size.
+                image.draft("RGB", (MAX_SIDE, MAX_SIDE))
+            return to_rgb(image)
     except Image.DecompressionBombError:
-        message = f"'{path}' has more pixels than whence opens; make it smaller first."
+        message = f"{name} has more pixels than whence opens; make it smaller first."
         raise WhenceError(message) from None
     except UnidentifiedImageError:
-        raise WhenceError(f"'{path}' is not an image that Pillow knows.") from None
+        raise WhenceError(f"{name} is not an image that Pillow knows.") from None
     except PermissionError:
-        raise WhenceError(f"'{path}' may not be read.") from None
+        raise WhenceError(f"{name} may not be read.") from None
     except Exception as error:  # decoders of damaged files raise nearly anything
         reason = first_line(error) or type(error).__name__
-        raise WhenceError(f"'{path}' is damaged: {reason}.") from error
+        raise WhenceError(f"{name} is damaged: {reason}.") from error
 
 
 def to_rgb(image: Image.Image) -> Image.Image:

@@ -1,6 +1,7 @@
 """From photos and texts to explanations and result files, a batch at a time."""
 
-from whence.pipeline.explain import ExplainedInput, ExplainSettings, explain_sources
+from whence.pipeline.batches import BatchExplainer, ExplainedInput
+from whence.pipeline.explain import explain_sources
 from whence.pipeline.generate import (
     GenerateSettings,
     GenerationResult,
@@ -9,8 +10,10 @@ from whence.pipeline.generate import (
     read_prompt,
 )
 from whence.pipeline.results import InputResult, OutputSettings, explain_to_files, format_summary
+from whence.pipeline.settings import ExplainSettings
 
 __all__ = [
+    "BatchExplainer",
     "ExplainSettings",
     "ExplainedInput",
     "GenerateSettings",

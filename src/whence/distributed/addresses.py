@@ -1,0 +1,124 @@
+"""Files and folders by path or address, such as ``s3://bucket/photos``, through pyarrow."""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from whence._util.text import first_line
+from whence.distributed.rows import import_arrow
+from whence.errors import WhenceError
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+
+
+def is_address(place: str) -> bool:
+    """Whether it is an address with a scheme, and not a path."""
+    return _SCHEME.match(place) is not None
+
+
+class Place:
+    """A file or folder in a file system of pyarrow, local or remote.
+
+    Args:
+        address: A path, or an address with a scheme that pyarrow knows: file, s3, gs, hdfs, ….
+
+    Raises:
+        WhenceError: The address has another scheme, or cannot be reached.
+    """
+
+    def __init__(self, address: str | Path) -> None:
+        fs = import_arrow("pyarrow.fs")
+        self.address = str(address)
+        self.files: Any
+        self.root: str
+        try:
+            if is_address(self.address):
+                self.files, self.root = fs.FileSystem.from_uri(self.address)
+            else:
+                path = os.path.abspath(os.path.expanduser(self.address))
+                self.files, self.root = fs.LocalFileSystem(), path
+        except (OSError, ValueError) as error:
+            reason = first_line(error)
+            raise WhenceError(f"'{self.address}' cannot be opened: {reason}.") from error
+        self.is_local = isinstance(self.files, fs.LocalFileSystem)
+
+    def join(self, name: str) -> str:
+        """The path of a file below this folder."""
+        return f"{self.root.rstrip('/')}/{name}" if name else self.root
+
+    def exists(self, name: str = "") -> bool:
+        """Whether there is such a file or folder."""
+        return bool(self._ask(name).type != import_arrow("pyarrow.fs").FileType.NotFound)
+
+    def is_folder(self, name: str = "") -> bool:
+        """Whether there is such a folder."""
+        return bool(self._ask(name).type == import_arrow("pyarrow.fs").FileType.Directory)
+
+    def list_names(self, name: str = "") -> list[str]:
+        """List the names of the files and folders in a folder, sorted; empty if there is none."""
+        fs = import_arrow("pyarrow.fs")
+        with explain_read(self.address):
+            selector = fs.FileSelector(self.join(name), allow_not_found=True)
+            return sorted(info.base_name for info in self.files.get_file_info(selector))
+
+    def read(self, name: str = "") -> bytes:
+        """Read a file."""
+        with self.files.open_input_file(self.join(name)) as file:
+            content: bytes = file.read()
+            return content
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file under another name and rename it, so that a half-written is never seen."""
+        folder, _, last = name.rpartition("/")
+        beside = f"{folder}/_{uuid.uuid4().hex}.{last}".lstrip("/")
+        with explain_write(self.address):
+            try:
+                with self.files.open_output_stream(self.join(beside)) as file:
+                    file.write(content)
+                self.files.move(self.join(beside), self.join(name))
+            except BaseException:
+                self.delete(beside)
+                raise
+
+    def move(self, name: str, to: str) -> None:
+        """Rename a file."""
+        self.files.move(self.join(name), self.join(to))
+
+    def delete(self, name: str) -> None:
+        """Delete a file, if it is there."""
+        if self.exists(name):
+            self.files.delete_file(self.join(name))
+
+    def _ask(self, name: str) -> Any:
+        with explain_read(self.address):
+            return self.files.get_file_info(self.join(name))
+
+
+@contextmanager
+def explain_read(address: str) -> Iterator[None]:
+    """Turn errors of the file system into sentences on reading."""
+    try:
+        yield
+    except OSError as error:
+        raise WhenceError(f"'{address}' cannot be read: {_find_reason(error)}.") from error
+
+
+@contextmanager
+def explain_write(address: str) -> Iterator[None]:
+    """Turn errors of the file system into sentences on writing."""
+    try:
+        yield
+    except OSError as error:
+        raise WhenceError(
+            f"The folder '{address}' cannot be written to: {_find_reason(error)}."
+        ) from error
+
+
+def _find_reason(error: OSError) -> str:
+    return os.strerror(error.errno) if error.errno else first_line(error)

@@ -1,0 +1,234 @@
+"""Read, prepare and explain inputs of one model, a batch at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol
+
+import torch
+from PIL import Image
+
+from whence._util.text import first_line
+from whence.errors import WhenceError, WhenceWarning
+from whence.explanation import Explanation
+from whence.methods.registry import MethodSpecification
+from whence.models import LoadedModel, PreparedBatch
+from whence.models.loaded import select_sample
+from whence.models.text_preprocessing import join_batches
+from whence.pipeline.settings import ExplainSettings
+
+
+class Readable(Protocol):
+    """An input that is not read yet."""
+
+    def read(self) -> Image.Image | str:
+        """Read the photo or the text; a `WhenceError` says why it cannot be read."""
+
+
+@dataclass(frozen=True)
+class ExplainedInput:
+    """The explanations of one input by the methods' labels, or its error."""
+
+    index: int  # which of the inputs it is, counted from 0
+    loaded: LoadedModel
+    explanations: dict[str, Explanation] = field(default_factory=dict)
+    prepared: PreparedBatch | None = None  # a batch of one; None if it failed
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """Why an input cannot be explained."""
+
+    why: str
+
+
+class BatchExplainer:
+    """Explain inputs with one model, a batch at a time.
+
+    Args:
+        settings: How to explain, and the size of a batch.
+        loaded: The model.
+        threads: How many inputs are read at once. With more than one, the next batch of photos is
+            prepared while a batch is explained.
+        is_proven: Whether the settings are known to work, so that what fails is the input's fault.
+    """
+
+    def __init__(
+        self,
+        settings: ExplainSettings,
+        loaded: LoadedModel,
+        threads: int = 1,
+        is_proven: bool = False,
+    ) -> None:
+        self.settings = settings
+        self.loaded = loaded
+        self.threads = threads
+        self.is_proven = is_proven
+        self._compiled: set[object] = set()  # sizes of photos of which a full batch came
+
+    def explain(self, inputs: Sequence[Readable]) -> Iterator[ExplainedInput]:
+        """Read and prepare inputs one by one; explain those of one size together.
+
+        Yields:
+            Each input once, with its place among those given; within a batch in any order.
+
+        Raises:
+            WhenceError: An input failed, and none was explained before; see `is_proven`.
+        """
+        first = 0
+        for batch in self._prepare_batches(inputs):
+            groups: dict[object, dict[int, PreparedBatch]] = {}
+            for index, prepared in enumerate(batch, first):
+                if isinstance(prepared, _Failure):
+                    yield self._fail(index, prepared.why)
+                else:
+                    groups.setdefault(_find_size(prepared), {})[index] = prepared
+            for group in groups.values():
+                yield from self._explain_group(group)
+            first += len(batch)
+
+    def _prepare_batches(
+        self, inputs: Sequence[Readable]
+    ) -> Iterator[list[PreparedBatch | _Failure]]:
+        """Prepare the inputs, batch by batch; with threads, one batch ahead."""
+        size = self.settings.batch
+        batches = (inputs[start : start + size] for start in range(0, len(inputs), size))
+        if self.threads == 1:
+            for batch in batches:
+                yield [self._finish(self._read(one)) for one in batch]
+            return
+        pool = ThreadPoolExecutor(self.threads)
+        ahead: deque[list[Future[PreparedBatch | str | _Failure]]] = deque()
+        try:
+            for batch in batches:
+                ahead.append([pool.submit(self._read, one) for one in batch])
+                if len(ahead) > 1:
+                    yield [self._finish(one.result()) for one in ahead.popleft()]
+            while ahead:
+                yield [self._finish(one.result()) for one in ahead.popleft()]
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _read(self, one: Readable) -> PreparedBatch | str | _Failure:
+        """Read an input, and prepare a photo. A tokenizer may be used by one thread only."""
+        try:
+            content = one.read()
+        except WhenceError as error:
+            return _Failure(str(error))
+        except Exception as error:  # one odd input must not end the others
+            return _Failure(f"It cannot be read: {type(error).__name__}: {first_line(error)}.")
+        if self.loaded.kind == "text" and isinstance(content, str):
+            return content
+        return self._prepare(content)
+
+    def _finish(self, content: PreparedBatch | str | _Failure) -> PreparedBatch | _Failure:
+        return self._prepare(content) if isinstance(content, str) else content
+
+    def _prepare(self, content: Image.Image | str) -> PreparedBatch | _Failure:
+        try:
+            return self.loaded.prepare([content])
+        except WhenceError as error:
+            return _Failure(str(error))
+        except Exception as error:  # one odd input must not end the others
+            return _Failure(f"It cannot be prepared: {type(error).__name__}: {error}.")
+
+    def _explain_group(
+        self, group: dict[int, PreparedBatch], is_again: bool = False
+    ) -> Iterator[ExplainedInput]:
+        parts = list(group.values())
+        batch = parts[0] if len(parts) == 1 else join_batches(parts, self.loaded.tokenizer)
+        try:
+            by_label = self._explain_methods(batch, is_again)
+        except WhenceError as error:
+            if len(group) == 1 and not self.is_proven:
+                # Nothing is known to work: the model or the settings are wrong, not this input.
+                raise
+            if len(group) == 1:
+                yield self._fail(next(iter(group)), str(error))
+                return
+            for index, prepared in group.items():
+                yield from self._explain_group({index: prepared}, is_again=True)
+            return
+        self.is_proven = True
+        for sample, (index, prepared) in enumerate(group.items()):
+            selected = {label: select_sample(one, sample, batch) for label, one in by_label.items()}
+            yield ExplainedInput(index, self.loaded, selected, prepared)
+
+    def _explain_methods(self, batch: PreparedBatch, is_again: bool) -> dict[str, Explanation]:
+        """Explain a batch by each method; photos too few for the compiled program are repeated."""
+        loaded, given = self._eager, batch
+        if self.settings.compile and not is_again:
+            size = _find_size(batch)
+            if self._is_common(batch):
+                self._compiled.add(size)
+                loaded = self.loaded
+            elif size in self._compiled and size is not None:
+                given = _repeat_last(batch, self.settings.batch)
+                loaded = self.loaded
+        found = {one.label: self._explain(loaded, given, one) for one in self.settings.methods}
+        if given is batch:
+            return found
+        return {label: one[: len(batch)] for label, one in found.items()}
+
+    def _is_common(self, batch: PreparedBatch) -> bool:
+        """Whether other batches have this shape: full ones of photos, or of texts that were cut."""
+        if len(batch) < self.settings.batch:
+            return False
+        if isinstance(batch.inputs, torch.Tensor):
+            return True
+        length: int = batch.inputs["input_ids"].shape[1]
+        return length == getattr(self.loaded.preprocessor, "max_length", None)
+
+    @cached_property
+    def _eager(self) -> LoadedModel:
+        """The model for batches of rare shapes, for which nothing is compiled."""
+        return self.loaded.to_eager() if self.settings.compile else self.loaded
+
+    def _explain(
+        self, loaded: LoadedModel, batch: PreparedBatch, method: MethodSpecification
+    ) -> Explanation:
+        request = {**self.settings.target_arguments(), **method.explain_arguments()}
+        try:
+            settings = self.settings
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", WhenceWarning)  # notes of the result say it
+                return loaded.explain(
+                    batch,
+                    **request,
+                    of=settings.of,
+                    memory=settings.memory,
+                    verify=settings.verify,
+                )
+        except WhenceError:
+            raise
+        except torch.OutOfMemoryError:
+            message = "The device's memory is too small; give a smaller --batch or --memory."
+            raise WhenceError(message) from None
+        except Exception as error:  # a model or a method of the user's may raise anything
+            message = f"Model or method failed: {type(error).__name__}: {first_line(error)}."
+            raise WhenceError(message) from error
+
+    def _fail(self, index: int, why: str) -> ExplainedInput:
+        return ExplainedInput(index, self.loaded, error=why)
+
+
+def _find_size(batch: PreparedBatch) -> torch.Size | None:
+    """The size of photos; None of texts, which are padded to one length."""
+    return batch.inputs.shape[1:] if isinstance(batch.inputs, torch.Tensor) else None
+
+
+def _repeat_last(batch: PreparedBatch, count: int) -> PreparedBatch:
+    """The batch of photos with its last one repeated up to so many."""
+    assert isinstance(batch.inputs, torch.Tensor)
+    places = torch.arange(count, device=batch.inputs.device).clamp(max=len(batch) - 1)
+    listed = places.tolist()
+    photos = None if batch.photos is None else [batch.photos[place] for place in listed]
+    notes = [batch.notes[place] for place in listed]
+    return dataclasses.replace(batch, inputs=batch.inputs[places], notes=notes, photos=photos)

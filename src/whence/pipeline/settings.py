@@ -1,0 +1,82 @@
+"""What to explain inputs with: the model, the methods and the targets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from whence.errors import WhenceError
+from whence.inputs.sources import Kind, Source
+from whence.methods import registry
+from whence.methods.registry import MethodSpecification
+from whence.models import LoadedModel, load
+from whence.rules import get as get_rules
+from whence.targets import token
+
+
+@dataclass(frozen=True)
+class ExplainSettings:
+    """The model, as `whence.models.load` takes it, the methods and the classes of explanations."""
+
+    methods: tuple[MethodSpecification, ...]  # each input is explained by all of them
+    model: str | None = None
+    weights: Path | None = None
+    device: str | None = None
+    targets: tuple[str, ...] = ()  # names or indices; the predicted class if there are none
+    top: int | None = None  # instead of targets, the number of most probable classes
+    batch: int = 16  # how many inputs are in memory at once
+    memory: float | None = None  # gibibytes, as `Explainer.explain` takes them
+    compile: bool = False
+    precision: str | None = None
+    verify: bool = False  # whether to measure all checks, also dear ones
+    of: str | None = None  # the model's input that gets scores; its main one if left out
+    against: str | None = None  # a class or token: why the target and not this one
+    position: int | None = None  # of the explained token, in models with an output for each token
+
+    def check(self) -> None:
+        """Refuse wrong settings before a model is loaded."""
+        for one in self.methods:
+            registry.build(one.name, one.options)
+            get_rules(one.rules)
+        self.target_arguments()
+
+    def target_arguments(self) -> dict[str, Any]:
+        """Return the targets as arguments of `Explainer.explain`."""
+        if self.targets and self.top is not None:
+            raise WhenceError("Give either --target or --top, not both.")
+        if self.position is not None and self.top is not None:
+            raise WhenceError("Give either --position or --top, not both.")
+        arguments: dict[str, Any] = {}
+        if self.against is not None:
+            arguments["against"] = self._read_target(self.against)
+        if self.top is not None:
+            return {"classes": self.top, **arguments}
+        named = [self._read_target(one) for one in self.targets]
+        if len(named) > 1:
+            return {"classes": named, **arguments}
+        if named or self.position is not None:
+            arguments["target"] = named[0] if named else self._read_target(None)
+        return arguments
+
+    def _read_target(self, name: str | None) -> Any:
+        """A class or token by its name, or by its number where no name is that number."""
+        return name if self.position is None else token(self.position, name)
+
+    def load_models(self, sources: Sequence[Source]) -> dict[Kind, LoadedModel]:
+        """Load the model for each kind of input, and check its classes."""
+        if self.model is not None or self.weights is not None:
+            loaded = self._load(None)
+            models = {loaded.kind: loaded}
+        else:
+            readable = [source for source in sources if source.problem is None]
+            kinds = sorted({source.kind for source in readable or sources})
+            models = {kind: self._load(kind) for kind in kinds}
+        for loaded in models.values():
+            loaded.check_classes(**self.target_arguments())
+        return models
+
+    def _load(self, kind: Kind | None) -> LoadedModel:
+        model, weights, device = self.model, self.weights, self.device
+        return load(model, kind, weights, device, compile=self.compile, precision=self.precision)
