@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.cli.commands import list_files, run_explain
+from tests.test_imports import EXTRAS
 from whence import __version__
 from whence.cli.app import app
 
@@ -16,10 +17,11 @@ def test_version():
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["explain", "--help"], ["--version"]])
-def test_help_answers_without_torch(arguments):
+def test_help_answers_without_heavy_libraries(arguments):
+    heavy = {"numpy", "PIL", "torch", "transformers"} | EXTRAS
     script = (
         "import sys\nfrom whence.cli.app import app\ntry:\n    app(sys.argv[1:])\nfinally:\n    "
-        "assert not {'torch', 'transformers', 'timm'} & set(sys.modules)"
+        f"assert not {heavy} & set(sys.modules), {heavy} & set(sys.modules)"
     )
     command = [sys.executable, "-c", script, *arguments]
     done = subprocess.run(command, capture_output=True, text=True)

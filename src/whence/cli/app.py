@@ -1,6 +1,6 @@
 """The Typer app `whence`: its commands, and its errors and warnings as sentences.
 
-No module of the command line imports torch before a command needs it.
+No module of the command line imports torch, numpy or Pillow before a command needs it.
 """
 
 from __future__ import annotations

@@ -18,7 +18,6 @@ from whence._util.progress import bar
 from whence._util.text import to_printable
 from whence.cli import options
 from whence.errors import WhenceError
-from whence.inputs.sources import expand
 
 if TYPE_CHECKING:
     from whence.pipeline import InputResult
@@ -111,6 +110,8 @@ def explain(
     1 if inputs failed, 2 if the request itself was refused.
     """
     options.check_folder(out)
+    from whence.inputs.sources import expand  # late: it takes numpy and Pillow
+
     sources = expand(inputs, text)
     if outlines and all(source.kind == "text" for source in sources):
         raise WhenceError("--outlines is for photos, and the inputs are texts.")

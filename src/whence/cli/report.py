@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,7 +14,9 @@ from whence._util.progress import bar
 from whence._util.text import to_printable
 from whence.cli import options
 from whence.errors import WhenceError
-from whence.inputs.sources import Source, expand
+
+if TYPE_CHECKING:
+    from whence.inputs.sources import Source
 
 EPILOG = """[bold]Examples[/bold]
 
@@ -69,6 +71,8 @@ def report(
     """
     if out.suffix.lower() not in (".html", ".htm") and not is_folder(out):
         raise WhenceError(f"'{out}' must end in .html: the report is a page.")
+    from whence.inputs.sources import expand  # late: it takes numpy and Pillow
+
     sources = expand(inputs, text)
     # Imported late: torch takes a second, and a wrong input is refused without it.
     from whence.methods import parse_methods

@@ -1,0 +1,67 @@
+"""Heavy libraries are imported only where they are used."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import whence
+
+PACKAGE = Path(whence.__file__).parent
+EXTRAS = set(
+    "captum datasets fastapi gradio h5py httpx matplotlib pandas pyarrow ray scipy sklearn "
+    "starlette timm torchvision".split()
+)
+CORE = {"PIL", "jinja2", "numpy", "rich", "safetensors", "torch", "transformers", "typer"}
+# Packages that are imported as a whole only by those who use their library.
+OWN = {"distributed": {"pandas", "pyarrow", "ray"}, "web": {"gradio", "starlette"}}
+
+
+def list_imports(code: str) -> Iterator[str]:
+    """The libraries that a module imports when it is imported itself."""
+    waiting: list[ast.stmt] = ast.parse(code).body
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield (node.module or "").partition(".")[0]
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            waiting = [*waiting, *node.orelse]
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            waiting += [part for part in ast.iter_child_nodes(node) if isinstance(part, ast.stmt)]
+
+
+def test_modules_import_extras_only_inside_of_functions():
+    found = {
+        (file.relative_to(PACKAGE).parts[0], name)
+        for file in PACKAGE.rglob("*.py")
+        for name in EXTRAS.intersection(list_imports(file.read_text(encoding="utf-8")))
+    }
+    allowed = {(package, name) for package, names in OWN.items() for name in names}
+    assert ("web", "gradio") in found
+    assert found - allowed == set()
+
+
+def run_and_list(code: str, libraries: set[str]) -> list[str]:
+    """Which of these libraries are imported after some code, in a Python of its own."""
+    shown = f"{code}\nimport sys\nprint(*sorted(set(sys.modules) & set({sorted(libraries)!r})))"
+    done = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_importing_whence_imports_no_library():
+    assert run_and_list("import whence", EXTRAS | CORE) == []
+    assert run_and_list("import whence, numpy", EXTRAS | CORE) == ["numpy"]
+
+
+@pytest.mark.slow
+def test_all_public_names_need_no_extra():
+    code = "import whence\nfor name in whence.__all__:\n    getattr(whence, name)"
+    libraries = run_and_list(code, EXTRAS | CORE)
+    assert "torch" in libraries
+    assert EXTRAS.intersection(libraries) == set()
