@@ -109,7 +109,7 @@ $(TEST)/.installed: pyproject.toml constraints.txt
 
 $(RUN)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(RUN)
-	$(RUN)/bin/python $(PIP) --editable '.[benchmark,methods]'
+	$(RUN)/bin/python $(PIP) --editable '.[benchmark,methods,ray]'
 	touch $@
 
 # The site reads docstrings without importing them, so it needs the extra `docs` and not torch.

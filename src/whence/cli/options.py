@@ -15,6 +15,7 @@ from whence.errors import WhenceError
 TARGET_PANEL = "More on the model and the target"
 METHOD_PANEL = "More on the method"
 SPEED_PANEL = "Speed and memory"
+RAY_PANEL = "Many machines"
 # Columns of a table that goes to a file or another program.
 _PIPE_WIDTH = 200
 
@@ -154,6 +155,45 @@ Precision = Annotated[
         help="Compute matrix products in tf32 (on a GPU) or bfloat16: faster where the hardware "
         "has them, and coarser: scores of tiba are off by about 0.2 % and 2 %. If left out, in "
         "the type of the weights.",
+    ),
+]
+Ray = Annotated[
+    bool,
+    typer.Option(
+        "--ray",
+        rich_help_panel=RAY_PANEL,
+        help="Share the work among processes by Ray, on this machine or a cluster; pip install "
+        "'whence[ray]'.",
+    ),
+]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        rich_help_panel=RAY_PANEL,
+        help="The head node of a Ray cluster, or auto on one of its nodes; if left out, the "
+        "processes run here.",
+    ),
+]
+Actors = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="N",
+        rich_help_panel=RAY_PANEL,
+        help="How many processes, each with its own model; one for each GPU or CPU if left out.",
+    ),
+]
+CpusPerActor = Annotated[
+    float, typer.Option(metavar="X", rich_help_panel=RAY_PANEL, help="CPUs of each process.")
+]
+GpusPerActor = Annotated[
+    float | None,
+    typer.Option(
+        metavar="X",
+        rich_help_panel=RAY_PANEL,
+        help="GPUs of each process, such as 0.5 for two on one; 1 if left out, or 0 where there "
+        "are none.",
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors.")]

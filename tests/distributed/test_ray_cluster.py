@@ -1,0 +1,58 @@
+import pytest
+
+from whence.distributed.ray_cluster import RayOptions, choose_actors, start_ray
+from whence.errors import WhenceError
+
+
+def test_actors_leave_two_cpus_for_reading_and_writing():
+    nodes = [{"CPU": 4.0}, {"CPU": 4.0}]
+
+    chosen = choose_actors(RayOptions(), nodes)
+
+    assert (chosen.actors, chosen.gpus_per_actor) == (6, 0.0)
+    assert choose_actors(RayOptions(cpus_per_actor=0.5), nodes).actors == 12
+
+
+def test_each_gpu_gets_an_actor():
+    nodes = [{"CPU": 16.0, "GPU": 8.0}, {"CPU": 16.0}]
+
+    assert choose_actors(RayOptions(), nodes).actors == 8
+    assert choose_actors(RayOptions(gpus_per_actor=0.5), nodes).actors == 16
+    assert choose_actors(RayOptions(gpus_per_actor=0.0), nodes).actors == 30
+
+
+def test_an_actor_fits_on_one_node():
+    nodes = [{"CPU": 3.0}, {"CPU": 3.0}]
+
+    assert choose_actors(RayOptions(cpus_per_actor=2.0), nodes).actors == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (RayOptions(actors=3), "has 4 CPUs: too few for 3 actors of 1 CPU.*--actors 2 or less"),
+        (RayOptions(cpus_per_actor=4), "too few for 1 actor of 4 CPUs"),
+        (RayOptions(gpus_per_actor=1), "has 0 GPUs, and no node has 1 with 1 CPU"),
+    ],
+)
+def test_a_small_cluster_is_refused(options, sentence):
+    with pytest.raises(WhenceError, match=sentence):
+        choose_actors(options, [{"CPU": 2.0}, {"CPU": 2.0}])
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (RayOptions(address="ray://head:10001"), "not supported"),
+        (RayOptions(address="head"), "is no address"),
+        (RayOptions(address="127.0.0.1:9"), "No Ray cluster answers at 127.0.0.1:9"),
+        (RayOptions(actors=0), "at least 1"),
+        (RayOptions(cpus_per_actor=0), "above 0"),
+        (RayOptions(gpus_per_actor=-1), "below 0"),
+    ],
+)
+def test_wrong_options_are_refused_at_once(options, sentence):
+    pytest.importorskip("ray.data")
+
+    with pytest.raises(WhenceError, match=sentence), start_ray(options):
+        pass
