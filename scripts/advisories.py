@@ -110,6 +110,8 @@ def look_up_stored(pins: Mapping[str, str], database: Path, today: datetime) -> 
     Raises:
         NotCheckedError: There is no such database, or it is too old, or not whole.
     """
+    if not database.exists():
+        raise NotCheckedError(f"there is no '{database}'")
     asked = {**pins, KNOWN[0]: KNOWN[1]}
     found: dict[str, dict[str, list[str]]] = {}
     newest = ""
