@@ -15,6 +15,7 @@ ALLOWED = frozenset(
 )
 # What packages write that is no SPDX expression. "BSD" leaves open how many clauses.
 SPELLINGS = {
+    "3-clause bsd license": "BSD-3-Clause",
     "apache 2.0": "Apache-2.0",
     "apache 2.0 license": "Apache-2.0",
     "apache license 2.0": "Apache-2.0",
