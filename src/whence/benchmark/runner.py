@@ -9,17 +9,20 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from whence import datasets
 from whence._util.defaults import METHOD
+from whence._util.extras import import_extra
 from whence._util.fingerprint import hash_weights
 from whence.benchmark.job import BenchmarkJob
 from whence.benchmark.missing import compute_missing_rows
 from whence.benchmark.output import BenchmarkResult, write_output
 from whence.benchmark.protocols import AnyProtocol, build_protocol
+from whence.benchmark.ray_rows import compute_rows_with_ray
+from whence.benchmark.sources import RunSources
 from whence.benchmark.store import ResultStore, to_file_name
+from whence.distributed.ray_cluster import RayOptions
 from whence.errors import WhenceError
 from whence.methods import MethodSpecification, parse_methods
-from whence.models import LoadedModel, load
+from whence.models import LoadedModel
 
 if TYPE_CHECKING:
     from whence.datasets import Dataset
@@ -45,6 +48,7 @@ def run(
     weights: str | Path | None = None,
     compile: bool = False,
     precision: str | None = None,
+    ray: RayOptions | bool = False,
     **options: Any,
 ) -> BenchmarkResult:
     """Judge methods on a dataset; a folder of an earlier run is resumed.
@@ -66,6 +70,8 @@ def run(
         weights: A safetensors file, for models of timm and torchvision.
         compile: As for `whence.models.load`, where the model is not loaded yet.
         precision: Likewise.
+        ray: Whether actors of Ray compute the rows, and on which cluster; the model is then given
+            by its name, and paths must mean the same on every machine.
         **options: Of the protocol, such as ``fill="blur"``; and ``classes``, what the dataset's
             labels are called by the model.
 
@@ -81,14 +87,15 @@ def run(
     chosen = _seed_methods(parse_methods(methods, rules), seed)
     if batch < 1 or (limit is not None and limit < 1):
         raise WhenceError("The batch and the limit are numbers from 1.")
-    dataset = datasets.load(data, format, split) if isinstance(data, str | Path) else data
+    if ray:
+        import_extra("ray", "ray", "ray")  # a missing library is told before the model is loaded
+        if isinstance(model, LoadedModel):
+            raise WhenceError("With Ray, every process loads the model: give its name or folder.")
+    sources = RunSources(data, format, split, model, weights, device, compile, precision)
+    dataset = sources.load_dataset()
     if dataset.kind not in judge.kinds:
         raise WhenceError(judge.describe_wrong_kind(dataset.kind))
-    if isinstance(model, LoadedModel):
-        loaded = model
-    else:
-        kind = None if model else dataset.kind
-        loaded = load(model, kind, weights, device, compile=compile, precision=precision)
+    loaded = sources.load_model(dataset)
     names = draw_names(dataset.list_names(), limit, seed)
     for method in chosen:
         if dataset.kind not in method.description.inputs:
@@ -114,7 +121,10 @@ def run(
     job = BenchmarkJob(judge, loaded, dataset, chosen, names, store, batch, seed)
     job.write_state("running")
     try:
-        compute_missing_rows(job)
+        if ray:
+            compute_rows_with_ray(job, sources, RayOptions() if ray is True else ray)
+        else:
+            compute_missing_rows(job)
     except BaseException:
         if not store.has_files():
             # There is no result yet, so the folder is free for other settings.

@@ -17,7 +17,8 @@ EPILOG = """[bold]Examples[/bold]
     whence benchmark perturbation --model ./my-vit --data imagenet/ --methods whence,gae --limit 50
     whence benchmark segmentation --model ./my-vit --data pets/ --methods rollout:start_layer=1
     whence benchmark rationale --model ./my-bert --data movies/ --methods whence,random --split test
-    whence benchmark trust --data photos/ --methods tiba,tiba:rules=reference --limit 50"""
+    whence benchmark trust --data photos/ --methods tiba,tiba:rules=reference --limit 50
+    whence benchmark perturbation --model ./my-vit --data imagenet/ --ray --actors 8"""
 
 
 _PROTOCOLS = ("perturbation", "segmentation", "rationale", "trust")
@@ -150,6 +151,11 @@ def benchmark(
             min=0, rich_help_panel=_PANEL, help="trust: how many samples see random layers; 8."
         ),
     ] = None,
+    ray: options.Ray = False,
+    address: options.Address = None,
+    actors: options.Actors = None,
+    cpus_per_actor: options.CpusPerActor = 1.0,
+    gpus_per_actor: options.GpusPerActor = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no table.")] = False,
 ) -> None:
     """Judge methods on a dataset: a table with intervals and tests, curves, a page.
@@ -161,6 +167,7 @@ def benchmark(
     from whence.benchmark.formats import to_terminal
     from whence.benchmark.runner import run
 
+    cluster = options.read_ray_options(ray, address, actors, cpus_per_actor, gpus_per_actor)
     try:
         outcome = run(
             protocol,
@@ -178,6 +185,7 @@ def benchmark(
             weights=weights,
             compile=compile,
             precision=precision,
+            ray=cluster or False,
             classes=classes,
             unit=unit,
             fill=fill,

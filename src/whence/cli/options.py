@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
 
 from whence._util.files import is_file, is_folder
 from whence.errors import WhenceError
+
+if TYPE_CHECKING:
+    from whence.distributed.ray_cluster import RayOptions
 
 # Panels of --help, below the options that most people need.
 TARGET_PANEL = "More on the model and the target"
@@ -206,3 +209,24 @@ def check_folder(out: Path) -> None:
     """Refuse a folder for results that is named as a file is, and is not there yet."""
     if out.suffix.lower() in _FILES and not (is_file(out) or is_folder(out)):
         raise WhenceError(f"--out names a folder, and '{out}' looks like a file.")
+
+
+def read_ray_options(
+    ray: bool,
+    address: str | None,
+    actors: int | None,
+    cpus_per_actor: float,
+    gpus_per_actor: float | None,
+) -> RayOptions | None:
+    """Read the options of a run with Ray; None without --ray, which all of them need."""
+    if not ray:
+        given = {"--address": address, "--actors": actors, "--gpus-per-actor": gpus_per_actor}
+        named = [name for name, value in given.items() if value is not None]
+        if cpus_per_actor != 1:
+            named.append("--cpus-per-actor")
+        if named:
+            raise WhenceError(f"{named[0]} is for runs with Ray: give --ray too.")
+        return None
+    from whence.distributed.ray_cluster import RayOptions
+
+    return RayOptions(address, actors, cpus_per_actor, gpus_per_actor)

@@ -1,0 +1,41 @@
+"""The model and the dataset of a benchmark run, named so that any process can load them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from whence import datasets
+from whence.models import LoadedModel, load
+
+if TYPE_CHECKING:
+    from whence.datasets import Dataset
+
+
+@dataclass(frozen=True)
+class RunSources:
+    """The model and the dataset, as `whence.benchmark.run` takes them."""
+
+    data: str | Path | Dataset
+    format: str | None = None
+    split: str | None = None
+    model: str | Path | LoadedModel | None = None
+    weights: str | Path | None = None
+    device: str | None = None
+    compile: bool = False
+    precision: str | None = None
+
+    def load_dataset(self) -> Dataset:
+        """Load the dataset, unless it is one."""
+        if isinstance(self.data, str | Path):
+            return datasets.load(self.data, self.format, self.split)
+        return self.data
+
+    def load_model(self, dataset: Dataset) -> LoadedModel:
+        """Load the model, unless it is loaded; without a name, the one that suits the dataset."""
+        if isinstance(self.model, LoadedModel):
+            return self.model
+        kind = None if self.model else dataset.kind
+        how = (self.model, kind, self.weights, self.device)
+        return load(*how, compile=self.compile, precision=self.precision)
