@@ -16,10 +16,12 @@ from whence._util.defaults import METHOD
 from whence._util.notes import merge_notes
 from whence._util.progress import bar
 from whence._util.text import to_printable
+from whence.cli import explain_many as many
 from whence.cli import options
 from whence.errors import WhenceError
 
 if TYPE_CHECKING:
+    from whence.inputs.sources import Source
     from whence.pipeline import InputResult
     from whence.pipeline.results import SummaryEntry
 
@@ -30,7 +32,8 @@ EPILOG = """[bold]Examples[/bold]
     whence explain photos/ --model ./my-vit --top 3
     whence explain cat.jpg --model ./my-vit --target tabby --against "Egyptian cat"
     whence explain photos/*.jpg --model timm:vit_tiny_patch16_224 --weights vit.safetensors
-    cat review.txt | whence explain - --target negative --json"""
+    cat review.txt | whence explain - --target negative --json
+    whence explain photos/ --format parquet --out results"""
 
 # With fewer inputs, a progress bar would be gone before it is read.
 _MANY = 4
@@ -85,12 +88,16 @@ def explain(
             help="Measure all checks of a result, also those that take time.",
         ),
     ] = False,
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where results go.")] = Path(
-        "whence-out"
-    ),
-    image_format: Annotated[
-        Literal["png", "svg"], typer.Option("--format", help="The format of figures.")
-    ] = "png",
+    out: Annotated[str, typer.Option(metavar="FOLDER", help="Where results go.")] = "whence-out",
+    format: Annotated[
+        Literal["png", "svg", "parquet"] | None,
+        typer.Option(
+            help="png (the default) or svg: a figure for each photo, a page for each text. "
+            "parquet: a row for each input, for thousands and millions; a run that ended goes on "
+            "with the same command.",
+            show_default=False,
+        ),
+    ] = None,
     outlines: Annotated[
         bool,
         typer.Option(
@@ -102,19 +109,37 @@ def explain(
     ] = False,
     quiet: options.Quiet = False,
     force: options.Force = False,
+    id: many.IdColumn = None,
+    column: many.Column = None,
+    scores: many.Scores = "float32",
+    part_rows: many.PartRows = many.PART_ROWS,
+    threads: many.Threads = None,
+    ray: options.Ray = False,
+    address: options.Address = None,
+    actors: options.Actors = None,
+    cpus_per_actor: options.CpusPerActor = 1.0,
+    gpus_per_actor: options.GpusPerActor = None,
 ) -> None:
     """Show which parts of a photo or a text a model's decision came from.
 
     For each input, the folder of results gets a picture (or a page for text) and the explanation as
-    a safetensors file; summary.json lists them all. The exit code is 0 if everything was explained,
-    1 if inputs failed, 2 if the request itself was refused.
+    a safetensors file; summary.json lists them all. With --format parquet, and for tables of
+    photos or texts, it gets a row of Parquet instead. The exit code is 0 if everything was
+    explained, 1 if inputs failed, 2 if the request itself was refused.
     """
-    options.check_folder(out)
-    from whence.inputs.sources import expand  # late: it takes numpy and Pillow
+    folder = Path(out)
+    options.check_folder(folder)
+    cluster = options.read_ray_options(ray, address, actors, cpus_per_actor, gpus_per_actor)
+    rows = many.RowOptions(id, column, scores, part_rows, threads)
+    is_many = cluster is not None or format == "parquet" or many.is_for_many(inputs)
+    many.check_options(rows, is_many, format, text, outlines)
+    sources: list[Source] = []
+    if not is_many:
+        from whence.inputs.sources import expand  # late: it takes numpy and Pillow
 
-    sources = expand(inputs, text)
-    if outlines and all(source.kind == "text" for source in sources):
-        raise WhenceError("--outlines is for photos, and the inputs are texts.")
+        sources = expand(inputs, text)
+        if outlines and all(source.kind == "text" for source in sources):
+            raise WhenceError("--outlines is for photos, and the inputs are texts.")
     # Imported late: torch takes a second, and a wrong input is refused without it.
     from whence.methods import MethodSpecification, parse_options
     from whence.pipeline import ExplainSettings, OutputSettings, explain_to_files, format_summary
@@ -139,8 +164,12 @@ def explain(
         against,
         position,
     )
-    output = OutputSettings(out, image_format, force, outlines)
-    printer = _Printer(out, len(sources) == 1, only_errors=quiet or as_json)
+    if is_many:
+        how = many.Reporting(quiet, as_json)
+        many.explain_many(inputs, rows.make_settings(settings), out, cluster, force, how)
+        return
+    output = OutputSettings(folder, format or "png", force, outlines)
+    printer = _Printer(folder, len(sources) == 1, only_errors=quiet or as_json)
     with closing(explain_to_files(settings, output, sources)) as results:
         if not quiet and _is_many_in_terminal(len(sources)):
             entries = printer.print_after_progress(results, len(sources))
@@ -150,7 +179,7 @@ def explain(
     printer.print_notes(ordered)
     printer.print_models()
     if as_json:
-        typer.echo(format_summary(out, ordered))
+        typer.echo(format_summary(folder, ordered))
     if any(entry["error"] for entry in ordered):
         raise typer.Exit(1)
 

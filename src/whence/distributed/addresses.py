@@ -7,8 +7,10 @@ import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from whence._util.text import first_line
 from whence.distributed.rows import import_arrow
@@ -22,31 +24,37 @@ def is_address(place: str) -> bool:
     return _SCHEME.match(place) is not None
 
 
+def split_options(address: str) -> tuple[str, str]:
+    """Split the options of a file system, such as ``?region=eu-west-1``, off an address."""
+    plain, mark, options = address.partition("?")
+    return (plain, mark + options) if "=" in options else (address, "")
+
+
 class Place:
     """A file or folder in a file system of pyarrow, local or remote.
 
     Args:
         address: A path, or an address with a scheme that pyarrow knows: file, s3, gs, hdfs, ….
+            Options of the file system follow a question mark, as pyarrow takes them.
 
     Raises:
         WhenceError: The address has another scheme, or cannot be reached.
     """
 
     def __init__(self, address: str | Path) -> None:
-        fs = import_arrow("pyarrow.fs")
         self.address = str(address)
         self.files: Any
         self.root: str
-        try:
-            if is_address(self.address):
-                self.files, self.root = fs.FileSystem.from_uri(self.address)
-            else:
-                path = os.path.abspath(os.path.expanduser(self.address))
-                self.files, self.root = fs.LocalFileSystem(), path
-        except (OSError, ValueError) as error:
-            reason = first_line(error)
-            raise WhenceError(f"'{self.address}' cannot be opened: {reason}.") from error
-        self.is_local = isinstance(self.files, fs.LocalFileSystem)
+        self.is_local = not is_address(self.address) or self.address.startswith("file://")
+        if is_address(self.address):
+            plain, options = split_options(self.address)
+            scheme, _, rest = plain.partition("://")
+            host, _, path = rest.partition("/")
+            self.files, base = _open_file_system(scheme, host, options)
+            self.root = f"{base.rstrip('/')}/{unquote(path) if self.is_local else path}"
+        else:
+            self.files, _ = _open_file_system("file", "", "")
+            self.root = os.path.abspath(os.path.expanduser(self.address))
 
     def join(self, name: str) -> str:
         """The path of a file below this folder."""
@@ -98,6 +106,20 @@ class Place:
     def _ask(self, name: str) -> Any:
         with explain_read(self.address):
             return self.files.get_file_info(self.join(name))
+
+
+@lru_cache(maxsize=32)
+def _open_file_system(scheme: str, host: str, options: str) -> tuple[Any, str]:
+    """Open a file system once: asking for an S3 bucket's region takes a request."""
+    fs = import_arrow("pyarrow.fs")
+    if scheme == "file":
+        return fs.LocalFileSystem(), "/"
+    address = f"{scheme}://{host}/"
+    try:
+        opened: tuple[Any, str] = fs.FileSystem.from_uri(f"{address}{options}")
+    except (OSError, ValueError) as error:
+        raise WhenceError(f"'{address}' cannot be opened: {first_line(error)}.") from error
+    return opened
 
 
 @contextmanager

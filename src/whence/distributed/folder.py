@@ -22,7 +22,7 @@ from whence._util.fingerprint import list_versions
 from whence.distributed.addresses import Place, explain_write
 from whence.distributed.ids import IdSet
 from whence.distributed.rows import import_arrow, read_row
-from whence.distributed.settings import RunDescription
+from whence.distributed.settings import RunDescription, RunSettings
 from whence.errors import WhenceError
 from whence.explanation import Explanation, Photo
 
@@ -70,6 +70,19 @@ class ResultFolder:
         if not self.run:
             raise WhenceError(f"'{self.address}' holds no results of a run over many inputs.")
         return RunDescription.from_json(self.run["description"])
+
+    @property
+    def settings(self) -> RunSettings:
+        """The settings of the run, with which its model can be loaded again.
+
+        Raises:
+            WhenceError: The folder holds no run, or one that was started otherwise.
+        """
+        _ = self.description
+        try:
+            return RunSettings.from_json(self.run["settings"])
+        except (LookupError, TypeError, ValueError) as error:
+            raise WhenceError(f"'{self.address}/{_RUN}' does not tell its settings.") from error
 
     # Reading
 
@@ -151,14 +164,10 @@ class ResultFolder:
         Raises:
             WhenceError: The folder holds another run or other files, or cannot be written to.
         """
+        self.check_free()
         if self.run:
             self._check_fingerprint(description)
             self.clean()
-        elif others := [name for name in self.place.list_names() if name not in (META, ".whence")]:
-            raise WhenceError(
-                f"The folder '{self.address}' holds files that are not of a run, such as "
-                f"'{others[0]}'; name another with --out."
-            )
         with explain_write(self.address):
             self.place.files.create_dir(self.place.join(CHECKPOINT), recursive=True)
         kept = {} if not self.run else {"started": self.run.get("started")}
@@ -173,18 +182,30 @@ class ResultFolder:
             }
         )
 
+    def check_free(self) -> None:
+        """Refuse a folder that holds no run, but other files.
+
+        Raises:
+            WhenceError: It does.
+        """
+        others = [name for name in self.place.list_names() if name != META]
+        if others and not self.run:
+            raise WhenceError(
+                f"The folder '{self.address}' holds files that are not of a run, such as "
+                f"'{others[0]}'; name another with --out."
+            )
+
     def write_run(self, facts: Mapping[str, Any]) -> None:
         """Add facts to run.json, in place of earlier ones of the same name."""
         self.run = {"format": FORMAT, **self.run, **json.loads(json.dumps(facts, default=str))}
         content = json.dumps(self.run, ensure_ascii=False, indent=2) + "\n"
         self.place.write(_RUN, content.encode("utf-8", "backslashreplace"))
 
-    def write_part(self, table: Any, id_column: str = "id") -> str:
+    def write_part(self, table: Any) -> str:
         """Write rows as a part that counts as a whole or not at all.
 
         Args:
             table: A `pyarrow.Table`, with the columns of `rows.make_schema`.
-            id_column: The column by which a run goes on; that of ids in the source.
 
         Returns:
             The name of the part.
@@ -197,7 +218,7 @@ class ResultFolder:
         self._written += 1
         pending = f"{CHECKPOINT}/{base}{_PENDING}"
         with explain_write(self.address):
-            for name, rows in ((pending, table.select([id_column])), (f"{base}{_PART}", table)):
+            for name, rows in ((pending, table.select(["id"])), (f"{base}{_PART}", table)):
                 with self.place.files.open_output_stream(self.place.join(name)) as file:
                     parquet.write_table(rows, file)
             self.place.move(pending, f"{CHECKPOINT}/{base}{_PART}")
@@ -231,8 +252,11 @@ class ResultFolder:
             for name in self.place.list_names():
                 if _is_part(name) and _find_base(name, bases):
                     self.place.delete(name)
-            if self.place.exists(META):
-                self.place.files.delete_dir(self.place.join(META))
+            for name in self.place.list_names(META):
+                if self.place.is_folder(f"{META}/{name}"):
+                    self.place.files.delete_dir(self.place.join(f"{META}/{name}"))
+                elif f"{META}/{name}" != _LOCK:  # which this run may hold
+                    self.place.delete(f"{META}/{name}")
         self.run = {}
 
     @contextmanager

@@ -42,6 +42,16 @@ class IdSet:
         known = self._sort()
         return len(known) - int((known[1:] == known[:-1]).sum())
 
+    def subtract(self, other: IdSet) -> IdSet:
+        """List the ids that are not in another set."""
+        mine, others = np.unique(self._sort()), other._sort()
+        if len(others):
+            places = np.searchsorted(others, mine).clip(max=len(others) - 1)
+            mine = mine[others[places] != mine]
+        rest = IdSet()
+        rest._hashes += mine.tobytes()
+        return rest
+
     def list_repeated(self) -> IdSet:
         """List the ids that were added more than once."""
         known = self._sort()

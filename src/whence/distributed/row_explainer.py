@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from PIL import Image
+from torch import Tensor
 
 from whence._util.fingerprint import hash_weights
-from whence.distributed.rows import Row, make_error_row, make_row, make_table
+from whence.distributed.contents import Item
+from whence.distributed.rows import Row, RowMaker, make_error_row, make_table
 from whence.distributed.settings import RunDescription, RunSettings, describe_run
 from whence.errors import WhenceError
 from whence.models import LoadedModel
-from whence.pipeline import BatchExplainer
-
-
-@dataclass(frozen=True)
-class Item:
-    """One input of a run that is not read yet.
-
-    Attributes:
-        id: Its name in the results.
-        read: Reads the photo or the text; a `WhenceError` says why it cannot.
-    """
-
-    id: str
-    read: Callable[[], Image.Image | str]
+from whence.pipeline import BatchExplainer, ExplainedInput
 
 
 class RowExplainer:
@@ -67,20 +54,46 @@ class RowExplainer:
         Returns:
             A `pyarrow.Table` with one row for each, in their order; see `rows.make_schema`.
         """
+        rows = dict(self._explain(iter(items), [item.id for item in items]))
+        return make_table([rows[index] for index in range(len(items))], self.description.form)
+
+    def explain_rows(self, items: Iterable[Item]) -> Iterator[Row]:
+        """Explain any number of inputs, of which only a few are in memory at once.
+
+        Yields:
+            The row of each; within a batch in any order. `rows.make_table` makes a table of rows.
+        """
+        ids: dict[int, str] = {}
+
+        def keep_ids() -> Iterator[Item]:
+            for index, item in enumerate(items):
+                ids[index] = item.id
+                yield item
+
+        for index, row in self._explain(keep_ids(), ids):
+            del ids[index]
+            yield row
+
+    def _explain(
+        self, items: Iterator[Item], ids: Sequence[str] | Mapping[int, str]
+    ) -> Iterator[tuple[int, Row]]:
         form, fingerprint = self.description.form, self.description.fingerprint
-        rows: dict[int, Row] = {}
-        for one in self._explainer.explain(items):
-            name, error = items[one.index].id, one.error
-            if one.prepared is not None:
-                (explanation,) = one.explanations.values()
+        for found in self._explainer.explain_batches(items):
+            if isinstance(found, ExplainedInput):
+                error = found.error or ""
+                yield found.index, make_error_row(ids[found.index], error, form, fingerprint)
+                continue
+            (explanation,) = found.explanations.values()
+            inputs = found.prepared.inputs
+            mask = None if isinstance(inputs, Tensor) else inputs.get("attention_mask")
+            maker = RowMaker(explanation, mask, form, fingerprint)
+            for sample, index in enumerate(found.indices):
+                name = ids[index]
                 try:
-                    notes = one.prepared.notes[0]
-                    rows[one.index] = make_row(name, explanation, notes, form, fingerprint)
-                    continue
+                    row = maker.make(sample, name, found.prepared.notes[sample])
                 except WhenceError as problem:
-                    error = str(problem)
-            rows[one.index] = make_error_row(name, error or "", form, fingerprint)
-        return make_table([rows[index] for index in range(len(items))], form)
+                    row = make_error_row(name, str(problem), form, fingerprint)
+                yield index, row
 
 
 def _check_weights(loaded: LoadedModel, description: RunDescription) -> None:

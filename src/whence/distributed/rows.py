@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from whence._util.extras import import_extra
 from whence._util.text import to_printable
@@ -88,46 +89,71 @@ def make_table(rows: Sequence[Row], form: RowForm) -> Any:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def make_row(
-    name: str, explanation: Explanation, notes: Sequence[str], form: RowForm, fingerprint: str
-) -> Row:
-    """Make the row of an explained input.
+class RowMaker:
+    """Make rows of a batch's explanation, which goes to the CPU once.
 
     Args:
-        name: Its id.
-        explanation: Of this input alone, without padding.
-        notes: What its owner should know of how it was prepared.
+        explanation: Of the batch.
+        mask: (batch, tokens), 0 where a token is padding; None if there is none.
         form: Of the rows of this run.
         fingerprint: Of model, method and version.
-
-    Raises:
-        WhenceError: The scores are not finite, or do not fit the form.
     """
-    classes = explanation.classes()
-    scores = np.concatenate([one.scores for one in classes])
-    if len(classes) != form.targets or form.width not in (None, len(scores)):
-        raise WhenceError(
-            f"It has {len(scores)} scores of {len(classes)} targets, and other inputs "
-            f"{form.width} of {form.targets}."
-        )
-    chances = [one.probability for one in classes]
-    tokens = explanation.tokens
-    many = form.targets > 1
-    names = [one.name for one in classes]
-    return {
-        "id": name,
-        "target": [one.index for one in classes] if many else classes[0].index,
-        "name": names if many else names[0],
-        "probability": chances if many else chances[0],
-        "scores": _round_scores(scores, form.scores),
-        "grid": list(explanation.grid or ()),
-        "tokens": [] if tokens is None else list(tokens.strings[0]),
-        "words": [] if tokens is None else list(tokens.words[0]),
-        "checks": [asdict(check) for check in explanation.checks],
-        "notes": [*notes, *explanation.notes, *_note_rounding(scores, form.scores)],
-        "error": "",
-        "fingerprint": fingerprint,
-    }
+
+    def __init__(
+        self, explanation: Explanation, mask: Tensor | None, form: RowForm, fingerprint: str
+    ) -> None:
+        names = ("scores", "target", "logits", "values", "probabilities")
+        tensors = {name: getattr(explanation, name) for name in names}
+        here = {name: x.detach().cpu() for name, x in tensors.items() if x is not None}
+        self._explanation = replace(explanation, photos=None, evidence=None, **here)
+        self._mask = None if mask is None or explanation.tokens is None else mask.cpu().bool()
+        self._form = form
+        self._fingerprint = fingerprint
+        self._checks = [asdict(check) for check in explanation.checks]
+        self._notes = explanation.notes
+
+    def make(self, sample: int, name: str, notes: Sequence[str]) -> Row:
+        """Make the row of one of the batch's inputs.
+
+        Args:
+            sample: Which one.
+            name: Its id.
+            notes: What its owner should know of how it was prepared.
+
+        Raises:
+            WhenceError: The scores are not finite, or do not fit the form.
+        """
+        form, tokens = self._form, self._explanation.tokens
+        classes = self._explanation.classes(sample)
+        real = None if self._mask is None else self._mask[sample].tolist()
+        parts = [one.scores if real is None else one.scores[real] for one in classes]
+        scores = np.concatenate(parts)
+        if len(classes) != form.targets or form.width not in (None, len(scores)):
+            raise WhenceError(
+                f"It has {len(scores)} scores of {len(classes)} targets, and other inputs "
+                f"{form.width} of {form.targets}."
+            )
+        if tokens is not None:
+            keep = [True] * len(tokens.strings[sample]) if real is None else real
+            tokens = tokens.select_tokens(sample, keep)
+        return {
+            "id": name,
+            "target": self._fit([one.index for one in classes]),
+            "name": self._fit([one.name for one in classes]),
+            "probability": self._fit([one.probability for one in classes]),
+            "scores": _round_scores(scores, form.scores),
+            "grid": list(self._explanation.grid or ()),
+            "tokens": [] if tokens is None else tokens.strings[0],
+            "words": [] if tokens is None else tokens.words[0],
+            "checks": self._checks,
+            "notes": [*notes, *self._notes, *_note_rounding(scores, form.scores)],
+            "error": "",
+            "fingerprint": self._fingerprint,
+        }
+
+    def _fit(self, values: list[Any]) -> Any:
+        """A list for several targets, and otherwise its only value."""
+        return values if self._form.targets > 1 else values[0]
 
 
 def make_error_row(name: str, error: str, form: RowForm, fingerprint: str) -> Row:

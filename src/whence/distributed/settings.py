@@ -7,11 +7,13 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from PIL import Image
 
+from whence._util.files import exists
 from whence._util.fingerprint import hash_weights
 from whence.distributed.rows import RowForm, ScoreType, list_facts
 from whence.errors import WhenceError
@@ -54,6 +56,24 @@ class RunSettings:
     scores: ScoreType = "float32"
     part_rows: int = 512
     threads: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The settings as JSON holds them; local paths are absolute."""
+        saved: dict[str, Any] = json.loads(json.dumps(asdict(self), default=str))
+        for name in ("model", "weights"):
+            path = saved["explain"][name]
+            if path is not None and exists(Path(path)):
+                saved["explain"][name] = os.path.abspath(path)
+        return saved
+
+    @classmethod
+    def from_json(cls, saved: Mapping[str, Any]) -> RunSettings:
+        """Read what `to_json` gave."""
+        how = dict(saved["explain"])
+        how["methods"] = tuple(MethodSpecification(**one) for one in how["methods"])
+        how["targets"] = tuple(how["targets"])
+        how["weights"] = None if how["weights"] is None else Path(how["weights"])
+        return cls(**{**saved, "explain": ExplainSettings(**how)})
 
     @property
     def method(self) -> MethodSpecification:

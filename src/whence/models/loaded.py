@@ -115,9 +115,11 @@ class LoadedModel:
         Raises:
             WhenceError: An input holds nothing that the model could read, or sizes differ.
         """
-        prepared = self.preprocessor(inputs)
-        prepared.inputs = self._move(prepared.inputs)
-        return prepared
+        return self.move(self.preprocessor(inputs))
+
+    def move(self, prepared: PreparedBatch) -> PreparedBatch:
+        """Move a prepared batch to the model's device, and pixels to the type of its weights."""
+        return dataclasses.replace(prepared, inputs=self._move(prepared.inputs))
 
     def take_tensors(self, inputs: Tensor | Mapping[str, Any]) -> PreparedBatch:
         """Take a batch that was prepared for the model elsewhere, and move it to its device."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from typing import Protocol
 
 import torch
@@ -43,6 +44,21 @@ class ExplainedInput:
 
 
 @dataclass(frozen=True)
+class ExplainedBatch:
+    """Explanations of several inputs at once, by the methods' labels."""
+
+    indices: list[int]  # which of the inputs they are, counted from 0
+    loaded: LoadedModel
+    explanations: dict[str, Explanation]
+    prepared: PreparedBatch  # all of them, on the model's device
+    parts: list[PreparedBatch]  # each of them, as it was prepared
+
+    def select_prepared(self, sample: int) -> PreparedBatch:
+        """Select one of the prepared inputs, as a batch of one."""
+        return self.prepared if len(self.parts) == 1 else self.loaded.move(self.parts[sample])
+
+
+@dataclass(frozen=True)
 class _Failure:
     """Why an input cannot be explained."""
 
@@ -73,8 +89,11 @@ class BatchExplainer:
         self.is_proven = is_proven
         self._compiled: set[object] = set()  # sizes of photos of which a full batch came
 
-    def explain(self, inputs: Sequence[Readable]) -> Iterator[ExplainedInput]:
+    def explain(self, inputs: Iterable[Readable]) -> Iterator[ExplainedInput]:
         """Read and prepare inputs one by one; explain those of one size together.
+
+        Args:
+            inputs: Any number; they are taken one batch ahead, and not kept.
 
         Yields:
             Each input once, with its place among those given; within a batch in any order.
@@ -82,6 +101,21 @@ class BatchExplainer:
         Raises:
             WhenceError: An input failed, and none was explained before; see `is_proven`.
         """
+        for found in self.explain_batches(inputs):
+            if isinstance(found, ExplainedInput):
+                yield found
+                continue
+            for sample, index in enumerate(found.indices):
+                selected = {
+                    label: select_sample(one, sample, found.prepared)
+                    for label, one in found.explanations.items()
+                }
+                yield ExplainedInput(index, self.loaded, selected, found.select_prepared(sample))
+
+    def explain_batches(
+        self, inputs: Iterable[Readable]
+    ) -> Iterator[ExplainedBatch | ExplainedInput]:
+        """Explain inputs as `explain` does, and yield whole batches, and inputs that failed."""
         first = 0
         for batch in self._prepare_batches(inputs):
             groups: dict[object, dict[int, PreparedBatch]] = {}
@@ -95,11 +129,11 @@ class BatchExplainer:
             first += len(batch)
 
     def _prepare_batches(
-        self, inputs: Sequence[Readable]
+        self, inputs: Iterable[Readable]
     ) -> Iterator[list[PreparedBatch | _Failure]]:
         """Prepare the inputs, batch by batch; with threads, one batch ahead."""
-        size = self.settings.batch
-        batches = (inputs[start : start + size] for start in range(0, len(inputs), size))
+        rest = iter(inputs)
+        batches = iter(lambda: list(islice(rest, self.settings.batch)), [])
         if self.threads == 1:
             for batch in batches:
                 yield [self._finish(self._read(one)) for one in batch]
@@ -133,7 +167,7 @@ class BatchExplainer:
 
     def _prepare(self, content: Image.Image | str) -> PreparedBatch | _Failure:
         try:
-            return self.loaded.prepare([content])
+            return self.loaded.preprocessor([content])
         except WhenceError as error:
             return _Failure(str(error))
         except Exception as error:  # one odd input must not end the others
@@ -141,9 +175,10 @@ class BatchExplainer:
 
     def _explain_group(
         self, group: dict[int, PreparedBatch], is_again: bool = False
-    ) -> Iterator[ExplainedInput]:
+    ) -> Iterator[ExplainedBatch | ExplainedInput]:
         parts = list(group.values())
-        batch = parts[0] if len(parts) == 1 else join_batches(parts, self.loaded.tokenizer)
+        # Joined where they are, and moved to the model's device at once.
+        batch = self.loaded.move(join_batches(parts, self.loaded.tokenizer))
         try:
             by_label = self._explain_methods(batch, is_again)
         except WhenceError as error:
@@ -157,9 +192,7 @@ class BatchExplainer:
                 yield from self._explain_group({index: prepared}, is_again=True)
             return
         self.is_proven = True
-        for sample, (index, prepared) in enumerate(group.items()):
-            selected = {label: select_sample(one, sample, batch) for label, one in by_label.items()}
-            yield ExplainedInput(index, self.loaded, selected, prepared)
+        yield ExplainedBatch(list(group), self.loaded, by_label, batch, parts)
 
     def _explain_methods(self, batch: PreparedBatch, is_again: bool) -> dict[str, Explanation]:
         """Explain a batch by each method; photos too few for the compiled program are repeated."""

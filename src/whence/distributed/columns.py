@@ -1,0 +1,107 @@
+"""Find the columns of a table that hold the photos or texts, and the ids."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from whence._util.near_names import suggest_names
+from whence.errors import WhenceError
+from whence.inputs.images import IMAGES
+from whence.inputs.sources import Kind
+from whence.inputs.tables import TEXT_COLUMNS
+
+ID_COLUMNS = ("id", "__key__")
+_PHOTO_COLUMNS = ("image", "photo", "img", "picture", "pixels", "bytes", "content")
+_PATH_COLUMNS = ("path", "file", "file_name", "filename", "image_path", "uri", "url")
+_TEXTS = (*TEXT_COLUMNS, "txt", "prompt", "content")
+
+
+def find_id_column(row: Mapping[str, Any], asked: str | None) -> str:
+    """Find the column of ids.
+
+    Args:
+        row: The first row of the table.
+        asked: The one that was asked for; one that is called "id" or "__key__" if left out.
+
+    Raises:
+        WhenceError: There is no such column.
+    """
+    if asked is not None:
+        _check_known(asked, row, "--id")
+        return asked
+    for name in ID_COLUMNS:
+        if name in row:
+            return name
+    raise WhenceError(
+        f"The table has no column 'id'. Say with --id which column tells its rows apart; the "
+        f"columns are {', '.join(row)}."
+    )
+
+
+def find_content_column(
+    row: Mapping[str, Any], asked: str | None, kind: Kind | None, id_column: str
+) -> tuple[str, Kind]:
+    """Find the column of photos or texts, and which of the two it holds.
+
+    Args:
+        row: The first row of the table.
+        asked: The one that was asked for; found by types and usual names if left out.
+        kind: What the model takes; if left out, photos are looked for first.
+        id_column: The column of ids, which is only taken if it was asked for.
+
+    Raises:
+        WhenceError: There is no such column, or several could be meant.
+    """
+    if asked is not None:
+        _check_known(asked, row, "--column")
+        return asked, kind or _guess_kind(row[asked])
+    others = {name: value for name, value in row.items() if name != id_column}
+    if kind != "text":
+        photos = [name for name, value in others.items() if _is_photo(name, value)]
+        if photos:
+            return _choose(photos, _PHOTO_COLUMNS, "photos"), "image"
+    if kind != "image":
+        texts = [n for n, v in others.items() if isinstance(v, str) or (n == "txt" and v)]
+        if texts:
+            return _choose(texts, _TEXTS, "texts"), "text"
+    what = "photos or texts" if kind is None else "photos" if kind == "image" else "texts"
+    raise WhenceError(
+        f"No column seems to hold {what}; the columns are {', '.join(row)}. Choose one with "
+        f"--column."
+    )
+
+
+def _is_photo(name: str, value: object) -> bool:
+    if isinstance(value, Mapping):
+        return "bytes" in value or "path" in value
+    if isinstance(value, bytes):
+        return name not in _TEXTS or name in _PHOTO_COLUMNS
+    is_named = name.lower() in (*_PHOTO_COLUMNS, *_PATH_COLUMNS)
+    if isinstance(value, str):
+        return is_named and os.path.splitext(value)[1].lower() in IMAGES
+    return isinstance(value, list) and is_named
+
+
+def _guess_kind(value: object) -> Kind:
+    is_path = isinstance(value, str) and os.path.splitext(value)[1].lower() in IMAGES
+    return "text" if isinstance(value, str) and not is_path else "image"
+
+
+def _choose(found: list[str], usual: tuple[str, ...], what: str) -> str:
+    """The only one; of several, the one with the most usual name."""
+    named = [name for name in usual if name in found]
+    if len(found) > 1 and not named:
+        raise WhenceError(
+            f"Several columns may hold {what}: {', '.join(found)}. Choose one with --column."
+        )
+    return found[0] if len(found) == 1 else named[0]
+
+
+def _check_known(name: str, row: Mapping[str, Any], option: str) -> None:
+    if name not in row:
+        near = suggest_names(name, list(row))
+        raise WhenceError(
+            f"{option}: there is no column '{name}'.{near} The columns are {', '.join(row)}."
+        )
