@@ -16,6 +16,14 @@ def whence(*arguments, code=0):
     return result
 
 
+@pytest.fixture
+def parquet():
+    """What stores a run: skip where it is not installed."""
+    pytest.importorskip("pyarrow", reason="whence[benchmark] is not installed")
+    pytest.importorskip("matplotlib", reason="whence[benchmark] is not installed")
+
+
+@pytest.mark.usefixtures("parquet")
 def test_a_run(image_model, photos, tmp_path):
     asked = ("perturbation", "--model", image_model, "--data", photos, "--limit", 3, "--seed", 2)
     result = whence(*asked, "--methods", "tiba,random", "--out", tmp_path / "out", "--batch", 2)
@@ -31,6 +39,7 @@ def test_a_run(image_model, photos, tmp_path):
     assert "is a file" in whence(*asked, "--out", file, code=2).stderr
 
 
+@pytest.mark.usefixtures("parquet")
 def test_precision_is_a_setting_and_fast_is_none(image_model, photos, tmp_path, programs):
     asked = ("perturbation", "--model", image_model, "--data", photos, "--methods", "gae")
     one = (*asked, "--batch", 1, "--quiet", "--out", tmp_path / "out")
@@ -47,6 +56,7 @@ def test_precision_is_a_setting_and_fast_is_none(image_model, photos, tmp_path, 
     assert told["settings"]["precision"] == "bfloat16"
 
 
+@pytest.mark.usefixtures("parquet")
 def test_embedded_model_and_default_folder(embedded, masked, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     whence("segmentation", "--data", masked, "--limit", 2, "--view", "whole")
@@ -54,6 +64,7 @@ def test_embedded_model_and_default_folder(embedded, masked, tmp_path, monkeypat
     assert folder.name.startswith("segmentation-masks")
 
 
+@pytest.mark.usefixtures("parquet")
 def test_a_folder_of_photos_without_labels(image_model, photos, tmp_path):
     flat = tmp_path / "flat"
     flat.mkdir()

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-import torch
 
 import whence
 from whence import Explainer
@@ -15,10 +14,10 @@ transformers = pytest.importorskip("transformers")
 @pytest.fixture(scope="module")
 def stories():
     model, loading = transformers.AutoModelForCausalLM.from_pretrained(
-        FOLDER, dtype=torch.float32, output_loading_info=True
+        FOLDER, output_loading_info=True
     )
     assert not any(loading.values())
-    return model.eval(), transformers.AutoTokenizer.from_pretrained(FOLDER)
+    return model.float().eval(), transformers.AutoTokenizer.from_pretrained(FOLDER)
 
 
 def complete(stories, prompt: str, count: int) -> str:

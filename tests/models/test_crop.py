@@ -38,9 +38,8 @@ def build_processors():
     odd = transformers.BitImageProcessor(size={"shortest_edge": 77}, crop_size=square)
     squash = transformers.ViTImageProcessor(size=square)
     percent = transformers.ConvNextImageProcessor(size={"shortest_edge": 64}, crop_pct=0.875)
-    twice = transformers.EfficientNetImageProcessor(
-        size=square
-    )  # normalises twice, and not so stated
+    # It normalises twice, and does not say so.
+    twice = transformers.EfficientNetImageProcessor(size=square, resample=Image.Resampling.BILINEAR)
     levit = transformers.LevitImageProcessor(size={"shortest_edge": 64}, crop_size=square)
     return {
         "shortest_edge": shortest,

@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import ImageOps
 
-from tests.saved import make_photo, save_image_model
+from tests.saved import make_dot, make_photo, save_image_model
 from whence.models import load
 from whence.models.image_preprocessing import (
     CenterCropPreprocessor,
@@ -15,7 +15,7 @@ from whence.models.image_preprocessing import (
 def test_pixels_are_those_of_the_processor(image_model):
     from transformers import AutoImageProcessor
 
-    images = [make_photo(), make_photo(20, 90, seed=1), make_photo(1, 1)]
+    images = [make_photo(), make_photo(20, 90, seed=1), make_dot()]
     expected = AutoImageProcessor.from_pretrained(image_model, backend="pil")
     prepared = load(image_model).prepare(images)
     assert torch.equal(prepared.inputs, expected(images, return_tensors="pt")["pixel_values"])

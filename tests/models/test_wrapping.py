@@ -193,12 +193,15 @@ def test_what_is_missing_or_wrong(vit, bert, tokenizer, image_processor):
     assert wrap(loaded) is loaded
 
 
-def test_models_that_compare_photos_with_texts(tokenizer, image_processor):
+def test_models_that_compare_photos_with_texts(tokenizer):
     tower = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = transformers.CLIPConfig(
         text_config=tower, vision_config=tower | {"image_size": 32, "patch_size": 8}
     )
     model = transformers.CLIPModel(config)
-    processor = transformers.CLIPProcessor(image_processor, tokenizer)
+    try:
+        processor = transformers.CLIPProcessor(transformers.CLIPImageProcessor(), tokenizer)
+    except TypeError:
+        pytest.skip("transformers 4 takes no other tokenizer than CLIP's own")
     with pytest.raises(WhenceError, match="CLIPModel takes photos and texts together: Explainer"):
         explain(make_photo(), model, processor=processor)

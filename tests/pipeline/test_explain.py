@@ -92,13 +92,13 @@ def test_a_method_for_photos_fails_texts_beside_them(two_photos):
 def tokenized(monkeypatch) -> list[str]:
     """The texts that a tokenizer was given, once for each time."""
     texts: list[str] = []
-    encode = PreTrainedTokenizerFast._encode_plus
+    encode = PreTrainedTokenizerFast.__call__
 
     def count(self, text, *arguments, **options):
         texts.extend([text] if isinstance(text, str) else text)
         return encode(self, text, *arguments, **options)
 
-    monkeypatch.setattr(PreTrainedTokenizerFast, "_encode_plus", count)
+    monkeypatch.setattr(PreTrainedTokenizerFast, "__call__", count)
     return texts
 
 
