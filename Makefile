@@ -49,9 +49,13 @@ lint: $(TEST)/.installed
 types: $(TEST)/.installed
 	$(TEST)/bin/mypy
 
-# The core tests with the oldest and the newest releases of torch and transformers, minutes each.
+# The core tests with later releases of torch and transformers, minutes each.
 matrix:
 	$(PYTHON) scripts/matrix.py
+
+# The tests with the lowest release of every dependency and every extra, as pyproject.toml allows.
+bounds: $(BUILD)/.installed
+	$(BUILD)/bin/python scripts/bounds.py
 
 # Advisories and licences of everything that is installed, in out/audit. Error 3: not all was checked.
 # ADVISORIES=folder-or-zip looks advisories up in a database of OSV records on disk.
@@ -62,6 +66,11 @@ audit: $(AUDIT)/.installed $(TEST)/.installed
 # Wheel, sdist, bill of materials and hashes in dist/: built twice, and kept if both are bit-equal.
 dist: $(BUILD)/.installed $(TREE)/.installed
 	$(BUILD)/bin/python scripts/dist.py --tree $(TREE)/bin/python
+
+# The built wheel in fresh environments, one for each Python at hand, without the checkout: demo and
+# core tests. PYTHONS='--only 3.12' takes one.
+cleanroom: dist
+	$(PYTHON) scripts/cleanroom.py $(PYTHONS)
 
 # Faults put into the code that finds structure: which of them do the tests notice? Takes hours;
 # MUTANTS='--limit 200' takes a sample.
@@ -126,7 +135,7 @@ $(AUDIT)/.installed: constraints.txt
 
 $(BUILD)/.installed: constraints.txt
 	$(PYTHON) -m venv --clear $(BUILD)
-	$(BUILD)/bin/python $(PIP) build cyclonedx-bom[validation] hatchling twine
+	$(BUILD)/bin/python $(PIP) build cyclonedx-bom hatchling twine uv
 	touch $@
 
 # The core dependencies and nothing else, not even pip: the bill of materials lists them.

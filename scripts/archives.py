@@ -18,6 +18,7 @@ NEEDED = (  # at least one file of each in the wheel, so that an empty folder is
     "whence/py.typed",
     "whence/demo/*/model.safetensors",
     "whence/demo/*/config.json",
+    "whence/demo/SHA256SUMS",
     "whence/demo/cat.jpg",
     "whence/render/templates/*",
     "whence/report/templates/*",

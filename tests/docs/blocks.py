@@ -20,7 +20,7 @@ COMMANDS = ("bash", "console")
 # What shows output or formulas is not run; a block without a language is an error of the page.
 SHOWN = ("text", "math", "json")
 # Programs that set up an installation, or that ask a server which runs: their lines are not run.
-NOT_RUN = ("pip", "make", "git", "curl")
+NOT_RUN = ("pip", "make", "git", "curl", "cd", "gh", "sha256sum", "tar")
 
 
 @dataclass(frozen=True)
