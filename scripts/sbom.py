@@ -26,7 +26,7 @@ def write_sbom(python: Path, pyproject: Path, wheel: Path, epoch: int) -> Path:
     bill = json.loads(texts[0])
     bill["metadata"]["component"] |= {
         "version": version,
-        "purl": f"pkg:pypi/{name}@{version}",
+        "purl": f"pkg:generic/{name}@{version}",  # on PyPI the name is another project's
         "hashes": [{"alg": "SHA-256", "content": hash_file(wheel)}],
     }
     text = json.dumps(bill, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
