@@ -1,5 +1,9 @@
 """Programs: equal regions are compiled once, and run on other values."""
 
+import contextlib
+import gc
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -73,3 +77,27 @@ def test_a_cuda_graph_runs_on_other_values_and_reads_weights():
     for ours, expected in zip(graph(x), compute(x), strict=True):
         assert torch.allclose(ours, expected)
     assert torch.equal(first[1], x * 2)  # results are the caller's own
+
+
+def test_a_graph_keeps_the_constants_that_it_reads(monkeypatch):
+    # A graph reads memory by its place. What a computation made itself is freed with it.
+    class Recorded:
+        """Stands for the part of torch that only a GPU has."""
+
+        def replay(self) -> None: ...
+        def wait_stream(self, _other: object) -> None: ...
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Recorded)
+    monkeypatch.setattr(torch.cuda, "Stream", Recorded)
+    monkeypatch.setattr(torch.cuda, "current_stream", Recorded)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "stream", lambda _stream: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "graph", lambda _graph: contextlib.nullcontext())
+    x = torch.randn(3, 6)
+    program = Program(lambda x: (x[:, torch.tensor([4, 0])],), [x])
+    (constant,) = map(weakref.ref, program._constants)
+    graph = CudaGraph(program, [x])
+    del program
+    gc.collect()
+    assert constant() is not None
+    assert torch.equal(graph(x)[0], x[:, [4, 0]])

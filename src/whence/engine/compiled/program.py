@@ -83,6 +83,7 @@ class CudaGraph:
     def __init__(
         self, compute: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor]
     ) -> None:
+        self._compute = compute  # the graph reads its constants where they are, so they must stay
         self._inputs = [x.clone() for x in inputs]
         self._graph = torch.cuda.CUDAGraph()
         side_stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
