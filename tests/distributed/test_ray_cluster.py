@@ -1,3 +1,5 @@
+import os
+
 import pytest
 
 from whence.distributed.ray_cluster import RayOptions, choose_actors, start_ray
@@ -56,3 +58,25 @@ def test_wrong_options_are_refused_at_once(options, sentence):
 
     with pytest.raises(WhenceError, match=sentence), start_ray(options):
         pass
+
+
+@pytest.mark.parametrize(("set_to", "read"), [(None, "0"), ("1", "1")])
+def test_a_cluster_started_here_sends_no_statistics_unless_asked_to(set_to, read, monkeypatch):
+    ray = pytest.importorskip("ray")
+    pytest.importorskip("ray.data")
+    name, seen = "RAY_USAGE_STATS_ENABLED", []
+    monkeypatch.setenv(name, "")  # so that it is put back
+    monkeypatch.delenv(name)
+    if set_to is not None:
+        monkeypatch.setenv(name, set_to)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+
+    def start(*arguments, **options):
+        seen.append(os.environ.get(name))
+        raise WhenceError("nothing is started")
+
+    monkeypatch.setattr(ray, "init", start)
+    with pytest.raises(WhenceError, match="nothing is started"), start_ray(RayOptions()):
+        pass
+    assert seen == [read]

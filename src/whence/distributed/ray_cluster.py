@@ -78,6 +78,7 @@ def start_ray(options: RayOptions) -> Iterator[RayResources]:
     """
     options.check()
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # read by ray.init
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # or it is reported to Ray's makers
     ray = import_extra("ray", "ray", "ray")
     import_extra("ray.data", "ray[data]", "ray")
     address = options.address or os.environ.get("RAY_ADDRESS")
