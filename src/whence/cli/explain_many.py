@@ -128,9 +128,12 @@ def explain_many(
             typer.echo(to_printable(line[:1].upper() + line[1:]), err=True)
 
     try:
-        if ray is not None:
-            raise WhenceError("Runs with Ray are not there yet.")
-        summary = run_many(inputs, settings, out, force=force, tell=tell)
+        if ray is None:
+            summary = run_many(inputs, settings, out, force=force, tell=tell)
+        else:
+            from whence.distributed.ray_run import run_on_ray
+
+            summary = run_on_ray(inputs, settings, out, ray, force=force, tell=tell)
     except KeyboardInterrupt:
         kept = f"Interrupted. Finished rows are kept in '{out}'; the same command goes on."
         typer.echo(to_printable(kept), err=True)

@@ -91,9 +91,9 @@ class ResultFolder:
         whole = self._list_bases(_PART) - self._list_bases(_PENDING)
         return [n for n in self.place.list_names() if _is_part(n) and _has_base(n, whole)]
 
-    def count_rows(self) -> int:
-        """Count the rows of all parts."""
-        return sum(self._open_part(part).metadata.num_rows for part in self.list_parts())
+    def count_rows(self, parts: Sequence[str] | None = None) -> int:
+        """Count the rows of these parts, or of all."""
+        return sum(self._open_part(part).metadata.num_rows for part in parts or self.list_parts())
 
     def read_batches(
         self, columns: Sequence[str] | None = None, batch_rows: int = 1024

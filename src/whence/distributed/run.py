@@ -41,6 +41,7 @@ class RunJob:
         done: The ids that have a row.
         advance: Called with each number of rows that were written.
         loaded: The model, where this process has loaded it.
+        missing: The number of inputs that have no row; None if it is not known.
     """
 
     folder: ResultFolder
@@ -50,6 +51,7 @@ class RunJob:
     done: IdSet
     advance: Callable[[int], None]
     loaded: LoadedModel | None = None
+    missing: int | None = None
 
     def iterate_missing(self) -> Iterator[Item]:
         """Go through the inputs that have no row yet."""
@@ -177,7 +179,8 @@ def run_many(
         start = time.monotonic()
         with bar("Explaining", missing or 0) as advance:
             job = RunJob(folder, prepared.settings, source, prepared.description, done, advance)
-            engine(replace(job, loaded=prepared.loaded))
+            if missing != 0:
+                engine(replace(job, loaded=prepared.loaded, missing=missing))
         return check_end(folder, source, ids, time.monotonic() - start, len(done))
 
 

@@ -1,0 +1,111 @@
+"""Read the inputs of a run by the readers of Ray Data, and leave out those that have a row."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from whence._util.extras import import_extra
+from whence.distributed.addresses import Place
+from whence.distributed.contents import Item, make_items, to_ids
+from whence.distributed.folder import CHECKPOINT, INPUTS, ResultFolder
+from whence.distributed.sources import InputSource
+from whence.errors import WhenceError
+
+# Tasks that read and write ask for no CPU, so that they never wait for one that an actor holds;
+# how many of them run at once is limited instead.
+NO_CPU = 0
+
+
+def read_dataset(source: InputSource, folder: ResultFolder, concurrency: int) -> Any:
+    """Open the inputs as a dataset of Ray Data: the list of files, or the rows of a table.
+
+    Args:
+        source: The inputs.
+        folder: Of the results, which holds the list of files.
+        concurrency: How many files are read at once.
+    """
+    data: Any = import_extra("ray.data", "ray[data]", "ray")
+    facts = source.facts
+    if facts["format"] == "files":
+        place, paths = folder.place, [folder.place.join(INPUTS)]
+    else:
+        place = Place(facts["paths"][0])
+        paths = [Place(address).root for address in facts["paths"]]
+    limits = {"num_cpus": NO_CPU, "concurrency": concurrency}
+    known = {"filesystem": place.files, "file_extensions": None, **limits}
+    if facts["format"] == "files":
+        return data.read_parquet(paths, **known)
+    if facts["format"] == "parquet":
+        columns = list(dict.fromkeys([facts["id"], *facts["columns"]]))
+        return data.read_parquet(paths, columns=columns, partitioning=None, **known)
+    if facts["format"] == "jsonl":
+        return data.read_json(paths, lines=True, **known)
+    if facts["format"] == "csv":
+        return data.read_csv(paths, partitioning=None, **known)
+    if facts["format"] == "webdataset":
+        return data.read_webdataset(paths, decoder=None, expand_json=False, **known)
+    if facts["format"] == "lance":
+        (address,) = facts["paths"]
+        return data.read_lance(address, columns=[facts["id"], *facts["columns"]], **limits)
+    raise WhenceError(f"Ray does not read {facts['format']}; leave out --ray.")
+
+
+def make_reader(source: InputSource) -> Callable[[Any], Sequence[Item]]:
+    """Make the function that workers call for the inputs of a block of the dataset."""
+    facts = source.facts
+    if facts["format"] == "files":
+        return partial(make_items, id_column="id", columns=["path"], kind=source.kind)
+    return partial(
+        make_items,
+        id_column=facts["id"],
+        columns=facts["columns"],
+        kind=source.kind,
+        folder=facts["folder"],
+    )
+
+
+def make_checkpoints(source: InputSource, folder: ResultFolder) -> Any:
+    """Make the configuration by which Ray Data notes finished rows, and leaves them out.
+
+    Raises:
+        WhenceError: The release of Ray cannot go on with such a table.
+    """
+    checkpoint: Any = import_extra("ray.data.checkpoint", "ray[data]", "ray")
+    facts = source.facts
+    arguments: dict[str, Any] = {}
+    if facts["format"] != "files":
+        accepted = inspect.signature(checkpoint.CheckpointConfig).parameters
+        if "checkpoint_filter_cls" in accepted:
+            arguments["checkpoint_filter_cls"] = _make_filter(facts["id"])
+        elif folder.list_parts():
+            raise WhenceError(
+                "To go on with a table, Ray 2.60 or later is needed: pip install --upgrade ray."
+            )
+    return checkpoint.CheckpointConfig(
+        id_column="id",
+        checkpoint_path=folder.place.join(CHECKPOINT),
+        override_filesystem=folder.place.files,
+        delete_checkpoint_on_success=False,
+        **arguments,
+    )
+
+
+def _make_filter(column: str) -> type:
+    """Make Ray's filter of finished rows look up the ids of a table's own column."""
+    from ray.data.checkpoint import NumpyArrayBasedCheckpointFilter
+
+    class IdFilter(NumpyArrayBasedCheckpointFilter):  # type: ignore[misc]
+        """Leaves out rows whose id, as a text, is among those of finished rows."""
+
+        def filter_rows_for_block(self, block: Any) -> Any:
+            """Return the rows that are not finished."""
+            import pyarrow as pa
+
+            ids = to_ids(block.column(column), column)
+            places = pa.table({"id": pa.array(ids, pa.string()), "place": range(len(ids))})
+            return block.take(super().filter_rows_for_block(places).column("place"))
+
+    return IdFilter
