@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -62,8 +63,22 @@ Threads = Annotated[
 
 
 def is_for_many(inputs: Sequence[str]) -> bool:
-    """Whether inputs are such that only a run to Parquet reads them: tables and addresses."""
-    return any("://" in one.split(" ")[0] or one.rstrip("/").endswith(_TABLES) for one in inputs)
+    """Whether only a run to Parquet reads these inputs: addresses, tables and folders of them."""
+    return any(
+        "://" in one.split(" ")[0] or one.rstrip("/").endswith(_TABLES) or _holds_tables(one)
+        for one in inputs
+    )
+
+
+def _holds_tables(folder: str) -> bool:
+    """Whether a folder holds tables, and nothing beside them."""
+    try:
+        with os.scandir(folder) as found:
+            names = (one.name for one in found if not one.name.startswith((".", "_")))
+            first = next(names, "")
+            return first.endswith(_TABLES) and all(name.endswith(_TABLES) for name in names)
+    except (OSError, ValueError):  # no folder, or a text
+        return False
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Mapping
 from typing import Any
+
+from PIL import Image
 
 from whence._util.near_names import suggest_names
 from whence.errors import WhenceError
@@ -56,14 +59,12 @@ def find_content_column(
     """
     if asked is not None:
         _check_known(asked, row, "--column")
-        return asked, kind or _guess_kind(row[asked])
+        return asked, kind or _guess_kind(asked, row[asked])
     others = {name: value for name, value in row.items() if name != id_column}
-    if kind != "text":
-        photos = [name for name, value in others.items() if _is_photo(name, value)]
-        if photos:
-            return _choose(photos, _PHOTO_COLUMNS, "photos"), "image"
+    if kind != "text" and (photos := _list_photo_columns(others)):
+        return _choose(photos, _PHOTO_COLUMNS, "photos"), "image"
     if kind != "image":
-        texts = [n for n, v in others.items() if isinstance(v, str) or (n == "txt" and v)]
+        texts = [name for name, value in others.items() if _is_text(name, value)]
         if texts:
             return _choose(texts, _TEXTS, "texts"), "text"
     what = "photos or texts" if kind is None else "photos" if kind == "image" else "texts"
@@ -73,20 +74,41 @@ def find_content_column(
     )
 
 
+def _list_photo_columns(row: Mapping[str, Any]) -> list[str]:
+    """List the columns that hold photos for sure; otherwise those of bytes, which may."""
+    sure = [name for name, value in row.items() if _is_photo(name, value)]
+    unsure = [n for n, value in row.items() if isinstance(value, bytes) and n not in _TEXTS]
+    return sure or unsure
+
+
 def _is_photo(name: str, value: object) -> bool:
     if isinstance(value, Mapping):
         return "bytes" in value or "path" in value
     if isinstance(value, bytes):
-        return name not in _TEXTS or name in _PHOTO_COLUMNS
+        return f".{name.lower()}" in IMAGES or _is_image_file(value)
     is_named = name.lower() in (*_PHOTO_COLUMNS, *_PATH_COLUMNS)
     if isinstance(value, str):
         return is_named and os.path.splitext(value)[1].lower() in IMAGES
     return isinstance(value, list) and is_named
 
 
-def _guess_kind(value: object) -> Kind:
-    is_path = isinstance(value, str) and os.path.splitext(value)[1].lower() in IMAGES
-    return "text" if isinstance(value, str) and not is_path else "image"
+def _is_image_file(content: bytes) -> bool:
+    """Whether bytes begin as an image file does."""
+    try:
+        with Image.open(io.BytesIO(content)):
+            return True
+    except Exception:  # what is no image may raise nearly anything
+        return False
+
+
+def _is_text(name: str, value: object) -> bool:
+    return isinstance(value, str) or (isinstance(value, bytes) and name in _TEXTS)
+
+
+def _guess_kind(name: str, value: object) -> Kind:
+    if isinstance(value, str):
+        return "image" if os.path.splitext(value)[1].lower() in IMAGES else "text"
+    return "text" if _is_text(name, value) and not _is_photo(name, value) else "image"
 
 
 def _choose(found: list[str], usual: tuple[str, ...], what: str) -> str:

@@ -165,7 +165,7 @@ def _name_remote(argument: str) -> NamedFiles:
     except OSError as error:
         raise WhenceError(f"'{plain}' is not there, or may not be read.") from error
     start = len(place.root.rstrip("/")) + 1
-    names: Iterable[str] = (one[start:] for one in found)
+    names: Iterable[str] = (one[start:] for one in found if "/." not in one[start - 1 :])
     if plain is not argument:
         pattern = _translate_glob(argument[len(plain.rstrip("/")) + 1 :])
         names = (name for name in names if pattern.fullmatch(name))

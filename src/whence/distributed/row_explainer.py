@@ -61,7 +61,7 @@ class RowExplainer:
         """Explain any number of inputs, of which only a few are in memory at once.
 
         Yields:
-            The row of each; within a batch in any order. `rows.make_table` makes a table of rows.
+            The row of each, in their order. `rows.make_table` makes a table of rows.
         """
         ids: dict[int, str] = {}
 
@@ -70,9 +70,14 @@ class RowExplainer:
                 ids[index] = item.id
                 yield item
 
+        ready: dict[int, Row] = {}  # rows that came before their turn, within a batch
+        turn = 0
         for index, row in self._explain(keep_ids(), ids):
-            del ids[index]
-            yield row
+            ready[index] = row
+            while turn in ready:
+                yield ready.pop(turn)
+                del ids[turn]
+                turn += 1
 
     def _explain(
         self, items: Iterator[Item], ids: Sequence[str] | Mapping[int, str]

@@ -195,6 +195,6 @@ def _check_distinct(source: InputSource, ids: IdSet) -> None:
             if len(found) == min(_NAMED_IDS, len(repeated)):
                 break
     raise WhenceError(
-        f"{len(repeated):,} ids are not unique, such as {', '.join(map(repr, found))}. Say with "
-        f"--id which column tells rows apart."
+        f"Several rows have the same id, such as {', '.join(map(repr, found))}. Say with --id "
+        f"which column tells rows apart."
     )
