@@ -82,6 +82,12 @@ def test_every_command_has_a_help_with_examples():
         assert f"whence {command}" in text.partition("Examples")[2]
 
 
+@pytest.mark.parametrize("command", ["explain", "benchmark"])
+def test_help_shows_the_names_of_extras(command):
+    shown = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"}).stdout
+    assert "pip install 'whence[ray]'" in " ".join(shown.split())
+
+
 def test_a_warning_is_a_sentence(two_photos):
     result = run_explain("one.png", "--rules", "reference")
     assert result.stderr.startswith("Note: Method 'whence' propagates no relevance, so that rules=")

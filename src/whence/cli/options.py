@@ -166,7 +166,7 @@ Ray = Annotated[
         "--ray",
         rich_help_panel=RAY_PANEL,
         help="Share the work among processes by Ray, on this machine or a cluster; pip install "
-        "'whence[ray]'.",
+        "'whence\\[ray]'.",
     ),
 ]
 Address = Annotated[
