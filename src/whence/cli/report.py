@@ -12,7 +12,7 @@ from whence._util.files import is_folder
 from whence._util.notes import merge_notes
 from whence._util.progress import bar
 from whence._util.text import to_printable
-from whence.cli import options
+from whence.cli import options, report_stored
 from whence.errors import WhenceError
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ EPILOG = """[bold]Examples[/bold]
     whence report photos/ --out report.html
     whence report photos/ --model ./my-vit --top 2 --methods gae,rollout:start_layer=1
     whence report reviews.csv --target positive --title "Reviews of May"
+    whence report results/ --limit 500
 """
 
 
@@ -54,6 +55,15 @@ def report(
     title: Annotated[
         str | None, typer.Option(help="The page's heading; after the inputs if left out.")
     ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Of a folder of results, how many inputs are shown, drawn at random; 200 if left "
+            "out.",
+        ),
+    ] = None,
     device: options.Device = None,
     batch: options.Batch = 16,
     memory: options.Memory = None,
@@ -66,13 +76,23 @@ def report(
 
     The page holds, for each photo or text, the classes with their probabilities, a map for each
     class and method, and how faithful the map is; it can be sorted and filtered, and needs nothing
-    but itself. The exit code is 0 if everything was explained, 1 if inputs failed, 2 if the
-    request itself was refused.
+    but itself. Of a folder of results, which `whence explain --format parquet` wrote, the stored
+    scores are shown, and nothing is explained again. The exit code is 0 if everything was
+    explained, 1 if inputs failed, 2 if the request itself was refused.
     """
     if out.suffix.lower() not in (".html", ".htm") and not is_folder(out):
         raise WhenceError(f"'{out}' must end in .html: the report is a page.")
     from whence.inputs.sources import expand  # late: it takes numpy and Pillow
 
+    if not text and any(map(report_stored.is_result, inputs)):
+        asked = {"--target": target, "--top": top, "--methods": methods, "--memory": memory}
+        asked |= {"--compile": compile or None, "--precision": precision}
+        report_stored.check_request(inputs, [name for name, one in asked.items() if one])
+        page = report_stored.Page(inputs[0], out, title, not unjudged, force, limit)
+        report_stored.report(page, model, weights, device, quiet)
+        return
+    if limit is not None:
+        raise WhenceError("--limit is for folders of results; of other inputs, all are shown.")
     sources = expand(inputs, text)
     # Imported late: torch takes a second, and a wrong input is refused without it.
     from whence.methods import parse_methods

@@ -96,18 +96,22 @@ class ResultFolder:
         return sum(self._open_part(part).metadata.num_rows for part in parts or self.list_parts())
 
     def read_batches(
-        self, columns: Sequence[str] | None = None, batch_rows: int = 1024
+        self,
+        columns: Sequence[str] | None = None,
+        batch_rows: int = 1024,
+        parts: Sequence[str] | None = None,
     ) -> Iterator[Any]:
         """Read the rows of all parts as `pyarrow.RecordBatch`, some at a time.
 
         Args:
             columns: Their names; all if left out.
             batch_rows: How many rows come at once, at most.
+            parts: Of `list_parts`, those to read; all if left out.
 
         Raises:
             WhenceError: A part is damaged.
         """
-        for part in self.list_parts():
+        for part in self.list_parts() if parts is None else parts:
             file = self._open_part(part)
             try:
                 yield from file.iter_batches(batch_rows, columns=columns)

@@ -160,12 +160,16 @@ class LoadedModel:
         if self.tokenizer is not None:
             request = aim_at_mask(self.model, self.tokenizer, prepared.inputs, request)
         explanation: Explanation = self.explainer.explain(prepared.inputs, **request)
+        self.attach_inputs(explanation, prepared)
+        return explanation
+
+    def attach_inputs(self, explanation: Explanation, prepared: PreparedBatch) -> None:
+        """Add the photos or texts of a prepared batch to its explanation, and the model's name."""
         encodings = getattr(prepared.inputs, "encodings", None)
         if explanation.tokens is not None and encodings and prepared.texts is not None:
             explanation.tokens = _place_in_texts(explanation.tokens, encodings, prepared.texts)
         explanation.model, explanation.model_knows = self.title, self.knows
         explanation.photos = prepared.photos
-        return explanation
 
 
 def load(

@@ -46,7 +46,7 @@ def build_report(
         WhenceError: No input can be explained. The page says what is wrong with single inputs.
     """
     request.how.check()
-    _check_place(request.out, request.force)
+    check_place(request.out, request.force)
     models = request.how.load_models(sources)
     names = shorten_names(sources)
     entries: dict[int, Entry] = {}
@@ -94,13 +94,18 @@ def list_settings(request: ReportRequest, models: Mapping[Kind, LoadedModel]) ->
     }
     if how.precision is not None:
         settings["precision"] = how.precision
-    if request.faithfulness:
-        settings["faithfulness"] = {
+    return settings | (describe_measuring() if request.faithfulness else {})
+
+
+def describe_measuring() -> dict[str, object]:
+    """How faithfulness is measured, for the settings at the end of the page."""
+    return {
+        "faithfulness": {
             "deleted": ", ".join(f"{step:.0%}" for step in STEPS),
             "photos": "pixels of the upsampled map, black before normalisation",
             "texts": "words, deleted and the rest tokenised again",
         }
-    return settings
+    }
 
 
 def _list_options(method: MethodSpecification) -> dict[str, object]:
@@ -127,11 +132,12 @@ def _shorten_name(source: Source, shared: Path) -> str:
     return os.fsencode(path).decode("utf-8", "replace")
 
 
-def _check_place(out: Path, force: bool) -> None:
+def check_place(out: Path, force: bool) -> None:
+    """Refuse a place where the page cannot be written, before any work."""
     if out.is_dir():
         raise WhenceError(f"'{out}' is a folder; name the page's file with --out, as report.html.")
     if exists(out) and not force:
         raise WhenceError(
             f"'{out}' exists already. Give --force to write over it, or another name with --out."
         )
-    check_writable(out.parent)  # before the work
+    check_writable(out.parent)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from markupsafe import Markup
+from PIL import Image
 
 from whence._util.text import first_line
 from whence.errors import WhenceError
@@ -58,10 +59,11 @@ class Entry:
 
     name: str
     kind: Kind
-    predicted: str = ""  # the class that the model predicts; empty if the input failed
+    predicted: str = ""  # the class that the model predicts; empty if that is not known
     results: tuple[EntryResult, ...] = ()  # for each class and method
     photo: str = ""  # a data URI; empty for a text
     aspect_ratio: float = 1.0  # the photo's width divided by its height
+    is_aligned: bool = True  # whether maps belong on the photo: it is what the model saw
     model: str = ""  # its name and what it knows, in a sentence
     notes: tuple[str, ...] = ()
     error: str | None = None  # why it could not be explained
@@ -76,8 +78,7 @@ def build_entry(name: str, kind: Kind, explained: ExplainedInput, faithfulness: 
     """Collect the results of an input, or the reason why there are none."""
     if explained.prepared is None:
         return Entry(name, kind, error=explained.error)
-    explanations = explained.explanations
-    notes = [*explained.prepared.notes[0]]
+    explanations, notes = explained.explanations, [*explained.prepared.notes[0]]
     notes += [note for one in explanations.values() for note in one.notes]
     measured: Faithfulness | None = None
     if faithfulness:
@@ -87,14 +88,30 @@ def build_entry(name: str, kind: Kind, explained: ExplainedInput, faithfulness: 
             notes.append(f"faithfulness was not measured: {first_line(error)}")
     shown = explained.prepared.photos[0].crop if explained.prepared.photos else None
     first = next(iter(explanations.values()))
+    predicted = name_prediction(first, explained.loaded.class_names)
+    return collect_entry(name, kind, explanations, measured, predicted, notes, shown)
+
+
+def collect_entry(
+    name: str,
+    kind: Kind,
+    explanations: Mapping[str, Explanation],
+    measured: Faithfulness | None,
+    predicted: str,
+    notes: Sequence[str],
+    shown: Image.Image | None,
+    is_aligned: bool = True,
+) -> Entry:
+    """Collect explanations of an input, by the labels of their methods, in the form to show."""
     return Entry(
         name,
         kind,
-        predicted=_name_prediction(first, explained.loaded.class_names),
+        predicted=predicted,
         results=tuple(_list_results(explanations, measured)),
         photo=encode_photo(shown) if shown else "",
         aspect_ratio=bound_aspect_ratio(shown) if shown else 1.0,
-        model=name_model(first),
+        is_aligned=is_aligned,
+        model=name_model(next(iter(explanations.values()))),
         notes=tuple(notes),
     )
 
@@ -137,6 +154,7 @@ def _show_scores(explanation: Explanation, at: int, explained: ExplainedClass) -
     return encode_map(explained.scores.reshape(explanation.picture_grid))
 
 
-def _name_prediction(explanation: Explanation, names: Mapping[int, str]) -> str:
+def name_prediction(explanation: Explanation, names: Mapping[int, str]) -> str:
+    """Name the class that the model predicts for the first sample."""
     index = int(torch.argmax(explanation.logits[0]))
     return names.get(index, f"class {index}")

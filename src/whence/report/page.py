@@ -38,11 +38,52 @@ class MethodSummary:
     wins: int  # on how many inputs no method has a higher score
 
 
-def render_page(title: str, entries: Sequence[Entry], settings: Mapping[str, object]) -> str:
-    """The whole page as HTML: a title, the inputs, and settings with versions at the end."""
+@dataclass(frozen=True)
+class RunOverview:
+    """What became of all inputs of a run, of which the page shows some.
+
+    Attributes:
+        explained: How many were explained.
+        failed: How many were not.
+        shown: How many of the explained are on the page.
+        listed: How many of the failed are.
+        is_finished: Whether each input of the run has its row.
+        has_model: Whether the model could be loaded.
+        classes: Name, number of inputs and mean probability of the most frequent classes.
+        more_classes: How many classes are left out.
+        errors: The most frequent errors with the number of inputs.
+        more_errors: How many are left out.
+    """
+
+    explained: int
+    failed: int
+    shown: int
+    listed: int
+    is_finished: bool
+    has_model: bool
+    classes: list[tuple[str, int, float | None]]
+    more_classes: int
+    errors: list[tuple[str, int]]
+    more_errors: int
+
+
+def render_page(
+    title: str,
+    entries: Sequence[Entry],
+    settings: Mapping[str, object],
+    overview: RunOverview | None = None,
+) -> str:
+    """The whole page as HTML: a title, the inputs, and settings with versions at the end.
+
+    Args:
+        title: Its heading.
+        entries: The inputs that it shows.
+        settings: How they were explained.
+        overview: Of the run that they were drawn from, if any.
+    """
     methods = list(dict.fromkeys(result.method for one in entries for result in one.results))
     of_texts = [result for one in entries if one.kind == "text" for result in one.results]
-    of_photos = [result for one in entries if one.photo for result in one.results]
+    of_photos = [result for one in entries if one.kind == "image" for result in one.results]
     columns = 1 + max(1, len(methods))
     script = read_asset("report/templates/page.js")
     repeated = find_repeated([one.notes for one in entries])
@@ -63,6 +104,7 @@ def render_page(title: str, entries: Sequence[Entry], settings: Mapping[str, obj
         signed=any(is_signed(result.explained.scores) for result in of_texts),
         legend=_render_legend(of_photos),
         long=_LONG,
+        overview=overview,
         summaries={kind: _summarize(kind, entries) for kind in ("image", "text")},
         settings=_format_settings(settings),
     )
