@@ -108,6 +108,8 @@ def write_sums(folder: Path) -> None:
 
 def check_sums(folder: Path) -> list[str]:
     """Refuse a folder whose files are not those of its SHA256SUMS; the names that it lists."""
+    if not (folder / "SHA256SUMS").is_file():
+        raise SystemExit(f"There is no SHA256SUMS in {folder}: `make dist` builds a release.")
     names = []
     for line in (folder / "SHA256SUMS").read_text(encoding="utf-8").splitlines():
         digest, _, name = line.partition("  ")

@@ -39,6 +39,8 @@ def find_epoch(root: Path) -> int:
     no commit, but PKG-INFO has kept the time.
     """
     if given := os.environ.get("SOURCE_DATE_EPOCH"):
+        if not given.isdecimal():
+            raise SystemExit(f"SOURCE_DATE_EPOCH is '{given}', and not a number of seconds.")
         return int(given)
     if is_checkout(root):
         return int(_run("git", "-C", root, "log", "-1", "--format=%ct"))

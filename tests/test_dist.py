@@ -76,6 +76,8 @@ def test_the_changelog_begins_with_this_version():
 
 
 def test_hashes_are_those_that_sha256sum_checks(tmp_path):
+    with pytest.raises(SystemExit, match="There is no SHA256SUMS"):
+        archives.check_sums(tmp_path)
     (tmp_path / "a.whl").write_bytes(b"wheel")
     (tmp_path / "b.tar.gz").write_bytes(b"sources")
     archives.write_sums(tmp_path)
@@ -152,6 +154,9 @@ def test_the_time_of_a_release_is_kept_in_its_sdist(tmp_path, monkeypatch):
     assert dist.find_epoch(tmp_path) == 1_700_000_000
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1600000000")
     assert dist.find_epoch(tmp_path) == 1_600_000_000
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "yesterday")
+    with pytest.raises(SystemExit, match="not a number of seconds"):
+        dist.find_epoch(tmp_path)
 
 
 def test_every_extra_for_users_is_tried_at_its_lowest():
