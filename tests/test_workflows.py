@@ -29,6 +29,8 @@ def test_jobs_and_targets_that_are_named_exist(workflow):
     jobs = read_jobs(workflow)
     for job in jobs.values():
         assert set(job.get("needs", [])) <= set(jobs)
+        used = re.findall(r"matrix\.(\w+)", yaml.safe_dump(job))
+        assert set(used) == set(job.get("strategy", {}).get("matrix", ()))
     made = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     runs = "\n".join(step.get("run", "") for step in list_steps(workflow))
     words = " ".join(re.findall(r"^make (.+)$", runs, re.MULTILINE)).split()
