@@ -16,6 +16,7 @@ from tests.distributed.conftest import set_worker_path
 from tests.distributed.inputs import make_settings, read_rows, write_photos
 from whence.distributed import ResultFolder
 from whence.distributed.run import explain_locally, run_many
+from whence.distributed.sources import open_recorded_source
 from whence.errors import WhenceError
 
 pa = pytest.importorskip("pyarrow")
@@ -40,6 +41,9 @@ def test_photos_of_all_kinds_have_the_scores_of_one_by_one(folder, image_model, 
     assert lines == ["1 other file was left out: only photos are explained."]
     rows = read_rows(tmp_path / "out")
     assert set(rows) == {f"below/{names[0]}", *names[1:]}
+    source = open_recorded_source(ResultFolder(tmp_path / "out"))
+    assert [item.id for item in source.iterate_items()] == list(rows)
+    assert next(source.find_items([names[1]])).read().size == (41, 31)
     errors = {name: row["error"] for name, row in rows.items() if row["error"]}
     assert set(errors) == {names[3], names[10]}
     assert all(str(tmp_path) not in error for error in errors.values())

@@ -9,10 +9,10 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from whence._util.near_names import suggest_paths
 from whence.distributed.addresses import Place, is_address, split_options
@@ -20,6 +20,7 @@ from whence.distributed.rows import import_arrow
 from whence.errors import WhenceError
 
 _CHUNK = 65536
+Name = TypeVar("Name", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -62,30 +63,42 @@ def join_roots(roots: Sequence[str]) -> str:
     return f"{scheme}://{shared}"
 
 
-def list_ids(found: Iterable[NamedFiles], root: str, suffixes: frozenset[str]) -> Any:
-    """List the ids of the files with such suffixes as a `pyarrow.ChunkedArray`, each once.
+def list_ids(
+    found: Sequence[NamedFiles], root: str, kinds: Mapping[Name, frozenset[str]]
+) -> tuple[dict[Name, Any], int]:
+    """List the ids of files by kind, each once.
 
     Args:
         found: The files of each argument.
         root: Of which ids are relative.
-        suffixes: In lower case, with their dots; the empty one stands for all.
+        kinds: For each kind, the suffixes of its files in lower case, with their dots.
+
+    Returns:
+        A `pyarrow.ChunkedArray` of each kind, and the number of other files.
     """
     pa = import_arrow()
-    chunks, chunk, arguments = [], [], 0
+    of_suffix = {suffix: kind for kind, suffixes in kinds.items() for suffix in suffixes}
+    open_chunks: dict[Name, list[str]] = {kind: [] for kind in kinds}
+    chunks: dict[Name, list[Any]] = {kind: [] for kind in kinds}
+    others = 0
     for named in found:
-        arguments += 1
         below = named.root[len(root.rstrip("/")) :].strip("/")
         for name in named.names:
-            if "" not in suffixes and os.path.splitext(name)[1].lower() not in suffixes:
+            kind = of_suffix.get(os.path.splitext(name)[1].lower())
+            if kind is None:
+                others += 1
                 continue
+            chunk = open_chunks[kind]
             chunk.append(_to_id(f"{below}/{name}" if below else name))
             if len(chunk) == _CHUNK:
-                chunks.append(pa.array(chunk, pa.string()))
+                chunks[kind].append(pa.array(chunk, pa.string()))
                 chunk.clear()
-    chunks.append(pa.array(chunk, pa.string()))
-    ids = pa.chunked_array(chunks)
-    # A file that two arguments name is one input.
-    return pa.chunked_array([ids.unique()]) if arguments > 1 else ids
+    for kind, chunk in open_chunks.items():
+        chunks[kind].append(pa.array(chunk, pa.string()))
+    ids = {kind: pa.chunked_array(held) for kind, held in chunks.items()}
+    if len(found) > 1:  # a file that two arguments name is one input
+        ids = {kind: pa.chunked_array([held.unique()]) for kind, held in ids.items()}
+    return ids, others
 
 
 def _to_id(name: str) -> str:

@@ -6,21 +6,19 @@ import os
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from whence.distributed.addresses import Place, explain_write, is_address, split_options
 from whence.distributed.columns import find_content_column, find_id_column
 from whence.distributed.contents import Item, join_path, read_content, read_file, to_id
+from whence.distributed.folder import INPUTS, ResultFolder
 from whence.distributed.ids import IdSet
-from whence.distributed.listing import NamedFiles, join_roots, list_ids, name_files
+from whence.distributed.listing import join_roots, list_ids, name_files
 from whence.distributed.rows import import_arrow
 from whence.distributed.tables import TableFiles, TableFormat, guess_format
 from whence.errors import WhenceError
 from whence.inputs.images import IMAGES
 from whence.inputs.sources import TEXTS, Kind
-
-if TYPE_CHECKING:
-    from whence.distributed.folder import ResultFolder
 
 _SUFFIXES: dict[Kind, frozenset[str]] = {"image": IMAGES, "text": TEXTS}
 _NOUNS: dict[Kind, str] = {"image": "photos", "text": "texts"}
@@ -234,13 +232,14 @@ def open_recorded_source(folder: ResultFolder) -> InputSource:
     described = dict(folder.run.get("source") or {})
     try:
         if described["format"] == "files":
-            ids = import_arrow().chunked_array([[]], "string")
+            with folder.place.files.open_input_file(folder.place.join(INPUTS)) as file:
+                ids = import_arrow("pyarrow.parquet").read_table(file, columns=["id"]).column(0)
             kind = folder.description.kind
             return FileSource(kind, described["root"], ids, described["options"])
         table = TableFiles(described["format"], tuple(described["paths"]))
         columns = tuple(described["columns"])
         return TableSource(table, described["kind"], columns, described["id"])
-    except LookupError as error:
+    except (LookupError, OSError) as error:
         raise WhenceError(f"'{folder.address}' does not tell where its inputs are.") from error
 
 
@@ -305,11 +304,7 @@ def _to_absolute(argument: str) -> str:
 def _open_files(arguments: Sequence[str], kind: Kind | None) -> FileSource:
     named = [name_files(argument) for argument in arguments]
     root = join_roots([one.root for one in named])
-    listed = [(one.root, list(one.names)) for one in named]
-    ids: dict[Kind, Any] = {}
-    total = sum(len(names) for _, names in listed)
-    for one, suffixes in _SUFFIXES.items():
-        ids[one] = list_ids((NamedFiles(r, iter(names)) for r, names in listed), root, suffixes)
+    ids, others = list_ids(named, root, _SUFFIXES)
     if kind is None:
         if len(ids["image"]) and len(ids["text"]):
             raise WhenceError(
@@ -322,7 +317,8 @@ def _open_files(arguments: Sequence[str], kind: Kind | None) -> FileSource:
         what = "photo and no text file" if is_empty else _NOUNS[kind]
         raise WhenceError(f"'{arguments[0]}' holds no {what}.")
     _, options = split_options(arguments[0]) if is_address(arguments[0]) else ("", "")
-    return FileSource(kind, root, ids[kind], options, total - len(ids[kind]))
+    others += sum(len(held) for one, held in ids.items() if one != kind)
+    return FileSource(kind, root, ids[kind], options, others)
 
 
 def _open_table(
