@@ -94,6 +94,15 @@ class Place:
                 self.delete(beside)
                 raise
 
+    def sync(self, name: str) -> None:
+        """Wait until a local file is on the disk, so that it outlives a power cut."""
+        if self.is_local:
+            file = os.open(self.join(name), os.O_RDONLY)
+            try:
+                os.fsync(file)
+            finally:
+                os.close(file)
+
     def move(self, name: str, to: str) -> None:
         """Rename a file."""
         self.files.move(self.join(name), self.join(to))

@@ -1,17 +1,14 @@
 """The folder of a run's results: Parquet parts, what was done, and how it was made.
 
-``DIR/*.parquet`` are the parts. ``DIR/_whence`` holds run.json, and in ``checkpoint`` the ids of
-each part, in Ray Data's own format: ``BASE.pending.parquet`` while the part is being written, and
-``BASE.parquet`` when it is whole. So a run ends anywhere and goes on, here or on a cluster.
+``DIR/*.parquet`` are the parts. ``DIR/_whence`` holds run.json, the ids of the parts, and of files
+the list of inputs.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import time
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
@@ -21,21 +18,16 @@ from typing import Any
 from whence._util.fingerprint import list_versions
 from whence.distributed.addresses import Place, explain_write
 from whence.distributed.ids import IdSet
-from whence.distributed.rows import import_arrow, read_row
+from whence.distributed.parts import CHECKPOINT, META, PartStore
+from whence.distributed.rows import read_row
 from whence.distributed.settings import RunDescription, RunSettings
 from whence.errors import WhenceError
 from whence.explanation import Explanation, Photo
 
 FORMAT = "whence run 1"
-META = "_whence"
-CHECKPOINT = f"{META}/checkpoint"
 INPUTS = f"{META}/inputs.parquet"
 _RUN = f"{META}/run.json"
 _LOCK = f"{META}/lock"
-_PART = ".parquet"
-_PENDING = ".pending.parquet"
-# The names of parts that whence writes, and those that Ray writes.
-_NAME = re.compile(r"\d{8}T\d{6}-[0-9a-f]{8}-\d{6}\.parquet|\w+_[0-9a-f]{32}_\d{6,}-\d+\.parquet")
 
 
 class ResultFolder:
@@ -57,8 +49,7 @@ class ResultFolder:
         if self.place.exists() and not self.place.is_folder():
             raise WhenceError(f"'{self.address}' is a file, not a folder of results.")
         self.run: dict[str, Any] = self._read_run()
-        self._stem = f"{time.strftime('%Y%m%dT%H%M%S')}-{uuid.uuid4().hex[:8]}"
-        self._written = 0
+        self._parts = PartStore(self.place)
 
     @property
     def description(self) -> RunDescription:
@@ -86,14 +77,10 @@ class ResultFolder:
 
     # Reading
 
-    def list_parts(self) -> list[str]:
-        """List the names of the parts that are whole."""
-        whole = self._list_bases(_PART) - self._list_bases(_PENDING)
-        return [n for n in self.place.list_names() if _is_part(n) and _has_base(n, whole)]
-
     def count_rows(self, parts: Sequence[str] | None = None) -> int:
         """Count the rows of these parts, or of all."""
-        return sum(self._open_part(part).metadata.num_rows for part in parts or self.list_parts())
+        listed = self.list_parts() if parts is None else parts
+        return sum(map(self._parts.count_rows, listed))
 
     def read_batches(
         self,
@@ -112,13 +99,7 @@ class ResultFolder:
             WhenceError: A part is damaged.
         """
         for part in self.list_parts() if parts is None else parts:
-            file = self._open_part(part)
-            try:
-                yield from file.iter_batches(batch_rows, columns=columns)
-            except (OSError, ValueError) as error:
-                raise self._explain_damage(part) from error
-            finally:
-                file.close(force=True)
+            yield from self._parts.read(part, columns, batch_rows)
 
     def read_rows(self, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
         """Read the rows of all parts one by one, as dictionaries of Python objects."""
@@ -141,20 +122,13 @@ class ResultFolder:
     def _facts(self) -> dict[str, Any]:
         return self.description.facts
 
+    def list_parts(self) -> list[str]:
+        """List the names of the parts that are whole."""
+        return self._parts.list_whole()
+
     def read_done(self) -> IdSet:
         """Read the ids of the inputs that have a row."""
-        parquet = import_arrow("pyarrow.parquet")
-        pa = import_arrow()
-        done = IdSet()
-        for base in self._list_bases(_PART):
-            name = f"{CHECKPOINT}/{base}{_PART}"
-            try:
-                with self.place.files.open_input_file(self.place.join(name)) as file:
-                    column = parquet.read_table(file).column(0)
-            except (OSError, ValueError) as error:
-                raise self._explain_damage(name) from error
-            done.add(column.cast(pa.string()).to_pylist())
-        return done
+        return self._parts.read_done()
 
     # Writing
 
@@ -217,45 +191,16 @@ class ResultFolder:
         Raises:
             WhenceError: It cannot be written; earlier parts are kept.
         """
-        parquet = import_arrow("pyarrow.parquet")
-        base = f"{self._stem}-{self._written:06}"
-        self._written += 1
-        pending = f"{CHECKPOINT}/{base}{_PENDING}"
-        with explain_write(self.address):
-            for name, rows in ((pending, table.select(["id"])), (f"{base}{_PART}", table)):
-                with self.place.files.open_output_stream(self.place.join(name)) as file:
-                    parquet.write_table(rows, file)
-            self.place.move(pending, f"{CHECKPOINT}/{base}{_PART}")
-        return f"{base}{_PART}"
+        return self._parts.write(table)
 
     def clean(self) -> list[str]:
-        """Delete what a run that was killed left half done: its inputs are explained again.
-
-        Those are parts without a checkpoint, or with one that is pending; and checkpoints without
-        a part. Files with names that neither whence nor Ray gives are left alone.
-
-        Returns:
-            The names of what was deleted.
-        """
-        parts = [name for name in self.place.list_names() if _is_part(name)]
-        pending, committed = self._list_bases(_PENDING), self._list_bases(_PART)
-        whole = {base for part in parts if (base := _find_base(part, committed - pending))}
-        lost = [part for part in parts if not _has_base(part, whole) and _NAME.fullmatch(part)]
-        # Parts go before their checkpoints: when this is killed, the next run finds both again.
-        lost += [f"{CHECKPOINT}/{base}{_PART}" for base in sorted(committed - whole)]
-        lost += [f"{CHECKPOINT}/{base}{_PENDING}" for base in sorted(pending)]
-        with explain_write(self.address):
-            for name in lost:
-                self.place.delete(name)
-        return lost
+        """Delete what a run that was killed left half done; see `PartStore.clean`."""
+        return self._parts.clean()
 
     def delete(self) -> None:
         """Delete what whence wrote in the folder, and nothing else."""
-        bases = self._list_bases(_PENDING) | self._list_bases(_PART)
+        self._parts.delete()
         with explain_write(self.address):
-            for name in self.place.list_names():
-                if _is_part(name) and _find_base(name, bases):
-                    self.place.delete(name)
             for name in self.place.list_names(META):
                 if self.place.is_folder(f"{META}/{name}"):
                     self.place.files.delete_dir(self.place.join(f"{META}/{name}"))
@@ -320,40 +265,6 @@ class ResultFolder:
             f"'{self.address}' holds results that were made otherwise: {'; '.join(told)}. Name "
             f"another folder with --out, or give --force to start anew."
         )
-
-    def _list_bases(self, ending: str) -> set[str]:
-        """List the parts whose checkpoints end so."""
-        names = [name for name in self.place.list_names(CHECKPOINT) if name.endswith(ending)]
-        if ending == _PART:
-            names = [name for name in names if not name.endswith(_PENDING)]
-        return {name.removesuffix(ending) for name in names}
-
-    def _open_part(self, name: str) -> Any:
-        parquet = import_arrow("pyarrow.parquet")
-        try:
-            return parquet.ParquetFile(self.place.files.open_input_file(self.place.join(name)))
-        except (OSError, ValueError) as error:
-            raise self._explain_damage(name) from error
-
-    def _explain_damage(self, name: str) -> WhenceError:
-        return WhenceError(
-            f"'{self.address}/{name}' is damaged or may not be read. Delete it and give the "
-            f"command again: its inputs are explained anew."
-        )
-
-
-def _is_part(name: str) -> bool:
-    return name.endswith(_PART) and not name.startswith(("_", "."))
-
-
-def _find_base(part: str, bases: set[str]) -> str | None:
-    """Find the checkpoint of a part: its name, to which Ray adds a number."""
-    stem = part.removesuffix(_PART)
-    return next((one for one in (stem, stem.rpartition("-")[0]) if one in bases), None)
-
-
-def _has_base(part: str, bases: set[str]) -> bool:
-    return _find_base(part, bases) is not None
 
 
 def _tell_difference(name: str, was: object, now: object) -> str:

@@ -10,7 +10,8 @@ from typing import Any
 from whence._util.extras import import_extra
 from whence.distributed.addresses import Place
 from whence.distributed.contents import Item, make_items, to_ids
-from whence.distributed.folder import CHECKPOINT, INPUTS, ResultFolder
+from whence.distributed.folder import INPUTS, ResultFolder
+from whence.distributed.parts import CHECKPOINT
 from whence.distributed.sources import InputSource
 from whence.errors import WhenceError
 
