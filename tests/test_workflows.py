@@ -4,6 +4,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,14 @@ def test_actions_are_pinned_to_one_commit_each(workflow):
     assert all(re.fullmatch("[0-9a-f]{40}", commit) for _, commit, _ in pins)
     assert len({action for action, *_ in pins}) == len(set(pins))
     assert all("run" in step or "uses" in step for step in list_steps(workflow))
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
+def test_every_supported_python_is_tested(workflow):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    supported = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
+    assert supported
+    assert read_jobs(workflow)["test"]["strategy"]["matrix"]["python"] == supported
 
 
 def test_nothing_is_published_before_everything_was_checked():
