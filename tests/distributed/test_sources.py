@@ -12,8 +12,9 @@ import pytest
 from tests.distributed.inputs import write_photos
 from whence.distributed import ResultFolder
 from whence.distributed.contents import make_items, read_content
+from whence.distributed.file_source import FileSource
 from whence.distributed.folder import INPUTS
-from whence.distributed.sources import FileSource, open_recorded_source, open_source
+from whence.distributed.sources import open_recorded_source, open_source
 from whence.errors import WhenceError
 from whence.inputs.images import read_image
 

@@ -10,13 +10,14 @@ from pathlib import Path
 
 from whence._util.progress import bar
 from whence.distributed.contents import Item
+from whence.distributed.file_source import FileSource
 from whence.distributed.folder import INPUTS, ResultFolder
 from whence.distributed.ids import IdSet
 from whence.distributed.listing import name_files
 from whence.distributed.row_explainer import RowExplainer
 from whence.distributed.rows import Row, make_table
 from whence.distributed.settings import RunDescription, RunSettings, describe_run
-from whence.distributed.sources import FileSource, InputSource, open_source
+from whence.distributed.sources import InputSource, open_source
 from whence.distributed.summary import RunSummary, check_end
 from whence.errors import WhenceError
 from whence.models import LoadedModel

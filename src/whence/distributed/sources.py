@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol
 
-from whence.distributed.addresses import Place, explain_write, is_address, split_options
+from whence.distributed.addresses import is_address, split_options
 from whence.distributed.columns import find_content_column, find_id_column
-from whence.distributed.contents import Item, join_path, read_content, read_file, to_id
+from whence.distributed.contents import Item
+from whence.distributed.file_source import NOUNS, FileSource
 from whence.distributed.folder import INPUTS, ResultFolder
 from whence.distributed.ids import IdSet
 from whence.distributed.listing import join_roots, list_ids, name_files
 from whence.distributed.rows import import_arrow
+from whence.distributed.table_source import TableSource
 from whence.distributed.tables import TableFiles, TableFormat, guess_format
 from whence.errors import WhenceError
 from whence.inputs.images import IMAGES
 from whence.inputs.sources import TEXTS, Kind
 
 _SUFFIXES: dict[Kind, frozenset[str]] = {"image": IMAGES, "text": TEXTS}
-_NOUNS: dict[Kind, str] = {"image": "photos", "text": "texts"}
 # Columns of WebDataset that hold texts or photos: a row may have any of them.
 _TEXT_ENDINGS = ("txt", "text")
 _PHOTO_ENDINGS = tuple(suffix.removeprefix(".") for suffix in sorted(IMAGES))
@@ -55,145 +54,6 @@ class InputSource(Protocol):
 
     def read_ids(self) -> IdSet | None:
         """Read all ids; None where that would take as long as reading all inputs."""
-
-
-@dataclass(frozen=True)
-class FileSource:
-    """Photos or texts in files, with their paths below a folder as ids.
-
-    Attributes:
-        kind: Whether they are photos or texts.
-        root: The folder's absolute path, or its address.
-        ids: Their ids, a `pyarrow.ChunkedArray`.
-        options: Of the address's file system.
-        others: The number of files that are neither photos nor texts, or of the other kind.
-    """
-
-    kind: Kind
-    root: str
-    ids: Any
-    options: str = ""
-    others: int = 0
-
-    @property
-    def notes(self) -> list[str]:
-        """What its owner should know."""
-        if not self.others:
-            return []
-        files = "1 other file was" if self.others == 1 else f"{self.others:,} other files were"
-        return [f"{files} left out: only {_NOUNS[self.kind]} are explained"]
-
-    def get_address(self, name: str) -> str:
-        """The path or address of the file with an id."""
-        return join_path(self.root, name) + self.options
-
-    def iterate_items(self) -> Iterator[Item]:
-        """Go through all files."""
-        for chunk in self.ids.chunks:
-            for name in chunk:
-                yield self._make_item(name.as_py())
-
-    def find_items(self, ids: Collection[str]) -> Iterator[Item]:
-        """Go through the files with these ids, whether they are there or not."""
-        return map(self._make_item, ids)
-
-    def _make_item(self, name: str) -> Item:
-        return Item(name, partial(read_file, self.get_address(name), self.kind))
-
-    def read_ids(self) -> IdSet:
-        """Read all ids."""
-        ids = IdSet()
-        for chunk in self.ids.chunks:
-            ids.add(chunk.to_pylist())
-        return ids
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """Where the files are."""
-        return {"format": "files", "kind": self.kind, "root": self.root, "options": self.options}
-
-    def write_list(self, place: Place, name: str) -> None:
-        """Write the ids and paths of all files as Parquet, whole or not at all."""
-        pa, parquet = import_arrow(), import_arrow("pyarrow.parquet")
-        schema = pa.schema([("id", pa.string()), ("path", pa.string())])
-        beside = f"{name}.new"
-        with explain_write(place.address):
-            with (
-                place.files.open_output_stream(place.join(beside)) as file,
-                parquet.ParquetWriter(file, schema) as writer,
-            ):
-                for chunk in self.ids.chunks:
-                    paths = pa.array([self.get_address(one) for one in chunk.to_pylist()])
-                    writer.write_table(pa.table([chunk, paths], schema=schema))
-            place.move(beside, name)
-
-
-@dataclass(frozen=True)
-class TableSource:
-    """Photos or texts in a column of a table.
-
-    Attributes:
-        table: Its files.
-        kind: Whether they are photos or texts.
-        columns: The column that holds them; of archives, all that may hold the one of a row.
-        id_column: The column of ids.
-    """
-
-    table: TableFiles
-    kind: Kind
-    columns: tuple[str, ...]
-    id_column: str
-
-    @property
-    def notes(self) -> list[str]:
-        """What its owner should know: nothing."""
-        return []
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """Where the table is, and which columns were read."""
-        return {
-            "format": self.table.format,
-            "kind": self.kind,
-            "paths": list(self.table.files),
-            "columns": list(self.columns),
-            "id": self.id_column,
-            "folder": self.folder,
-        }
-
-    @property
-    def folder(self) -> str:
-        """Where paths in the table begin."""
-        return split_options(self.table.files[0])[0].rpartition("/")[0]
-
-    def iterate_items(self) -> Iterator[Item]:
-        """Go through all rows.
-
-        Raises:
-            WhenceError: The table cannot be read, or a row has no id.
-        """
-        for record in self.table.iterate([self.id_column, *self.columns]):
-            name = to_id(record.get(self.id_column), self.id_column)
-            values = (record.get(column) for column in self.columns)
-            value = next((one for one in values if one is not None), None)
-            yield Item(name, partial(read_content, value, self.kind, self.folder))
-
-    def find_items(self, ids: Collection[str]) -> Iterator[Item]:
-        """Find the rows with these ids, in the order of the table."""
-        wanted = set(ids)
-        for item in self.iterate_items():
-            if item.id in wanted:
-                yield item
-                wanted.discard(item.id)
-                if not wanted:
-                    return
-
-    def read_ids(self) -> IdSet | None:
-        """Read all ids, where the rest need not be read for it."""
-        if not self.table.has_cheap_columns:
-            return None
-        records = self.table.iterate([self.id_column])
-        return IdSet(to_id(one.get(self.id_column), self.id_column) for one in records)
 
 
 def open_source(
@@ -314,7 +174,7 @@ def _open_files(arguments: Sequence[str], kind: Kind | None) -> FileSource:
         kind = "image" if len(ids["image"]) else "text"
     if not len(ids[kind]):
         is_empty = not any(map(len, ids.values()))
-        what = "photo and no text file" if is_empty else _NOUNS[kind]
+        what = "photo and no text file" if is_empty else NOUNS[kind]
         raise WhenceError(f"'{arguments[0]}' holds no {what}.")
     _, options = split_options(arguments[0]) if is_address(arguments[0]) else ("", "")
     others += sum(len(held) for one, held in ids.items() if one != kind)
