@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from PIL import Image
 
 from whence._util.near_names import suggest_names
@@ -89,7 +90,7 @@ def _is_photo(name: str, value: object) -> bool:
     is_named = name.lower() in (*_PHOTO_COLUMNS, *_PATH_COLUMNS)
     if isinstance(value, str):
         return is_named and os.path.splitext(value)[1].lower() in IMAGES
-    return isinstance(value, list) and is_named
+    return isinstance(value, list | np.ndarray) and is_named
 
 
 def _is_image_file(content: bytes) -> bool:

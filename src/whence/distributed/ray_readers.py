@@ -43,7 +43,7 @@ def read_dataset(source: InputSource, folder: ResultFolder, concurrency: int) ->
         columns = list(dict.fromkeys([facts["id"], *facts["columns"]]))
         return data.read_parquet(paths, columns=columns, partitioning=None, **known)
     if facts["format"] == "jsonl":
-        return data.read_json(paths, lines=True, **known)
+        return data.read_json(paths, **known)
     if facts["format"] == "csv":
         return data.read_csv(paths, partitioning=None, **known)
     if facts["format"] == "webdataset":

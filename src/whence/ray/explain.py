@@ -146,7 +146,7 @@ class Explain:
         first = {name: table.column(name)[0].as_py() for name in table.column_names}
         id_column = _find_id(first, self._id)
         kind = self._explainer.loaded.kind if self._explainer else self._kind
-        column, kind = find_content_column(first, self._column, kind, id_column)
+        column, kind = _find_content(first, self._column, kind, id_column)
         items = make_items(table, id_column, [column], kind)
         return self._add_kept(self._load(kind).explain(items), table)
 
@@ -172,6 +172,18 @@ def _find_id(first: Mapping[str, Any], asked: str | None) -> str:
     if asked is None and not {"id", "__key__"} & set(first):
         asked = next((name for name in _PATHS if name in first), None)
     return find_id_column(first, asked)
+
+
+def _find_content(
+    first: Mapping[str, Any], asked: str | None, kind: Kind | None, id_column: str
+) -> tuple[str, Kind]:
+    """Find the column of photos or texts; where there is no other, photos are read by paths."""
+    try:
+        return find_content_column(first, asked, kind, id_column)
+    except WhenceError:
+        if asked is None and id_column in _PATHS and kind != "text":
+            return find_content_column(first, id_column, "image", id_column)
+        raise
 
 
 def _name_targets(
