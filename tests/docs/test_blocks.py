@@ -31,6 +31,7 @@ SLOW = {
     "docs/howto/audit.md",
     "docs/howto/benchmark.md",
     "docs/howto/datasets-and-pipelines.md",
+    "docs/howto/many-inputs.md",
     "docs/howto/own-method.md",
     "docs/howto/report.md",
     "docs/report.md",
