@@ -20,6 +20,7 @@ from whence.benchmark.missing import RowCollector, count_rows, list_missing_task
 from whence.benchmark.protocols.base import AnyProtocol
 from whence.benchmark.rows import BatchRows, BatchTask, RowComputer
 from whence.benchmark.sources import RunSources
+from whence.benchmark.stored import ResultDataset
 from whence.distributed.ray_cluster import RayOptions, start_ray
 from whence.errors import WhenceError
 from whence.methods import MethodSpecification
@@ -42,6 +43,7 @@ class ComputerSettings:
         model_hash: Of the weights that the run began with.
         data_hash: The fingerprint of its dataset.
         folder: Where relative paths begin.
+        names: Of the samples that will be read, where the dataset asks for them.
     """
 
     protocol: AnyProtocol
@@ -50,12 +52,14 @@ class ComputerSettings:
     model_hash: str
     data_hash: str
     folder: Path
+    names: tuple[str, ...] = ()
 
     def build_computer(self) -> RowComputer:
         """Load model and dataset, and refuse others than those that the run began with."""
         with suppress(OSError):  # another machine may lack the folder, and need no relative paths
             os.chdir(self.folder)
         dataset = self.sources.load_dataset()
+        dataset.announce(self.names)
         loaded = self.sources.load_model(dataset)
         where = f"on the machine '{platform.node()}'"
         if hash_weights(loaded.model) != self.model_hash:
@@ -102,7 +106,9 @@ def compute_rows_with_ray(job: BenchmarkJob, sources: RunSources, ray: RayOption
     """Compute the rows that the store lacks on the actors of a Ray cluster, and add them to it."""
     known = job.store.settings
     hashes = (known["model weights"], known["dataset fingerprint"])
-    settings = ComputerSettings(job.protocol, job.methods, sources, *hashes, Path.cwd())
+    names = tuple(job.names) if isinstance(job.dataset, ResultDataset) else ()
+    given = (job.protocol, job.methods, sources, *hashes, Path.cwd(), names)
+    settings = ComputerSettings(*given)
     tasks = list_missing_tasks(job)
     if not tasks:
         return

@@ -9,7 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from whence._util.defaults import METHOD
 from whence._util.extras import import_extra
 from whence._util.fingerprint import hash_weights
 from whence.benchmark.job import BenchmarkJob
@@ -19,6 +18,7 @@ from whence.benchmark.protocols import AnyProtocol, build_protocol
 from whence.benchmark.ray_rows import compute_rows_with_ray
 from whence.benchmark.sources import RunSources
 from whence.benchmark.store import ResultStore, to_file_name
+from whence.benchmark.stored import StoredMethod, check_model, choose_methods
 from whence.distributed.ray_cluster import RayOptions
 from whence.errors import WhenceError
 from whence.methods import MethodSpecification, parse_methods
@@ -35,7 +35,7 @@ def run(
     protocol: str,
     model: str | Path | LoadedModel | None = None,
     data: str | Path | Dataset = ".",
-    methods: str | Sequence[str] = METHOD,
+    methods: str | Sequence[str] | None = None,
     *,
     format: str | None = None,
     split: str | None = None,
@@ -57,8 +57,10 @@ def run(
         protocol: ``"perturbation"``, ``"segmentation"``, ``"rationale"`` or ``"trust"``.
         model: A folder, a name on the hub, ``timm:NAME``, ``torchvision:NAME``, what
             `whence.models.load` returned, or None for the embedded model that suits the data.
-        data: Where the dataset is, or a dataset.
-        methods: Methods, with options if wanted: ``"tiba,rollout:start_layer=1"``.
+        data: Where the dataset is, or a dataset; or a folder of results, whose stored scores are
+            then judged as a method.
+        methods: Methods, with options if wanted: ``"tiba,rollout:start_layer=1"``. If left out, the
+            stored one of a result, or ``"whence"``.
         format: Of the dataset; recognised by its files if left out.
         split: Of the dataset.
         limit: Use only so many samples, drawn at random, the same for the same seed.
@@ -84,7 +86,8 @@ def run(
             was computed stays in the folder.
     """
     judge = build_protocol(protocol, options)
-    chosen = _seed_methods(parse_methods(methods, rules), seed)
+    if methods is not None:
+        parse_methods(methods, rules)  # a wrong name is refused before anything is read
     if batch < 1 or (limit is not None and limit < 1):
         raise WhenceError("The batch and the limit are numbers from 1.")
     if ray:
@@ -95,8 +98,11 @@ def run(
     dataset = sources.load_dataset()
     if dataset.kind not in judge.kinds:
         raise WhenceError(judge.describe_wrong_kind(dataset.kind))
+    chosen = _seed_methods(choose_methods(methods, rules, dataset, judge), seed)
     loaded = sources.load_model(dataset)
+    check_model(loaded, dataset)
     names = draw_names(dataset.list_names(), limit, seed)
+    dataset.announce(names)
     for method in chosen:
         if dataset.kind not in method.description.inputs:
             kinds = " and ".join(method.description.inputs)
@@ -147,7 +153,7 @@ def _seed_methods(methods: list[MethodSpecification], seed: int) -> list[MethodS
     """Give the run's seed to methods that draw random numbers and were given no seed."""
     return [
         MethodSpecification(one.label, one.name, {"seed": seed, **one.options}, one.rules)
-        if "seed" in one.description.options
+        if "seed" in one.description.options and not isinstance(one, StoredMethod)
         else one
         for one in methods
     ]

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from whence import datasets
+from whence.benchmark.stored import ResultDataset, is_result
+from whence.distributed import ResultFolder
 from whence.models import LoadedModel, load
 
 if TYPE_CHECKING:
@@ -29,13 +31,20 @@ class RunSources:
     def load_dataset(self) -> Dataset:
         """Load the dataset, unless it is one."""
         if isinstance(self.data, str | Path):
+            if self.format is None and is_result(self.data):
+                return ResultDataset(ResultFolder(self.data))
             return datasets.load(self.data, self.format, self.split)
         return self.data
 
     def load_model(self, dataset: Dataset) -> LoadedModel:
-        """Load the model, unless it is loaded; without a name, the one that suits the dataset."""
+        """Load the model, unless it is loaded; without a name, the one that suits the dataset.
+
+        That of a result is the one that made it.
+        """
         if isinstance(self.model, LoadedModel):
             return self.model
+        if isinstance(dataset, ResultDataset) and self.model is None:
+            return dataset.load_model(self.device)
         kind = None if self.model else dataset.kind
         how = (self.model, kind, self.weights, self.device)
         return load(*how, compile=self.compile, precision=self.precision)

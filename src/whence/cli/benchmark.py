@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 
 import typer
 
-from whence._util.defaults import METHOD
 from whence._util.text import to_printable
 from whence.cli import options
 
@@ -40,20 +39,22 @@ def benchmark(
         ),
     ],
     data: Annotated[
-        Path,
+        str,
         typer.Option(
             metavar="PATH",
-            help="The folder or file of the dataset; a folder of photos needs no labels.",
+            help="The folder or file of the dataset; a folder of photos needs no labels. Of a "
+            "folder of results, which `whence explain --format parquet` wrote, the stored scores "
+            "are judged.",
         ),
     ],
     methods: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="NAMES",
             help="Methods, separated by commas, with options if wanted: gae,rollout:start_layer=1. "
-            "See `whence methods`.",
+            "See `whence methods`. If left out, whence, or the stored one of results.",
         ),
-    ] = METHOD,
+    ] = None,
     model: Annotated[
         str | None,
         typer.Option(

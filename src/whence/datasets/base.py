@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -71,6 +71,9 @@ class Dataset:
             if f"{name}'" in str(error):
                 raise
             raise WhenceError(f"The sample '{name}' cannot be used: {error}") from error
+
+    def announce(self, names: Sequence[str]) -> None:
+        """Take note of the samples that will be read; some datasets read these at once."""
 
     def compute_fingerprint(self) -> str:
         """Hash the name, file sizes and label of each sample, but not its photo (SHA-256)."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from whence.benchmark.columns import Columns
 from whence.benchmark.labels import LabelMapping
+from whence.benchmark.stored import StoredMethod
 from whence.errors import WhenceError
 from whence.methods import MethodSpecification
 from whence.models import LoadedModel
@@ -85,6 +86,7 @@ class BenchmarkProtocol(Generic[PreparedT]):
         kinds: The kinds of samples that it takes.
         main: The name of the metric that examples are ranked by.
         main_column: The column of the rows that ranks samples by it.
+        judges_stored: Whether scores that were stored can be judged, and need not be computed.
         labels: What the dataset's labels mean.
     """
 
@@ -92,6 +94,8 @@ class BenchmarkProtocol(Generic[PreparedT]):
     kinds: ClassVar[tuple[str, ...]]
     main: ClassVar[str]
     main_column: ClassVar[str]
+
+    judges_stored: ClassVar[bool] = False
 
     labels: LabelMapping = field(default_factory=LabelMapping, kw_only=True)
 
@@ -146,6 +150,8 @@ class BenchmarkProtocol(Generic[PreparedT]):
         """The input to show (a photo, or the text), and its explanation for the judged class."""
         prepared = loaded.prepare([sample.content])
         shown = prepared.photos[0].crop if prepared.photos else sample.content
+        if isinstance(method, StoredMethod):
+            return shown, method.restore(loaded, prepared.inputs, [sample.name])
         return shown, loaded.explain(prepared, **method.explain_arguments())
 
 
@@ -164,8 +170,13 @@ def explain_batch(
     inputs: ModelInputs,
     method: MethodSpecification,
     target: Sequence[int] | None = None,
+    names: Sequence[str] = (),
 ) -> Explanation:
-    """Explain inputs that lie on the device already."""
+    """Explain inputs that lie on the device already; stored scores are found by `names`."""
+    if isinstance(method, StoredMethod):
+        if target is not None or not names:
+            raise WhenceError("Stored scores are those of the predicted class alone.")
+        return method.restore(loaded, inputs, names)
     arguments = method.explain_arguments()
     explanation: Explanation = loaded.explainer.explain(inputs, target=target, **arguments)
     return explanation

@@ -62,6 +62,7 @@ class PerturbationProtocol(BenchmarkProtocol[PreparedPhoto]):
     kinds: ClassVar[tuple[str, ...]] = ("image",)
     main: ClassVar[str] = "positive, predicted"
     main_column: ClassVar[str] = "positive_predicted_probability_auc"
+    judges_stored: ClassVar[bool] = True
 
     unit: Literal["pixels", "patches"] = "pixels"
     fill: Fill = "zero"
@@ -91,7 +92,8 @@ class PerturbationProtocol(BenchmarkProtocol[PreparedPhoto]):
     ) -> list[Row]:
         labels = [self.labels.find_index(loaded, one.sample) for one in photos]
         pixels = stack_on_device([one.pixels for one in photos], loaded.device)
-        predicted = explain_batch(loaded, pixels, method)
+        names = [one.name for one in photos]
+        predicted = explain_batch(loaded, pixels, method, names=names)
         classes: list[int] = predicted.target.tolist()
         maps, inputs = [self._unit_scores(predicted)], list(range(len(photos)))
         # The map of the target class: another map only where that is another class.
