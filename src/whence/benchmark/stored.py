@@ -18,9 +18,10 @@ from whence.datasets import Dataset, Sample
 from whence.distributed import ResultFolder, RunSettings
 from whence.distributed.addresses import is_address
 from whence.distributed.contents import Item
+from whence.distributed.file_source import FileSource
 from whence.distributed.lookup import RowLookup
 from whence.distributed.restoring import load_model_again, load_settings
-from whence.distributed.sources import FileSource, open_recorded_source
+from whence.distributed.sources import open_recorded_source
 from whence.errors import WhenceError
 from whence.explanation import Explanation
 from whence.methods import MethodSpecification, parse_methods
