@@ -9,6 +9,7 @@ from whence.version import __version__
 if TYPE_CHECKING:
     from whence import benchmark, captum, faithfulness, methods, models, rules, targets
     from whence.api import explain
+    from whence.distributed.stored_result import StoredResult, open_result
     from whence.explainer import Explainer
     from whence.explanation import Explanation, Explanations, Generation
     from whence.layout import Layout
@@ -25,9 +26,11 @@ _HOMES = {
     "Generation": "whence.explanation",
     "Layout": "whence.layout",
     "MaximalPicture": "whence.maximization",
+    "StoredResult": "whence.distributed.stored_result",
     "activation_maximization": "whence.maximization",
     "compare": "whence.pipeline.compare",
     "explain": "whence.api",
+    "open_result": "whence.distributed.stored_result",
     "register_operation": "whence.tracing",
 }
 _PACKAGES = ("benchmark", "captum", "faithfulness", "methods", "models", "rules", "targets")
@@ -41,6 +44,7 @@ __all__ = [
     "Layout",
     "MaximalPicture",
     "NoRuleError",
+    "StoredResult",
     "WhenceError",
     "WhenceWarning",
     "__version__",
@@ -52,6 +56,7 @@ __all__ = [
     "faithfulness",
     "methods",
     "models",
+    "open_result",
     "register_operation",
     "rules",
     "targets",

@@ -15,12 +15,12 @@ from typing_extensions import override
 from whence._util.defaults import METHOD
 from whence._util.fingerprint import hash_weights
 from whence.datasets import Dataset, Sample
-from whence.distributed import ResultFolder, RunSettings
+from whence.distributed import ResultFolder
 from whence.distributed.addresses import is_address
 from whence.distributed.contents import Item
 from whence.distributed.file_source import FileSource
 from whence.distributed.lookup import RowLookup
-from whence.distributed.restoring import load_model_again, load_settings
+from whence.distributed.restoring import load_model_again
 from whence.distributed.sources import open_recorded_source
 from whence.errors import WhenceError
 from whence.explanation import Explanation
@@ -185,7 +185,7 @@ def check_model(loaded: LoadedModel, dataset: Dataset) -> None:
 
 
 def _find_stored(dataset: ResultDataset) -> StoredMethod:
-    settings: RunSettings = load_settings(dataset.folder)
+    settings = dataset.folder.settings
     how = settings.explain
     chosen = {"--target": how.targets, "--against": how.against, "--of": how.of}
     for option, value in chosen.items():

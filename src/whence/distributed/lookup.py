@@ -35,6 +35,10 @@ class RowLookup:
         """List the ids of all rows, sorted."""
         return sorted(self._parts)
 
+    def has_row(self, name: str) -> bool:
+        """Whether an id has a row."""
+        return name in self._parts
+
     def find_row(self, name: str) -> Row:
         """Read the row of an id.
 

@@ -13,7 +13,6 @@ from whence._util.fingerprint import hash_weights
 from whence.distributed.contents import Item
 from whence.distributed.folder import ResultFolder
 from whence.distributed.rows import Row
-from whence.distributed.settings import RunSettings
 from whence.distributed.sources import open_recorded_source
 from whence.errors import WhenceError
 from whence.explanation import Explanation
@@ -22,18 +21,6 @@ from whence.models.forward import compute_logits
 
 # How far a probability may be from the stored one: devices round otherwise, coarse products more.
 _CHANGED, _CHANGED_COARSE = 0.001, 0.02
-
-
-def load_settings(folder: ResultFolder) -> RunSettings:
-    """Read how a result was made from its run.json.
-
-    Raises:
-        WhenceError: It does not tell.
-    """
-    try:
-        return RunSettings.from_json(folder.run["settings"])
-    except (LookupError, TypeError, ValueError) as error:
-        raise WhenceError(f"'{folder.address}' does not tell how it was made.") from error
 
 
 def load_model_again(
@@ -53,7 +40,7 @@ def load_model_again(
     Raises:
         WhenceError: It cannot be loaded, or its weights are others.
     """
-    settings = load_settings(folder)
+    settings = folder.settings
     how = replace(settings.explain, device=device, compile=False)
     if model is not None or weights is not None:
         how = replace(how, model=model or how.model, weights=weights)

@@ -15,7 +15,6 @@ from whence.distributed import ResultFolder
 from whence.distributed.restoring import (
     RestoredInput,
     load_model_again,
-    load_settings,
     restore_inputs,
 )
 from whence.distributed.sampling import DrawnRows, draw_rows
@@ -79,7 +78,7 @@ def build_stored_report(request: StoredReportRequest) -> StoredReport:
         if any(one is not None for one in (request.model, request.weights, request.device)):
             raise  # what was asked for is wrong
         problem = first_line(error)
-    builder = _EntryBuilder(loaded, load_settings(folder).explain, request.faithfulness)
+    builder = _EntryBuilder(loaded, folder.settings.explain, request.faithfulness)
     entries: dict[str, Entry] = {}
     with bar("Reading results", len(drawn.rows)) as advance:
         for restored in restore_inputs(folder, drawn.rows, loaded):
