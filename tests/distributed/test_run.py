@@ -129,6 +129,49 @@ def test_another_method_is_refused_and_force_starts_anew(folder, image_model, tm
     assert read_rows(out)["0001-png.png"]["scores"] != before["0001-png.png"]["scores"]
 
 
+def test_inputs_that_failed_are_explained_again(folder, image_model, tmp_path):
+    names = write_photos(folder, 10, broken=(1, 2, 8))
+    settings, out = make_settings(image_model), tmp_path / "out"
+    assert run_many([str(folder)], settings, out).failed == 3
+    before = read_rows(out)
+    write_photos(folder, 10, broken=(8,))
+    lines: list[str] = []
+    summary = run_many([str(folder)], settings, out, retry=True, tell=lines.append)
+    assert lines == ["3 inputs that failed are explained again.", "7 of 10 were done."]
+    assert (summary.explained, summary.failed, summary.is_complete) == (9, 1, True)
+    rows = read_rows(out)
+    assert set(rows) == set(names)
+    assert {name for name, row in rows.items() if row["error"]} == {names[8]}
+    assert all(rows[name] == row for name, row in before.items() if not row["error"])
+    assert ResultFolder(out).clean() == []
+
+
+@pytest.mark.parametrize("step", range(4))
+def test_dropping_rows_may_be_killed_anywhere(folder, image_model, tmp_path, step, monkeypatch):
+    from whence.distributed.addresses import Place
+
+    names = write_photos(folder, 4, broken=(1,))
+    settings, out = make_settings(image_model), tmp_path / "out"
+    run_many([str(folder)], settings, out)
+    left = [None] * step
+    for name in ("sync", "delete", "move"):
+        do = getattr(Place, name)
+
+        def fail(self, *paths, do=do):
+            if not left:
+                raise KeyboardInterrupt
+            left.pop()
+            do(self, *paths)
+
+        monkeypatch.setattr(Place, name, fail)
+    with pytest.raises(KeyboardInterrupt):
+        ResultFolder(out).drop_failed()
+    monkeypatch.undo()
+    summary = run_many([str(folder)], settings, out)
+    assert summary.is_complete
+    assert set(read_rows(out)) == set(names)
+
+
 def test_several_targets_and_half_precision(folder, image_model, tmp_path):
     (name,) = write_photos(folder, 1)
     settings = make_settings(image_model, "gae", top=2, scores="float16")

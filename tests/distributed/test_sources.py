@@ -64,6 +64,11 @@ def test_files_are_read_by_path_and_by_address(photos):
             np.testing.assert_array_equal(read(item), expected)
 
 
+def test_keys_in_addresses_are_refused():
+    with pytest.raises(WhenceError, match=r"a key in it would be written to run\.json"):
+        list_ids("s3://key:secret@bucket/photos")
+
+
 def test_a_link_that_leads_back_is_followed_once(photos, tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "photos").symlink_to(photos)
@@ -105,9 +110,13 @@ def write_table(photos, path: Path) -> Path:
     """Write the four photos as a table of any format, with the ids k0, …"""
     files = contents(photos)
     ids = [f"k{number}" for number in range(4)]
-    if path.suffix == ".parquet":
+    if path.suffix in (".parquet", ".lance"):
         images = [{"bytes": content, "path": None} for content in files]
-        pq.write_table(pa.table({"id": ids, "label": [1] * 4, "image": images}), path)
+        table = pa.table({"id": ids, "label": [1] * 4, "image": images})
+        if path.suffix == ".lance":
+            pytest.importorskip("lance").write_dataset(table, path)
+        else:
+            pq.write_table(table, path)
     elif path.suffix == ".jsonl":
         names = sorted(name for name in os.listdir(photos) if name[0] == "0")
         rows = [
@@ -128,7 +137,7 @@ def add_file(archive, name: str, content: bytes) -> None:
     archive.addfile(member, io.BytesIO(content))
 
 
-@pytest.mark.parametrize("name", ["t.parquet", "t.jsonl", "t.tar"])
+@pytest.mark.parametrize("name", ["t.parquet", "t.jsonl", "t.tar", "t.lance"])
 def test_photos_of_tables(photos, tmp_path, name):
     path = write_table(photos, tmp_path / name)
     for place in (str(path), path.as_uri(), str(tmp_path)):

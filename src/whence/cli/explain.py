@@ -114,6 +114,7 @@ def explain(
     scores: many.Scores = "float32",
     part_rows: many.PartRows = many.PART_ROWS,
     threads: many.Threads = None,
+    retry: many.Retry = False,
     ray: options.Ray = False,
     address: options.Address = None,
     actors: options.Actors = None,
@@ -132,7 +133,8 @@ def explain(
     cluster = options.read_ray_options(ray, address, actors, cpus_per_actor, gpus_per_actor)
     rows = many.RowOptions(id, column, scores, part_rows, threads)
     is_many = cluster is not None or format == "parquet" or many.is_for_many(inputs)
-    many.check_options(rows, is_many, format, text, outlines)
+    how = many.RunOptions(force, retry, quiet, as_json)
+    many.check_options(rows, how, is_many, format, text, outlines)
     sources: list[Source] = []
     if not is_many:
         from whence.inputs.sources import expand  # late: it takes numpy and Pillow
@@ -165,8 +167,7 @@ def explain(
         position,
     )
     if is_many:
-        how = many.Reporting(quiet, as_json)
-        many.explain_many(inputs, rows.make_settings(settings), out, cluster, force, how)
+        many.explain_many(inputs, rows.make_settings(settings), out, cluster, how)
         return
     output = OutputSettings(folder, format or "png", force, outlines)
     printer = _Printer(folder, len(sources) == 1, only_errors=quiet or as_json)

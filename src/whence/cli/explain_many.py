@@ -62,6 +62,14 @@ Threads = Annotated[
 ]
 
 
+Retry = Annotated[
+    bool,
+    typer.Option(
+        "--retry", rich_help_panel=PANEL, help="Explain inputs again that failed in an earlier run."
+    ),
+]
+
+
 def is_for_many(inputs: Sequence[str]) -> bool:
     """Whether only a run to Parquet reads these inputs: addresses, tables and folders of them."""
     return any(
@@ -103,23 +111,32 @@ _DEFAULTS = RowOptions(None, None, "float32", PART_ROWS, None)
 
 
 @dataclass(frozen=True)
-class Reporting:
-    """What is printed: only errors, or the summary as JSON."""
+class RunOptions:
+    """How a run begins, and what it prints."""
 
+    force: bool
+    retry: bool
     quiet: bool
     as_json: bool
 
 
 def check_options(
-    rows: RowOptions, is_many: bool, format: str | None, text: bool, outlines: bool
+    rows: RowOptions,
+    how: RunOptions,
+    is_many: bool,
+    format: str | None,
+    text: bool,
+    outlines: bool,
 ) -> None:
     """Refuse options that do not go together."""
     if not is_many:
-        for name, value in asdict(rows).items():
-            if value != getattr(_DEFAULTS, name):
-                option = f"--{name.replace('_', '-')}"
-                raise WhenceError(f"{option} is for rows of Parquet: give --format parquet too.")
+        given = [name for name, value in asdict(rows).items() if value != getattr(_DEFAULTS, name)]
+        for name in [*given, *(["retry"] if how.retry else [])]:
+            option = f"--{name.replace('_', '-')}"
+            raise WhenceError(f"{option} is for rows of Parquet: give --format parquet too.")
         return
+    if how.force and how.retry:
+        raise WhenceError("Give either --force, which starts anew, or --retry.")
     if text:
         raise WhenceError("--text is for texts on the command line; name files or tables of them.")
     if outlines or format in ("png", "svg"):
@@ -132,8 +149,7 @@ def explain_many(
     settings: RunSettings,
     out: str,
     ray: RayOptions | None,
-    force: bool,
-    how: Reporting,
+    how: RunOptions,
 ) -> None:
     """Explain many inputs, print a summary, and exit with 1 if inputs failed."""
     from whence.distributed.run import run_many
@@ -142,13 +158,14 @@ def explain_many(
         if not how.quiet and not how.as_json:
             typer.echo(to_printable(line[:1].upper() + line[1:]), err=True)
 
+    force, retry = how.force, how.retry
     try:
         if ray is None:
-            summary = run_many(inputs, settings, out, force=force, tell=tell)
+            summary = run_many(inputs, settings, out, force=force, retry=retry, tell=tell)
         else:
             from whence.distributed.ray_run import run_on_ray
 
-            summary = run_on_ray(inputs, settings, out, ray, force=force, tell=tell)
+            summary = run_on_ray(inputs, settings, out, ray, force=force, retry=retry, tell=tell)
     except KeyboardInterrupt:
         kept = f"Interrupted. Finished rows are kept in '{out}'; the same command goes on."
         typer.echo(to_printable(kept), err=True)
@@ -182,7 +199,7 @@ def _print_summary(summary: RunSummary, out: str, quiet: bool) -> None:
         if summary.gone:
             typer.echo(f"  Note: {summary.gone:,} rows are of inputs that are gone.")
     for kind in summary.errors:
-        such = ", ".join(kind.ids)
+        such = ("" if kind.count <= len(kind.ids) else "such as ") + ", ".join(kind.ids)
         typer.echo(to_printable(f"{_count(kind.count)} failed: {kind.sentence} ({such})"), err=True)
     if summary.missing_count:
         such = ", ".join(summary.missing)

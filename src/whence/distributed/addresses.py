@@ -50,6 +50,11 @@ class Place:
             plain, options = split_options(self.address)
             scheme, _, rest = plain.partition("://")
             host, _, path = rest.partition("/")
+            if "@" in host:
+                raise WhenceError(
+                    "An address with a key in it would be written to run.json. Give the key by "
+                    "the environment, such as AWS_ACCESS_KEY_ID."
+                )
             self.files, base = _open_file_system(scheme, host, options)
             self.root = f"{base.rstrip('/')}/{unquote(path) if self.is_local else path}"
         else:

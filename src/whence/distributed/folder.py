@@ -197,6 +197,10 @@ class ResultFolder:
         """Delete what a run that was killed left half done; see `PartStore.clean`."""
         return self._parts.clean()
 
+    def drop_failed(self) -> int:
+        """Drop the rows with an error, so that their inputs are explained again; count them."""
+        return self._parts.drop_failed()
+
     def delete(self) -> None:
         """Delete what whence wrote in the folder, and nothing else."""
         self._parts.delete()

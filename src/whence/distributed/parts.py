@@ -85,6 +85,12 @@ class PartStore:
         Raises:
             WhenceError: It cannot be written; earlier parts are kept.
         """
+        base = self._write_pending(table)
+        self._commit(base)
+        return f"{base}{_PART}"
+
+    def _write_pending(self, table: Any) -> str:
+        """Write a part that does not count yet; return its base."""
         parquet = import_arrow("pyarrow.parquet")
         base = f"{self._stem}-{self._written:06}"
         self._written += 1
@@ -94,8 +100,40 @@ class PartStore:
                 with self._place.files.open_output_stream(self._place.join(name)) as file:
                     parquet.write_table(rows, file)
                 self._place.sync(name)
-            self._place.move(pending, f"{CHECKPOINT}/{base}{_PART}")
-        return f"{base}{_PART}"
+        return base
+
+    def _commit(self, base: str) -> None:
+        with explain_write(self._place.address):
+            self._place.move(f"{CHECKPOINT}/{base}{_PENDING}", f"{CHECKPOINT}/{base}{_PART}")
+
+    def drop_failed(self) -> int:
+        """Drop the rows with an error, so that their inputs are explained again.
+
+        When this is killed, rows without an error may be lost, and are explained again, too; but
+        no input gets two rows.
+
+        Returns:
+            How many rows were dropped.
+        """
+        pa, compute = import_arrow(), import_arrow("pyarrow.compute")
+        committed, dropped = self._list_bases(_PART), 0
+        for part in self.list_whole():
+            errors = pa.Table.from_batches(self.read(part, ["error"], 65536)).column("error")
+            failed = compute.not_equal(errors, "")
+            if not compute.any(failed).as_py():
+                continue
+            table = pa.Table.from_batches(self.read(part, None, 65536))
+            rest = table.filter(compute.invert(failed))
+            new = self._write_pending(rest) if len(rest) else None
+            with explain_write(self._place.address):
+                self._place.delete(f"{CHECKPOINT}/{_find_base(part, committed)}{_PART}")
+            if new is not None:
+                self._commit(new)
+            with explain_write(self._place.address):
+                self._place.delete(part)
+            dropped += len(table) - len(rest)
+        self.clean()  # Ray may write several files with one checkpoint
+        return dropped
 
     def clean(self) -> list[str]:
         """Delete what a run that was killed left half done: its inputs are explained again.

@@ -39,6 +39,7 @@ def run_on_ray(
     options: RayOptions,
     *,
     force: bool = False,
+    retry: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> RunSummary:
     """Explain many inputs by the actors of a Ray cluster; otherwise as `run_many`.
@@ -60,8 +61,9 @@ def run_on_ray(
             explain_on_ray(job, resources[0])
 
         resources: list[RayResources] = []
+        begin = {"force": force, "retry": retry}
         return run_many(
-            arguments, settings, out, force=force, engine=explain, prepare=prepare, tell=tell
+            arguments, settings, out, **begin, engine=explain, prepare=prepare, tell=tell
         )
 
 

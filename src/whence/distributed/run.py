@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from whence.models import LoadedModel
 _LOOKED_UP = 64
 # A part is written at least so often, so that little is lost when a run is killed.
 _MAX_SECONDS = 300.0
+_TOLD_SECONDS = 60.0
 _FIRST_INPUTS = 1000
 _NAMED_IDS = 5
 
@@ -132,6 +134,7 @@ def run_many(
     out: str | Path,
     *,
     force: bool = False,
+    retry: bool = False,
     engine: Engine = explain_locally,
     prepare: Preparer = prepare_run,
     tell: Callable[[str], None] = lambda _: None,
@@ -143,6 +146,7 @@ def run_many(
         settings: How to explain, and how rows are written.
         out: The folder for results: a path or an address.
         force: Whether to delete an earlier run in the folder.
+        retry: Whether to explain inputs again that failed in an earlier run.
         engine: Who explains: this process if left out.
         prepare: Who proves that the settings work: this process if left out.
         tell: Is told in a sentence what goes on.
@@ -171,6 +175,8 @@ def run_many(
         folder.start(prepared.description, facts)
         if isinstance(source, FileSource):
             source.write_list(folder.place, INPUTS)
+        if retry:
+            tell(f"{folder.drop_failed():,} inputs that failed are explained again.")
         done = folder.read_done()
         missing = None if ids is None else len(ids.subtract(done))
         for note in source.notes:
@@ -178,11 +184,29 @@ def run_many(
         if ids is not None and missing is not None and missing < len(ids):
             tell(f"{len(ids) - missing:,} of {len(ids):,} were done.")
         start = time.monotonic()
-        with bar("Explaining", missing or 0) as advance:
+        with bar("Explaining", missing or 0) as draw:
+            advance = _tell_now_and_then(draw, missing, tell)
             job = RunJob(folder, prepared.settings, source, prepared.description, done, advance)
             if missing != 0:
                 engine(replace(job, loaded=prepared.loaded, missing=missing))
         return check_end(folder, source, ids, time.monotonic() - start, len(done))
+
+
+def _tell_now_and_then(
+    draw: Callable[[int], None], total: int | None, tell: Callable[[str], None]
+) -> Callable[[int], None]:
+    """Where no bar is drawn, tell every minute how far the work has come."""
+    done, told = 0, time.monotonic()
+
+    def advance(steps: int) -> None:
+        nonlocal done, told
+        draw(steps)
+        done += steps
+        if time.monotonic() - told > _TOLD_SECONDS and not sys.stderr.isatty():
+            told = time.monotonic()
+            tell(f"{done:,} explained." if total is None else f"{done:,} of {total:,} explained.")
+
+    return advance
 
 
 def _check_distinct(source: InputSource, ids: IdSet) -> None:
