@@ -1,6 +1,7 @@
 """Folders of results: parts are whole or not there, whatever ended the run."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,19 @@ def test_the_folder_is_a_table_for_others(folder):
     table = pd.read_parquet(folder.address)
     assert sorted(table["id"]) == ["a", "b", "c"]
     assert set(table["error"]) == {"It is damaged."}
+
+
+@pytest.mark.parametrize(("targets", "units"), [(1, 4), (2, 3), (2, None)])
+def test_no_list_is_null_in_the_row_of_an_error(targets, units):
+    """Parquet has no nulls of fixed size that all releases of pyarrow read."""
+    form = RowForm(targets=targets, units=units)
+    table = make_table([make_error_row("a", "It is damaged.", form, "f")], form)
+    lists = [field.name for field in table.schema if hasattr(field.type, "value_type")]
+    assert "scores" in lists
+    assert [name for name in lists if table[name].null_count] == []
+    assert table["scores"].to_pylist()[0] == pytest.approx(
+        [math.nan] * (form.width or 0), nan_ok=True
+    )
 
 
 @pytest.mark.parametrize("part", ["none", "torn", "whole"])

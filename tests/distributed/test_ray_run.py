@@ -19,6 +19,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it looks for pr
 
 
 def _settings(model, **options) -> RunSettings:
+    pytest.importorskip("captum")
     method = MethodSpecification("ig", "integrated_gradients", options)
     return RunSettings(ExplainSettings((method,), str(model), device="cpu"), part_rows=4, threads=1)
 

@@ -157,10 +157,15 @@ class RowMaker:
 
 
 def make_error_row(name: str, error: str, form: RowForm, fingerprint: str) -> Row:
-    """Make the row of an input that could not be explained."""
-    empty = dict.fromkeys(("target", "name", "probability"))
+    """Make the row of an input that could not be explained.
+
+    Lists of a fixed size hold NaN or nulls: most releases of pyarrow cannot read such a list from
+    Parquet if it is null itself.
+    """
+    nothing = None if form.targets == 1 else [None] * form.targets
+    empty: Row = dict.fromkeys(("target", "name", "probability"), nothing)
     lists: Row = {column: [] for column in ("grid", "tokens", "words", "checks", "notes")}
-    scores: list[float] | None = None if form.width is not None else []
+    scores = [math.nan] * (form.width or 0)
     told = {"error": error or "It failed.", "fingerprint": fingerprint}
     return {"id": name, **empty, "scores": scores, **lists, **told}
 
