@@ -184,12 +184,12 @@ def test_texts_of_tables(tmp_path):
         ("7", "a good film"),
         ("8", "awful"),
     ]
-    (tmp_path / "t.csv").write_text('id,review\n1,"good, very good"\n2,bad\n')
-    source = open_source([str(tmp_path / "t.csv")])
-    assert [(i.id, i.read()) for i in source.iterate_items()] == [
-        ("1", "good, very good"),
-        ("2", "bad"),
-    ]
+    rows = [("007", "good,\nvery good"), ("7", "bad")]
+    for name, separator in (("t.csv", ","), ("t.tsv", "\t")):
+        lines = [f'{number}{separator}"{text}"' for number, text in rows]
+        (tmp_path / name).write_text("\n".join([f"id{separator}review", *lines]))
+        source = open_source([str(tmp_path / name)])
+        assert [(item.id, item.read()) for item in source.iterate_items()] == rows
 
 
 @pytest.mark.parametrize(

@@ -235,11 +235,13 @@ class ResultFolder:
         with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
                 raise WhenceError(
                     f"Another run is writing to '{self.address}'; wait for it, or name another "
                     f"folder with --out."
                 ) from None
+            except OSError:
+                pass  # some network file systems have no locks
             yield
 
     # Helpers

@@ -140,12 +140,24 @@ def _read_lines(file: str, columns: Sequence[str] | None) -> Iterator[Record]:
             yield record if columns is None else {c: record.get(c) for c in columns}
 
 
+def make_csv_options(files: Sequence[str]) -> dict[str, Any]:
+    """Make the options of `pyarrow.csv.open_csv` for files of one header.
+
+    All columns are texts: as a number, the id 007 would be 7. The separator is that of the ending.
+    """
+    csv, pa = import_arrow("pyarrow.csv"), import_arrow()
+    delimiter = "\t" if files[0].lower().endswith(".tsv") else ","
+    parse = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+    with _open_stream(files[0]) as stream, csv.open_csv(stream, parse_options=parse) as reader:
+        types = {name: pa.string() for name in reader.schema.names}
+    convert = csv.ConvertOptions(column_types=types, strings_can_be_null=False)
+    return {"parse_options": parse, "convert_options": convert}
+
+
 def _read_csv(file: str, columns: Sequence[str] | None) -> Iterator[Record]:
     csv = import_arrow("pyarrow.csv")
-    parse = csv.ParseOptions(
-        delimiter="\t" if file.lower().endswith(".tsv") else ",", newlines_in_values=True
-    )
-    with _open_stream(file) as stream, csv.open_csv(stream, parse_options=parse) as reader:
+    options = make_csv_options([file])
+    with _open_stream(file) as stream, csv.open_csv(stream, **options) as reader:
         for batch in reader:
             for start in range(0, len(batch), _ROWS):
                 records: list[Record] = batch.slice(start, _ROWS).to_pylist()

@@ -31,8 +31,9 @@ from whence.models.loaded import LoadedModel, PreparedBatch
 
 _MIN_SEEN_SHARE = 0.75
 _PROBE = (64, 64)
-# Sizes of photos for which a processor's crop is kept.
-_MAX_SIZES = 256
+# Sizes of photos for which a processor's crop is kept: finding one takes as long as preparing two
+# photos, and a dataset may have thousands of sizes.
+_MAX_SIZES = 65536
 
 
 @dataclass(frozen=True)
