@@ -116,6 +116,17 @@ def test_a_worker_with_other_weights_is_refused(image_model, vit):
     assert RowExplainer(settings, description).description is description
 
 
+def test_a_warning_is_given_once_for_all_batches(image_model, vit):
+    settings = make_settings(image_model)
+    method = MethodSpecification("rollout", "rollout", rules="reference")
+    how = dataclasses.replace(settings.explain, methods=(method,))
+    explainer = RowExplainer(dataclasses.replace(settings, explain=how), loaded=vit)
+    items = [Item(str(n), lambda n=n: make_photo(seed=n)) for n in range(9)]
+    with pytest.warns(UserWarning, match="propagates no relevance") as given:
+        explainer.explain(items)
+    assert len(given) == 1
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 def test_rows_come_in_the_order_of_inputs(image_model, vit, threads):
     def fail():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
@@ -160,7 +161,9 @@ def describe_run(
     Raises:
         WhenceError: None of the inputs can be explained.
     """
-    facts, units = _try_inputs(settings, loaded, inputs) or _try_probe(settings, loaded)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # the run itself gives them again
+        facts, units = _try_inputs(settings, loaded, inputs) or _try_probe(settings, loaded)
     how = settings.explain
     targets = how.top or max(1, len(how.targets))
     is_fixed = loaded.kind == "image" and _has_fixed_size(loaded)

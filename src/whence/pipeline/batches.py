@@ -7,10 +7,11 @@ import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from PIL import Image
@@ -23,6 +24,9 @@ from whence.models import LoadedModel, PreparedBatch
 from whence.models.loaded import select_sample
 from whence.models.text_preprocessing import join_batches
 from whence.pipeline.settings import ExplainSettings
+
+# Further warnings of a run are not shown.
+_MAX_WARNINGS = 100
 
 
 class Readable(Protocol):
@@ -87,6 +91,7 @@ class BatchExplainer:
         self.loaded = loaded
         self.threads = threads
         self.is_proven = is_proven
+        self._warned: set[str] = set()
         self._compiled: set[object] = set()  # sizes of photos of which a full batch came
 
     def explain(self, inputs: Iterable[Readable]) -> Iterator[ExplainedInput]:
@@ -230,8 +235,7 @@ class BatchExplainer:
         request = {**self.settings.target_arguments(), **method.explain_arguments()}
         try:
             settings = self.settings
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", WhenceWarning)  # notes of the result say it
+            with self._warn_once():
                 return loaded.explain(
                     batch,
                     **request,
@@ -247,6 +251,23 @@ class BatchExplainer:
         except Exception as error:  # a model or a method of the user's may raise anything
             message = f"Model or method failed: {type(error).__name__}: {first_line(error)}."
             raise WhenceError(message) from error
+
+    @contextmanager
+    def _warn_once(self) -> Iterator[None]:
+        """Show each warning of this block once, and not for every batch."""
+        show = warnings.showwarning
+
+        def show_new(
+            message: Warning | str, category: type[Warning], *where: Any, **more: Any
+        ) -> None:
+            if str(message) not in self._warned and len(self._warned) < _MAX_WARNINGS:
+                self._warned.add(str(message))
+                show(message, category, *where, **more)
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", WhenceWarning)  # notes of the result say it
+            warnings.showwarning = show_new
+            yield
 
     def _fail(self, index: int, why: str) -> ExplainedInput:
         return ExplainedInput(index, self.loaded, error=why)
