@@ -110,6 +110,35 @@ def test_what_was_explained_is_kept_when_interrupted(folder, image_model, tmp_pa
     assert len(read_rows(tmp_path / "out")) == 4
 
 
+def test_a_run_that_cannot_go_on_says_that_rows_are_kept(image_model, tmp_path, photo_bytes):
+    rows = [{"id": n, "image": photo_bytes} for n in range(10)]
+    pa.parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "t.parquet")
+
+    def fill(job):
+        write = job.folder.write_part
+
+        def write_once(table):
+            if job.folder.list_parts():
+                raise WhenceError("The folder cannot be written to: No space left on device.")
+            return write(table)
+
+        job.folder.write_part = write_once
+        explain_locally(job)
+
+    out = tmp_path / "out"
+    with pytest.raises(WhenceError, match=r"No space left on device\. Finished rows are kept; the"):
+        run_many([str(tmp_path / "t.parquet")], make_settings(image_model), out, engine=fill)
+    assert set(read_rows(out)) == set("0123")
+    run_many([str(tmp_path / "t.parquet")], make_settings(image_model), out)
+    assert set(read_rows(out)) == set("0123456789")
+
+
+@pytest.fixture
+def photo_bytes(folder) -> bytes:
+    (name,) = write_photos(folder, 1)
+    return (folder / name).read_bytes()
+
+
 def test_another_method_is_refused_and_force_starts_anew(folder, image_model, tmp_path):
     write_photos(folder, 2)
     out = tmp_path / "out"

@@ -122,10 +122,12 @@ def explain_locally(job: RunJob) -> None:
             if len(rows) >= job.settings.part_rows or time.monotonic() - written > _MAX_SECONDS:
                 write()
             job.advance(1)
+        write()
     except KeyboardInterrupt:
         write()  # what was explained is kept
         raise
-    write()
+    except WhenceError as error:
+        raise WhenceError(f"{error} Finished rows are kept; the same command goes on.") from error
 
 
 def run_many(
