@@ -9,6 +9,7 @@ import pyarrow
 import pytest
 
 from tests.benchmark.runs import list_files, run_again
+from tests.distributed.results import explain_many
 from whence import WhenceError, benchmark, datasets
 from whence._util.fingerprint import hash_weights
 from whence.benchmark.columns import to_columns
@@ -132,3 +133,18 @@ def test_a_method_that_never_works_ends_the_run(image_model, photos, tmp_path):
         run_again(image_model, photos, tmp_path / "o", methods="rollout:start_layer=7", ray=TWO)
     assert str(spread.value) == str(local.value)
     assert not list_files(tmp_path / "o")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_cluster")
+def test_stored_scores_are_judged_alike(image_model, partly_broken, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    explain_many(["set"], "stored", model=image_model)
+    local, spread = (
+        benchmark.run("perturbation", None, "stored", "random", batch=2, out=out, ray=ray)
+        for out, ray in (("local", False), ("spread", TWO))
+    )
+    assert list(spread.results) == ["tiba (stored)", "random"]
+    assert_same_rows(spread.results, local.results)
+    assert spread.skipped == local.skipped
+    assert len(spread.skipped) == 1

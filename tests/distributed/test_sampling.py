@@ -36,7 +36,7 @@ def write_result(place, order, part_rows):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return write_result(tmp_path_factory.mktemp("sampling") / "a", range(100), 13)
+    return write_result(tmp_path_factory.mktemp("sampling") / "a", range(100), 40)
 
 
 def test_all_rows_are_counted(folder):

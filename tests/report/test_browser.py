@@ -218,3 +218,26 @@ def test_a_thousand_photos_stay_usable(tmp_path, visit):
     tab.fill("[name=find]", "")
     tab.locator("#count").filter(has_text="1000 of 1000").wait_for()
     assert tab.locator("#inputs .name").first.text_content() == "999.jpg"
+
+
+def test_a_result_without_its_model_on_a_wide_and_a_narrow_screen(here, report, visit):
+    from tests.distributed.results import explain_many
+
+    explain_many(["photos"], here / "stored")
+    run = here / "stored" / "_whence" / "run.json"
+    run.write_text(run.read_text().replace('"model": null', '"model": "/gone/vit"', 1))
+    (here / "photos" / "a.png").unlink()
+    report("stored", code=1)
+    for width in (1300, 380):
+        tab = visit(here / "report.html", viewport={"width": width, "height": 800})
+        sizes = tab.locator(".apart .panel").evaluate_all(
+            "all => all.map(one => [one.clientWidth, one.clientHeight])"
+        )
+        assert len(sizes) == 6
+        assert all(min(size) > 60 for size in sizes)
+        whole = tab.evaluate("document.documentElement.scrollWidth")
+        assert whole <= width
+        behind = tab.locator(".apart .map").evaluate_all(
+            "all => all.map(one => getComputedStyle(one, '::before').backgroundImage)"
+        )
+        assert behind == ["none"] * 3
