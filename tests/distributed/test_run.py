@@ -177,14 +177,14 @@ def test_inputs_that_failed_are_explained_again(folder, image_model, tmp_path):
 
 @pytest.mark.parametrize("step", range(4))
 def test_dropping_rows_may_be_killed_anywhere(folder, image_model, tmp_path, step, monkeypatch):
-    from whence.distributed.addresses import Place
+    from whence.distributed.addresses import Location
 
     names = write_photos(folder, 4, broken=(1,))
     settings, out = make_settings(image_model), tmp_path / "out"
     run_many([str(folder)], settings, out)
     left = [None] * step
     for name in ("sync", "delete", "move"):
-        do = getattr(Place, name)
+        do = getattr(Location, name)
 
         def fail(self, *paths, do=do):
             if not left:
@@ -192,7 +192,7 @@ def test_dropping_rows_may_be_killed_anywhere(folder, image_model, tmp_path, ste
             left.pop()
             do(self, *paths)
 
-        monkeypatch.setattr(Place, name, fail)
+        monkeypatch.setattr(Location, name, fail)
     with pytest.raises(KeyboardInterrupt):
         ResultFolder(out).drop_failed()
     monkeypatch.undo()

@@ -30,7 +30,7 @@ def split_options(address: str) -> tuple[str, str]:
     return (plain, mark + options) if "=" in options else (address, "")
 
 
-class Place:
+class Location:
     """A file or folder in a file system of pyarrow, local or remote.
 
     Args:

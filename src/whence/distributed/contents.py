@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from whence.distributed.addresses import Place, is_address
+from whence.distributed.addresses import Location, is_address
 from whence.errors import WhenceError
 from whence.inputs.images import decode_image, image_from_array, to_rgb
 from whence.inputs.sources import Kind
@@ -103,7 +103,7 @@ def read_file(address: str, kind: Kind) -> Image.Image | str:
     """
     try:
         if is_address(address):
-            content = Place(address).read()
+            content = Location(address).read()
         else:
             with Path(address).open("rb") as file:
                 content = file.read(MAX_BYTES if kind == "text" else -1)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from whence.distributed.addresses import Place, explain_write
+from whence.distributed.addresses import Location, explain_write
 from whence.distributed.contents import Item, join_path, read_file
 from whence.distributed.ids import IdSet
 from whence.distributed.rows import import_arrow
@@ -71,7 +71,7 @@ class FileSource:
         """Where the files are."""
         return {"format": "files", "kind": self.kind, "root": self.root, "options": self.options}
 
-    def write_list(self, place: Place, name: str) -> None:
+    def write_list(self, place: Location, name: str) -> None:
         """Write the ids and paths of all files as Parquet, whole or not at all."""
         pa, parquet = import_arrow(), import_arrow("pyarrow.parquet")
         schema = pa.schema([("id", pa.string()), ("path", pa.string())])

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from whence._util.fingerprint import list_versions
-from whence.distributed.addresses import Place, explain_write
+from whence.distributed.addresses import Location, explain_write
 from whence.distributed.ids import IdSet
 from whence.distributed.parts import CHECKPOINT, META, PartStore
 from whence.distributed.rows import read_row
@@ -44,7 +44,7 @@ class ResultFolder:
     """
 
     def __init__(self, address: str | Path) -> None:
-        self.place = Place(address)
+        self.place = Location(address)
         self.address = self.place.address
         if self.place.exists() and not self.place.is_folder():
             raise WhenceError(f"'{self.address}' is a file, not a folder of results.")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from whence._util.near_names import suggest_paths
-from whence.distributed.addresses import Place, is_address, split_options
+from whence.distributed.addresses import Location, is_address, split_options
 from whence.distributed.rows import import_arrow
 from whence.errors import WhenceError
 
@@ -167,7 +167,7 @@ def _name_remote(argument: str) -> NamedFiles:
     fs = import_arrow("pyarrow.fs")
     argument, options = split_options(argument)
     plain = _find_plain_folder(argument) if glob.has_magic(argument) else argument
-    place = Place(plain + options)
+    place = Location(plain + options)
     try:
         info = place.files.get_file_info(place.root)
         if info.type == fs.FileType.File:

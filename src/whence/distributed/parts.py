@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from whence.distributed.addresses import Place, explain_write
+from whence.distributed.addresses import Location, explain_write
 from whence.distributed.ids import IdSet
 from whence.distributed.rows import import_arrow
 from whence.errors import WhenceError
@@ -30,7 +30,7 @@ _NAME = re.compile(r"\d{8}T\d{6}-[0-9a-f]{8}-\d{6}\.parquet|\w+_[0-9a-f]{32}_\d{
 class PartStore:
     """The parts in a folder of results, and what is known of them."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Location) -> None:
         self._place = place
         self._stem = f"{time.strftime('%Y%m%dT%H%M%S')}-{uuid.uuid4().hex[:8]}"
         self._written = 0

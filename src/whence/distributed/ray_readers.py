@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from whence._util.extras import import_extra
-from whence.distributed.addresses import Place
+from whence.distributed.addresses import Location
 from whence.distributed.contents import Item, make_items, to_ids
 from whence.distributed.folder import INPUTS, ResultFolder
 from whence.distributed.parts import CHECKPOINT
@@ -33,8 +33,8 @@ def read_dataset(source: InputSource, folder: ResultFolder, concurrency: int) ->
     if facts["format"] == "files":
         place, paths = folder.place, [folder.place.join(INPUTS)]
     else:
-        place = Place(facts["paths"][0])
-        paths = [Place(address).root for address in facts["paths"]]
+        place = Location(facts["paths"][0])
+        paths = [Location(address).root for address in facts["paths"]]
     limits = {"num_cpus": NO_CPU, "concurrency": concurrency}
     known = {"filesystem": place.files, "file_extensions": None, **limits}
     if facts["format"] == "files":

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from whence._util.extras import import_extra
 from whence._util.text import first_line
-from whence.distributed.addresses import Place, is_address
+from whence.distributed.addresses import Location, is_address
 from whence.distributed.rows import import_arrow
 from whence.errors import WhenceError
 
@@ -105,14 +105,14 @@ def _explain_damage(file: str, format: TableFormat) -> Iterator[None]:
 
 def _read_parquet_facts(file: str) -> Any:
     parquet = import_arrow("pyarrow.parquet")
-    place = Place(file)
+    place = Location(file)
     with _explain_damage(file, "parquet"), place.files.open_input_file(place.root) as opened:
         return parquet.read_metadata(opened)
 
 
 def _read_parquet(file: str, columns: Sequence[str] | None) -> Iterator[Record]:
     parquet = import_arrow("pyarrow.parquet")
-    place = Place(file)
+    place = Location(file)
     with place.files.open_input_file(place.root) as opened:
         table = parquet.ParquetFile(opened)
         known = None if columns is None else [c for c in columns if c in table.schema_arrow.names]
@@ -122,7 +122,7 @@ def _read_parquet(file: str, columns: Sequence[str] | None) -> Iterator[Record]:
 
 def _open_stream(file: str) -> Any:
     """Open a file to be read from its beginning, unpacked if its name ends in .gz."""
-    place = Place(file)
+    place = Location(file)
     return place.files.open_input_stream(place.root, compression="detect")
 
 
@@ -198,7 +198,7 @@ def _open_archive(file: str) -> Iterator[tarfile.TarFile]:
         with tarfile.open(file) as archive:
             yield archive
         return
-    place = Place(file)
+    place = Location(file)
     with (
         place.files.open_input_stream(place.root, compression=None) as stream,
         tarfile.open(fileobj=stream, mode="r|*") as archive,
