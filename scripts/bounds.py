@@ -92,9 +92,12 @@ def make_environment(group: Group, pins: dict[str, str]) -> Path:
 def list_direct(group: Group, pins: dict[str, str]) -> str:
     """List the releases of what the group's extras and the core ask for themselves."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
     asked = [*project["dependencies"]]
     for extra in group.extras:
-        asked += project["optional-dependencies"][extra]
+        asked += extras[extra]
+    for inner in re.findall(r"whence\[([\w,]+)\]", " ".join(asked)):
+        asked += [one for extra in inner.split(",") for one in extras[extra]]
     names = sorted({re.match(r"[\w-]+", one)[0].lower() for one in asked} - {"whence"})
     return ", ".join(f"{name} {pins[name]}" for name in names)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from tests.saved import make_photo
+from tests.saved import make_dot, make_photo
 from whence.distributed import ResultFolder, RunSettings
 from whence.methods import MethodSpecification
 from whence.pipeline import ExplainSettings
@@ -26,7 +26,7 @@ def write_photo(folder: Path, number: int) -> Path:
         exif[0x0112] = 6
         options["exif"] = exif
     elif kind == "tiny":
-        photo = photo.resize((1, 1))
+        photo = photo.resize(make_dot().size)
     elif kind == "wide":
         photo = photo.resize((400, 4))
     suffix = "jpg" if kind in ("jpeg", "turned", "cmyk") else "png"

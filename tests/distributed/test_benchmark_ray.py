@@ -98,6 +98,7 @@ def test_an_actor_refuses_other_weights_and_other_samples(settings):
 
 
 def test_a_loaded_model_cannot_be_sent(vit, photos, tmp_path):
+    pytest.importorskip("ray")
     with pytest.raises(WhenceError, match="give its name or folder"):
         run_again(vit, photos, tmp_path / "out", ray=True)
     assert not (tmp_path / "out").exists()

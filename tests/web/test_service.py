@@ -78,6 +78,7 @@ def test_models_without_a_tab_are_refused(text_model, tmp_path):
 @pytest.mark.parametrize(("model", "given"), [("photos", make_png()), ("texts", "a good film")])
 def test_two_threads_explain_by_one_model_at_once(service, model, given):
     """As the two lanes of the page do."""
+    pytest.importorskip("captum", reason="whence[methods] is not installed")
     page_input = check_text(given) if isinstance(given, str) else decode_photo(given)
     names = ["occlusion", "rise", METHOD, "tiba", "integrated_gradients", "value_zeroing"]
 
