@@ -123,6 +123,8 @@ def test_photos_of_a_table_are_found_again(image_model, tmp_path, monkeypatch):
     found = judge(stored, tmp_path / "out", limit=3)
     assert len(found.results["tiba (stored)"]["sample"]) == 3
     parquet.write_table(table.slice(0, 3), tmp_path / "table.parquet")
+    with pytest.raises(WhenceError, match="have no splits"):
+        judge(stored, tmp_path / "split", split="test")
     gone = judge(stored, tmp_path / "gone")
     assert gone.skipped == {"d": "'d' is not in the table any more."}
     monkeypatch.setattr("whence.benchmark.stored._MAX_HELD", 2)

@@ -156,3 +156,22 @@ def test_nothing_that_was_explained(here, report, image_model):
         (here / "stored" / part).unlink()
     assert "holds no input that was explained" in report("stored", code=2).stderr
     assert ResultFolder(here / "stored").run
+
+
+def test_a_table_that_is_gone_is_not_named(here, report):
+    texts = [json.dumps({"id": n, "text": f"the film was {n}"}) for n in ("good", "bad")]
+    (here / "secret.jsonl").write_text("\n".join(texts))
+    explain_many(["secret.jsonl"], here / "stored")
+    (here / "secret.jsonl").write_text(texts[0])
+    report("stored")
+    assert "it is not in the table any more" in read_page(here)[0]
+    (here / "secret.jsonl").unlink()
+    report("stored", "--force")
+    text, root = read_page(here)
+    assert "its table is not there, or is damaged" in text
+    assert str(here) not in text
+    assert "secret" not in text
+    assert [p.text for p in root.find_all("p", "words")] == [
+        "the film was bad",
+        "the film was good",
+    ]

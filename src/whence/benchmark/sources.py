@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from whence import datasets
 from whence.benchmark.stored import ResultDataset, is_result
 from whence.distributed import ResultFolder
+from whence.errors import WhenceError
 from whence.models import LoadedModel, load
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ class RunSources:
         """Load the dataset, unless it is one."""
         if isinstance(self.data, str | Path):
             if self.format is None and is_result(self.data):
+                if self.split is not None:
+                    raise WhenceError(f"'{self.data}' holds results, which have no splits.")
                 return ResultDataset(ResultFolder(self.data))
             return datasets.load(self.data, self.format, self.split)
         return self.data

@@ -37,9 +37,9 @@ _MAX_HELD = 20_000
 
 
 def is_result(data: str | Path) -> bool:
-    """Whether a path or an address is that of a result."""
+    """Whether a path is that of a result; an address can be nothing else."""
     if is_address(str(data)):
-        return bool(ResultFolder(data).run)
+        return True
     return (Path(data).expanduser() / "_whence" / "run.json").is_file()
 
 

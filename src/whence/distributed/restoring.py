@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 
 from whence._util.fingerprint import hash_weights
+from whence._util.text import first_line
 from whence.distributed.contents import Item
 from whence.distributed.folder import ResultFolder
 from whence.distributed.rows import Row
@@ -84,12 +85,16 @@ def restore_inputs(
         loaded: The model that made it; without one, inputs are not prepared.
     """
     by_id = {row["id"]: row for row in rows}
-    try:
-        for item in open_recorded_source(folder).find_items(list(by_id)):
-            yield _restore(folder, by_id.pop(item.id), item, loaded)
-        reason = "it is not in the source any more"
-    except WhenceError as error:  # the scores are there all the same
-        reason = str(error).removesuffix(".")
+    items = open_recorded_source(folder).find_items(list(by_id))
+    reason = "it is not in the table any more"
+    while True:
+        try:
+            item = next(items, None)
+        except WhenceError:  # the scores are there all the same; no path goes on a page
+            item, reason = None, "its table is not there, or is damaged"
+        if item is None:
+            break
+        yield _restore(folder, by_id.pop(item.id), item, loaded)
     for name, row in by_id.items():
         note = f"the input could not be read again: {reason}"
         yield RestoredInput(name, folder.read_explanation(row), notes=[*row["notes"], note])
@@ -110,8 +115,8 @@ def _restore(
     try:
         prepared = loaded.prepare([content])
         change = _attach(explanation, prepared, loaded)
-    except WhenceError as error:
-        change, prepared = str(error).removesuffix("."), None
+    except Exception as error:  # a processor or a model of the user's may raise anything
+        change = f"the input could not be prepared again: {first_line(error).removesuffix('.')}"
     if change:
         notes.append(change)
         return RestoredInput(item.id, explanation, content, notes=notes)
