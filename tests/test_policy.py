@@ -56,3 +56,19 @@ def test_a_generation_of_an_earlier_release_opens():
     table = result.matrix(by="word")
     assert (list(table.rows), list(table.columns)) == (written["rows"], written["columns"])
     assert np.array(table.values) == pytest.approx(np.array(written["scores"]))
+
+
+def test_results_over_many_inputs_of_an_earlier_release_open():
+    pytest.importorskip("pyarrow")
+    from whence.distributed import ResultFolder
+
+    folder = ResultFolder(GOLDEN / "saved" / "results-0.2")
+    rows = {row["id"]: row for row in folder.read_rows()}
+    assert list(rows) == ["0000-jpeg.jpg", "0001-png.png", "0002-grey.png"]
+    assert rows["0001-png.png"]["error"].startswith("The photo is damaged")
+    result = folder.read_explanation(rows["0000-jpeg.jpg"])
+    assert (result.method, result.version, result.grid) == ("rollout", "0.2.0", (4, 4))
+    assert result.scores[0].tolist() == rows["0000-jpeg.jpg"]["scores"]
+    assert folder.settings.method.name == "rollout"
+    assert folder.read_done().count_distinct() == folder.count_rows() == 3
+    assert {row["fingerprint"] for row in rows.values()} == {folder.description.fingerprint}
