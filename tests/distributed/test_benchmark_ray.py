@@ -93,6 +93,8 @@ def test_an_actor_refuses_other_weights_and_other_samples(settings):
     assert "has other weights on the machine" in line["fatal"]
     (line,) = run_actor(replace(settings, data_hash="0"), [{"tiba": ["a"]}])
     assert "holds other samples on the machine" in line["fatal"]
+    (line,) = run_actor(replace(settings, version="0.1.0"), [{"tiba": ["a"]}])
+    assert "the run was started by 0.1.0" in line["fatal"]
     (line,) = run_actor(replace(settings, sources=RunSources("gone")), [{"tiba": ["a"]}])
     assert "'gone' is not there" in line["fatal"]
 

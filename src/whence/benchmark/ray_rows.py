@@ -24,6 +24,7 @@ from whence.benchmark.stored import ResultDataset
 from whence.distributed.ray_cluster import RayOptions, start_ray
 from whence.errors import WhenceError
 from whence.methods import MethodSpecification
+from whence.version import __version__
 
 if TYPE_CHECKING:
     import pyarrow
@@ -44,6 +45,7 @@ class ComputerSettings:
         data_hash: The fingerprint of its dataset.
         folder: Where relative paths begin.
         names: Of the samples that will be read, where the dataset asks for them.
+        version: Of whence, where the run was started.
     """
 
     protocol: AnyProtocol
@@ -53,15 +55,21 @@ class ComputerSettings:
     data_hash: str
     folder: Path
     names: tuple[str, ...] = ()
+    version: str = __version__
 
     def build_computer(self) -> RowComputer:
         """Load model and dataset, and refuse others than those that the run began with."""
+        where = f"on the machine '{platform.node()}'"
+        if self.version != __version__:
+            raise WhenceError(
+                f"There is whence {__version__} {where}, and the run was started by "
+                f"{self.version}; install the same on all machines."
+            )
         with suppress(OSError):  # another machine may lack the folder, and need no relative paths
             os.chdir(self.folder)
         dataset = self.sources.load_dataset()
         dataset.announce(self.names)
         loaded = self.sources.load_model(dataset)
-        where = f"on the machine '{platform.node()}'"
         if hash_weights(loaded.model) != self.model_hash:
             raise WhenceError(f"The model '{loaded.title}' has other weights {where}.")
         if dataset.compute_fingerprint() != self.data_hash:
@@ -140,7 +148,9 @@ def _compute_batches(
     with start_ray(options) as cluster:
         blocks = min(len(tasks), _MAX_BLOCKS)
         items = [{"task": json.dumps(task)} for task in tasks]
-        computed = data.from_items(items, override_num_blocks=blocks).map_batches(
+        dataset = data.from_items(items, override_num_blocks=blocks)
+        dataset.context.enable_progress_bars = False  # there is one of our own
+        computed = dataset.map_batches(
             RowActor,
             fn_constructor_args=(settings,),
             batch_size=None,
