@@ -148,15 +148,20 @@ def _walk(folder: str, prefix: str, above: frozenset[str] = frozenset()) -> Iter
     here = os.path.realpath(folder)
     if here in above:  # a link that leads back
         return
+    names: list[str] = []
+    folders: set[str] = set()
     try:
         with os.scandir(folder) as found:
-            entries = sorted(
-                (one.name, one.is_dir()) for one in found if not one.name.startswith(".")
-            )
+            for one in found:
+                if not one.name.startswith("."):
+                    names.append(one.name)
+                    if one.is_dir():
+                        folders.add(one.name)
     except OSError as error:
         raise WhenceError(f"The folder '{folder}' cannot be read: {error.strerror}.") from error
-    for name, is_folder in entries:
-        if is_folder:
+    names.sort()
+    for name in names:
+        if name in folders:
             yield from _walk(os.path.join(folder, name), f"{prefix}{name}/", above | {here})
         else:
             yield f"{prefix}{name}"
