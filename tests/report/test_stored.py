@@ -124,6 +124,8 @@ def test_a_model_with_other_weights_is_refused(stored, here, report, cropping_vi
         (["stored", "photos"], "name it alone"),
         (["stored", "--top", "2"], "--top is for inputs that are explained now"),
         (["stored", "--methods", "gae"], "--methods is for inputs that are explained now"),
+        (["stored", "--rules", "paper"], "--rules is for inputs that are explained now"),
+        (["https://some.where/x"], "is an address; save what is there"),
         (["photos", "--limit", "3"], "--limit is for folders of results"),
         (["stored", "--out", "photos"], "must end in .html|is a folder"),
         (["stored", "--device", "nowhere"], "There is no device 'nowhere'"),

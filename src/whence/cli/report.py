@@ -86,7 +86,7 @@ def report(
 
     if not text and any(map(report_stored.is_result, inputs)):
         asked = {"--target": target, "--top": top, "--methods": methods, "--memory": memory}
-        asked |= {"--compile": compile or None, "--precision": precision}
+        asked |= {"--compile": compile, "--precision": precision, "--rules": rules != "stable"}
         report_stored.check_request(inputs, [name for name, one in asked.items() if one])
         page = report_stored.Page(inputs[0], out, title, not unjudged, force, limit)
         report_stored.report(page, model, weights, device, quiet)

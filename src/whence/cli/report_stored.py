@@ -13,7 +13,8 @@ from whence._util.files import is_file
 from whence._util.text import to_printable
 from whence.errors import WhenceError
 
-_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+# Such as s3://bucket/results; nothing is read from the web.
+_ADDRESS = re.compile(r"(?!https?:)[A-Za-z][A-Za-z0-9+.-]+://\S+")
 # Failed inputs that are named in the terminal; the page lists more.
 _NAMED = 10
 
