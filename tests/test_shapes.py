@@ -37,7 +37,7 @@ def drawn(scenes):
 
 @pytest.fixture(scope="module")
 def clip():
-    model = CLIPModel.from_pretrained(FOLDER, dtype=torch.float32).eval()
+    model = CLIPModel.from_pretrained(FOLDER).float().eval()
     return model, AutoTokenizer.from_pretrained(FOLDER)
 
 

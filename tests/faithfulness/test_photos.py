@@ -13,7 +13,7 @@ def test_photo_curves_are_those_of_a_loop(vit, image_model, order):
     """One plain forward a step, on pixels blackened before normalisation."""
     prepared, explanations = explain_by(vit, make_photo(), "gae", classes=[2, 0])
     found = measure(vit, prepared, explanations, draws=0)
-    model = ViTForImageClassification.from_pretrained(image_model, dtype=torch.float32).eval()
+    model = ViTForImageClassification.from_pretrained(image_model).float().eval()
     for at, target in enumerate((2, 0)):
         heat = explanations["gae"].heatmap()[0, at].flatten()
         ranked = heat.argsort(descending=order == "most", stable=True)

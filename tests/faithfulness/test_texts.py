@@ -13,7 +13,7 @@ def test_text_curves_are_those_of_a_loop(bert, text_model, order):
     """Words of highest summed scores are taken out of the list, which is tokenised again."""
     prepared, explanations = explain_by(bert, TEXT, "gae", target="positive")
     curves = measure(bert, prepared, explanations, draws=0).get("gae")
-    model = BertForSequenceClassification.from_pretrained(text_model, dtype=torch.float32).eval()
+    model = BertForSequenceClassification.from_pretrained(text_model).float().eval()
     words = explanations["gae"].words()
     sign = -1 if order == "most" else 1
     ranked = sorted(range(9), key=lambda at: (sign * words[at][1], at))

@@ -9,6 +9,13 @@ from whence import WhenceError
 from whence.metrics import statistics as st
 
 
+@pytest.fixture
+def seeded_scipy():
+    """scipy whose draws take a generator of numpy by the name `rng`."""
+    pytest.importorskip("scipy", minversion="1.15")
+
+
+@pytest.mark.usefixtures("seeded_scipy")
 @pytest.mark.parametrize("n", [1, 2, 9, 200])
 def test_interval_of_a_mean_is_scipys(n):
     values = np.random.default_rng(5).exponential(size=n)
@@ -23,6 +30,7 @@ def test_interval_of_a_mean_is_scipys(n):
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=1e-12)
 
 
+@pytest.mark.usefixtures("seeded_scipy")
 def test_interval_of_a_ratio_is_scipys():
     generator = np.random.default_rng(1)
     below = generator.integers(1, 100, (30, 2))
@@ -92,6 +100,7 @@ def test_paired_test_of_few_is_exact(n):
     assert found.difference == pytest.approx((one - other).mean())
 
 
+@pytest.mark.usefixtures("seeded_scipy")
 def test_paired_test_is_scipys():
     generator = np.random.default_rng(2)
     one = generator.normal(0.4, 1, 10)
