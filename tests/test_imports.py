@@ -12,8 +12,8 @@ import whence
 
 PACKAGE = Path(whence.__file__).parent
 EXTRAS = set(
-    "captum datasets fastapi gradio h5py httpx matplotlib pandas pyarrow ray scipy sklearn "
-    "starlette timm torchvision".split()
+    "captum datasets fastapi gradio h5py httpx lance matplotlib pandas pyarrow ray scipy "
+    "sklearn starlette timm torchvision".split()
 )
 CORE = {"PIL", "jinja2", "numpy", "rich", "safetensors", "torch", "transformers", "typer"}
 # Packages that are imported as a whole only by those who use their library.
