@@ -17,6 +17,7 @@ from whence.benchmark import build_protocol
 from whence.benchmark.sources import RunSources
 from whence.benchmark.stored import ResultDataset, choose_methods
 from whence.distributed.lookup import RowLookup
+from whence.distributed.restoring import load_model_again
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -73,7 +74,7 @@ def test_scores_are_those_of_the_row_with_the_name(folder):
 
 def test_a_photo_that_the_model_sees_otherwise_is_refused(folder, tmp_path):
     dataset = ResultDataset(folder)
-    loaded = dataset.load_model(None)
+    loaded = load_model_again(folder)
     row = next(row for row in folder.read_rows() if not row["error"])
     pixels = loaded.prepare([dataset.read(row["id"]).content]).inputs
     (method,) = choose_methods(None, "stable", dataset, build_protocol("perturbation", {}))

@@ -7,7 +7,7 @@ import os
 import platform
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -147,6 +147,7 @@ def _compute_batches(
     ray = import_extra("ray", "ray", "ray")
     with start_ray(options) as cluster:
         blocks = min(len(tasks), _MAX_BLOCKS)
+        needed = replace(cluster, actors=min(cluster.actors, blocks))
         items = [{"task": json.dumps(task)} for task in tasks]
         dataset = data.from_items(items, override_num_blocks=blocks)
         dataset.context.enable_progress_bars = False  # there is one of our own
@@ -155,7 +156,7 @@ def _compute_batches(
             fn_constructor_args=(settings,),
             batch_size=None,
             batch_format="pyarrow",
-            **cluster.actor_options,
+            **needed.actor_options,
         )
         try:
             for line in computed.iter_rows():

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from whence import datasets
 from whence.benchmark.stored import ResultDataset, is_result
 from whence.distributed import ResultFolder
+from whence.distributed.restoring import load_model_again
 from whence.errors import WhenceError
 from whence.models import LoadedModel, load
 
@@ -47,7 +48,9 @@ class RunSources:
         if isinstance(self.model, LoadedModel):
             return self.model
         if isinstance(dataset, ResultDataset) and self.model is None:
-            return dataset.load_model(self.device)
+            weights = None if self.weights is None else Path(self.weights)
+            how = (dataset.folder, None, weights, self.device)
+            return load_model_again(*how, compile=self.compile, precision=self.precision)
         kind = None if self.model else dataset.kind
-        how = (self.model, kind, self.weights, self.device)
-        return load(*how, compile=self.compile, precision=self.precision)
+        named = (self.model, kind, self.weights, self.device)
+        return load(*named, compile=self.compile, precision=self.precision)

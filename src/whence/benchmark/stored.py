@@ -20,7 +20,6 @@ from whence.distributed.addresses import is_address
 from whence.distributed.contents import Item
 from whence.distributed.file_source import FileSource
 from whence.distributed.lookup import RowLookup
-from whence.distributed.restoring import load_model_again
 from whence.distributed.sources import open_recorded_source
 from whence.errors import WhenceError
 from whence.explanation import Explanation
@@ -61,10 +60,6 @@ class ResultDataset(Dataset):
     @override
     def announce(self, names: Sequence[str]) -> None:
         self._record.announce(names)
-
-    def load_model(self, device: str | None) -> LoadedModel:
-        """Load the model that made the result."""
-        return load_model_again(self.folder, device=device)
 
 
 class _ResultRecord:

@@ -29,6 +29,9 @@ def load_model_again(
     model: str | None = None,
     weights: Path | None = None,
     device: str | None = None,
+    *,
+    compile: bool = False,
+    precision: str | None = None,
 ) -> LoadedModel:
     """Load the model of a result, and refuse one with other weights.
 
@@ -37,12 +40,15 @@ def load_model_again(
         model: Where the model is now, if not where it was.
         weights: The same of its weights' file.
         device: Where to run; the best there is if left out.
+        compile: As for `whence.models.load`.
+        precision: Likewise; that of the result if left out.
 
     Raises:
         WhenceError: It cannot be loaded, or its weights are others.
     """
     settings = folder.settings
-    how = replace(settings.explain, device=device, compile=False)
+    how = replace(settings.explain, device=device, compile=compile)
+    how = replace(how, precision=precision or how.precision)
     if model is not None or weights is not None:
         how = replace(how, model=model or how.model, weights=weights)
     loaded = replace(settings, explain=how).load_model()
