@@ -11,6 +11,7 @@ import pytest
 
 from tests.distributed.inputs import write_photos
 from whence.distributed import ResultFolder
+from whence.distributed.addresses import split_options
 from whence.distributed.contents import make_items, read_content
 from whence.distributed.file_source import FileSource
 from whence.distributed.folder import INPUTS
@@ -211,6 +212,23 @@ def test_wrong_tables_are_refused(tmp_path, columns, options, match):
     pq.write_table(table, tmp_path / "t.parquet")
     with pytest.raises(WhenceError, match=match):
         list_ids(tmp_path / "t.parquet", **options)
+
+
+def test_a_first_row_without_a_text_is_no_hindrance(tmp_path):
+    rows = [{"id": "a", "review": None, "extra": "x"}, {"id": "b", "review": "a good film"}]
+    (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    items = list(open_source([str(tmp_path / "t.jsonl")]).iterate_items())
+    assert [item.id for item in items] == ["a", "b"]
+    assert items[1].read() == "a good film"
+    with pytest.raises(WhenceError, match="The text is missing"):
+        items[0].read()
+
+
+def test_options_of_addresses_are_told_from_globs():
+    options = "?region=x&scheme=http"
+    assert split_options(f"s3://bucket/a?.jpg{options}") == ("s3://bucket/a?.jpg", options)
+    assert split_options("s3://bucket/a?.jpg") == ("s3://bucket/a?.jpg", "")
+    assert split_options("a?b=c.jpg") == ("a?b=c.jpg", "")
 
 
 def test_damaged_tables_are_refused(photos, tmp_path):

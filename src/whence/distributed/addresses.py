@@ -26,8 +26,9 @@ def is_address(place: str) -> bool:
 
 def split_options(address: str) -> tuple[str, str]:
     """Split the options of a file system, such as ``?region=eu-west-1``, off an address."""
-    plain, mark, options = address.partition("?")
-    return (plain, mark + options) if "=" in options else (address, "")
+    plain, mark, options = address.rpartition("?")  # other question marks belong to a glob
+    has_options = is_address(address) and "=" in options
+    return (plain, mark + options) if has_options else (address, "")
 
 
 class Location:

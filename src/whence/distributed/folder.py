@@ -222,6 +222,7 @@ class ResultFolder:
         with ExitStack() as stack:
             if self.place.is_local and os.name == "posix":
                 stack.enter_context(self._hold_lock())
+                self.run = self._read_run()  # another run may have ended a moment ago
             yield
 
     @contextmanager

@@ -117,7 +117,7 @@ class PartStore:
         """
         pa, compute = import_arrow(), import_arrow("pyarrow.compute")
         committed, dropped = self._list_bases(_PART), 0
-        for part in self.list_whole():
+        for part in filter(self.count_rows, self.list_whole()):
             errors = pa.Table.from_batches(self.read(part, ["error"], 65536)).column("error")
             failed = compute.not_equal(errors, "")
             if not compute.any(failed).as_py():

@@ -112,8 +112,9 @@ def explain_locally(job: RunJob) -> None:
     def write() -> None:
         nonlocal written
         if rows:
-            job.folder.write_part(make_table(rows, job.description.form))
-            rows.clear()
+            table = make_table(rows, job.description.form)
+            rows.clear()  # first: an interrupted write is not begun again
+            job.folder.write_part(table)
         written = time.monotonic()
 
     try:

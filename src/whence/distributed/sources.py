@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Sequence
+from itertools import islice
 from typing import Any, Protocol
 
 from whence.distributed.addresses import is_address, split_options
@@ -15,12 +16,14 @@ from whence.distributed.ids import IdSet
 from whence.distributed.listing import join_roots, list_ids, name_files
 from whence.distributed.rows import import_arrow
 from whence.distributed.table_source import TableSource
-from whence.distributed.tables import TableFiles, TableFormat, guess_format
+from whence.distributed.tables import Record, TableFiles, TableFormat, guess_format
 from whence.errors import WhenceError
 from whence.inputs.images import IMAGES
 from whence.inputs.sources import TEXTS, Kind
 
 _SUFFIXES: dict[Kind, frozenset[str]] = {"image": IMAGES, "text": TEXTS}
+# Rows that are read to know what columns hold.
+_EXAMPLES = 64
 # Columns of WebDataset that hold texts or photos: a row may have any of them.
 _TEXT_ENDINGS = ("txt", "text")
 _PHOTO_ENDINGS = tuple(suffix.removeprefix(".") for suffix in sorted(IMAGES))
@@ -181,12 +184,27 @@ def _open_files(arguments: Sequence[str], kind: Kind | None) -> FileSource:
     return FileSource(kind, root, ids[kind], options, others)
 
 
+def _read_example(table: TableFiles) -> Record:
+    """Read the first value of each column that is there, from the first rows.
+
+    Raises:
+        WhenceError: The table has no rows.
+    """
+    example: Record = {}
+    for record in islice(table.iterate(), _EXAMPLES):
+        known = {name: value for name, value in record.items() if value is not None}
+        example = {**record, **known, **{n: v for n, v in example.items() if v is not None}}
+        if example and all(value is not None for value in example.values()):
+            break
+    if not example:
+        raise WhenceError(f"The table '{table.files[0]}' has no rows.")
+    return example
+
+
 def _open_table(
     table: TableFiles, kind: Kind | None, column: str | None, id_column: str | None
 ) -> TableSource:
-    first = next(table.iterate(), None)
-    if first is None:
-        raise WhenceError(f"The table '{table.files[0]}' has no rows.")
+    first = _read_example(table)
     found_id = find_id_column(first, id_column)
     found, found_kind = find_content_column(first, column, kind, found_id)
     columns: tuple[str, ...] = (found,)
