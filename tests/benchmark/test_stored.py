@@ -5,8 +5,6 @@ import pickle
 import shutil
 
 import numpy as np
-import pyarrow
-import pyarrow.parquet as parquet
 import pytest
 import torch
 
@@ -19,6 +17,8 @@ from whence.benchmark.stored import ResultDataset, choose_methods
 from whence.distributed.lookup import RowLookup
 from whence.distributed.restoring import load_model_again
 
+pyarrow = pytest.importorskip("pyarrow")
+parquet = pytest.importorskip("pyarrow.parquet")
 pytestmark = pytest.mark.usefixtures("quick")
 
 

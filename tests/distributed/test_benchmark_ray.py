@@ -5,7 +5,6 @@ import shutil
 from dataclasses import replace
 
 import numpy as np
-import pyarrow
 import pytest
 
 from tests.benchmark.runs import list_files, run_again
@@ -17,6 +16,7 @@ from whence.benchmark.ray_rows import ComputerSettings, RowActor
 from whence.benchmark.sources import RunSources
 from whence.distributed.ray_cluster import RayOptions
 
+pyarrow = pytest.importorskip("pyarrow")
 TWO = RayOptions(actors=2)
 
 

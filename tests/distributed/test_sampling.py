@@ -9,6 +9,7 @@ from whence.distributed import ResultFolder, RunDescription
 from whence.distributed.rows import RowForm, make_error_row, make_table
 from whence.distributed.sampling import draw_rows
 
+pytest.importorskip("pyarrow")
 FORM = RowForm(units=4)
 
 

@@ -10,6 +10,8 @@ from tests.distributed.results import explain_many
 from tests.saved import make_photo
 from whence import WhenceError
 
+pytest.importorskip("pyarrow")
+
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
@@ -64,6 +66,7 @@ def test_what_failed(result):
 
 
 def test_rows_as_a_table(result):
+    pytest.importorskip("pandas")
     table = result.to_pandas()
     assert list(table.columns) == ["id", "target", "name", "probability", "notes", "error"]
     assert sorted(table.id) == list(result)

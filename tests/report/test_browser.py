@@ -223,6 +223,7 @@ def test_a_thousand_photos_stay_usable(tmp_path, visit):
 def test_a_result_without_its_model_on_a_wide_and_a_narrow_screen(here, report, visit):
     from tests.distributed.results import explain_many
 
+    pytest.importorskip("pyarrow")
     explain_many(["photos"], here / "stored")
     run = here / "stored" / "_whence" / "run.json"
     run.write_text(run.read_text().replace('"model": null', '"model": "/gone/vit"', 1))

@@ -16,6 +16,8 @@ from tests.html_pages import list_entries, parse_html
 from tests.saved import make_photo
 from whence.distributed import ResultFolder
 
+pytest.importorskip("pyarrow")
+
 
 @pytest.fixture
 def stored(here):
