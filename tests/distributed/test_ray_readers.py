@@ -78,6 +78,13 @@ def _write_json(folder):
     return "a.jsonl", {}
 
 
+def _write_csv(folder):
+    _write_files(folder)
+    lines = [f"{one:03},{one}.png" for one in range(COUNT)]
+    (folder / "a.csv").write_text("\n".join(["id,path", *lines]))
+    return "a.csv", {}
+
+
 def _write_archive(folder):
     with tarfile.open(folder / "a.tar", "w") as archive:
         for one in range(COUNT):
@@ -104,7 +111,8 @@ def _write_files(folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("address", ["", "file://"])
 @pytest.mark.parametrize(
-    "write", [_write_files, _write_parquet, _write_json, _write_archive, _write_lance]
+    "write",
+    [_write_files, _write_parquet, _write_json, _write_csv, _write_archive, _write_lance],
 )
 def test_a_run_on_ray_goes_on_and_equals_a_local_one(
     ray_cluster, image_model, tmp_path, write, address

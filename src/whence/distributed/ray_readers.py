@@ -13,6 +13,7 @@ from whence.distributed.contents import Item, make_items, to_ids
 from whence.distributed.folder import INPUTS, ResultFolder
 from whence.distributed.parts import CHECKPOINT
 from whence.distributed.sources import InputSource
+from whence.distributed.tables import make_csv_options
 from whence.errors import WhenceError
 
 # Tasks that read and write ask for no CPU, so that they never wait for one that an actor holds;
@@ -45,7 +46,7 @@ def read_dataset(source: InputSource, folder: ResultFolder, concurrency: int) ->
     if facts["format"] == "jsonl":
         return data.read_json(paths, **known)
     if facts["format"] == "csv":
-        return data.read_csv(paths, partitioning=None, **known)
+        return data.read_csv(paths, partitioning=None, **make_csv_options(facts["paths"]), **known)
     if facts["format"] == "webdataset":
         return data.read_webdataset(paths, decoder=None, expand_json=False, **known)
     if facts["format"] == "lance":
