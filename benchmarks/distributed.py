@@ -124,6 +124,7 @@ def measure_scaling(folder: Path, options: argparse.Namespace) -> dict[str, Any]
                     "cpu seconds": watcher.sum_cpu(),
                 }
             )
+            print(name, json.dumps(found[name][-1]), file=sys.stderr, flush=True)
             shutil.rmtree(out)
     return {"photos": options.photos, "ways": found}
 
