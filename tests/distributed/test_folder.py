@@ -125,11 +125,12 @@ def test_other_settings_are_refused_by_name(folder):
 
 def test_starting_anew_deletes_only_what_whence_wrote(folder):
     (Path(folder.address) / "mine.parquet").write_bytes(b"mine")
+    (checkpoints(folder) / folder.list_parts()[0]).unlink()  # a part that a killed run left
     folder.delete()
     files = [one.name for one in Path(folder.address).rglob("*") if one.is_file()]
     assert files == ["mine.parquet"]
     with pytest.raises(WhenceError, match=r"holds files that are not of a run, such as 'mine"):
-        ResultFolder(folder.address).start(describe(), {})
+        ResultFolder(folder.address).check_free()
 
 
 def test_two_runs_at_once_are_refused(folder):

@@ -153,7 +153,9 @@ def test_another_method_is_refused_and_force_starts_anew(folder, image_model, tm
         with pytest.raises(WhenceError, match="holds results that were made otherwise"):
             run_many([str(folder)], other, out)
     assert read_rows(out) == before
+    (out / "notes.txt").write_text("mine")
     run_many([str(folder)], make_settings(image_model, "raw_attention"), out, force=True)
+    assert (out / "notes.txt").read_text() == "mine"
     assert read_rows(out).keys() == before.keys()
     assert read_rows(out)["0001-png.png"]["scores"] != before["0001-png.png"]["scores"]
 

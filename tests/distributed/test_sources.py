@@ -253,6 +253,7 @@ def test_values_that_hold_nothing_to_explain(tmp_path):
         (b"nothing", "image", "not an image"),
         (3, "text", "cannot be read from int"),
         (b"\xff", "text", "not text in UTF-8"),
+        ([[1, 2], [3]], "image", "different lengths"),
     ):
         with pytest.raises(WhenceError, match=match) as error:
             read_content(value, kind, str(tmp_path))

@@ -141,3 +141,34 @@ def test_kept_columns_are_there_and_new(image_model, kept):
 
     with pytest.raises(WhenceError, match=f"column '{kept}'"):
         Explain(str(image_model), keep=kept)(batch)
+
+
+def test_a_batch_may_begin_with_a_row_that_holds_nothing(image_model):
+    explained = Explain(str(image_model))
+    contents = [None, _encode(PHOTOS[0])]
+
+    rows = explained(pa.table({"id": ["a", "b"], "bytes": contents, "age": [3, 4]}))
+    nothing = explained(pa.table({"id": ["c"], "bytes": pa.nulls(1, pa.binary()), "age": [5]}))
+
+    assert [error != "" for error in rows.column("error").to_pylist()] == [True, False]
+    assert "missing" in nothing.column("error")[0].as_py()
+
+
+def test_an_empty_batch_does_not_choose_the_model():
+    explained = Explain()
+
+    assert explained(pa.table({"id": pa.nulls(0, pa.string())})).num_rows == 0
+
+    rows = explained({"id": np.array([1]), "text": np.array(["a wonderful film"])})
+    assert rows.column("error").to_pylist() == [""]
+    assert rows.column("tokens")[0].as_py()
+
+
+def test_a_target_that_a_model_object_lacks_is_refused(image_model):
+    model = load(image_model)
+
+    with pytest.raises(WhenceError, match="horse"):
+        Explain(model, target="horse")
+
+    assert Explain(model, compile=True)._explainer.loaded.compile
+    assert not model.compile

@@ -145,7 +145,11 @@ def read_content(value: object, kind: Kind, folder: str = "") -> Image.Image | s
     if kind == "image" and isinstance(value, Image.Image):
         return to_rgb(value)
     if kind == "image" and isinstance(value, np.ndarray | list):
-        return image_from_array(np.ascontiguousarray(value))
+        try:
+            pixels = np.ascontiguousarray(value)
+        except ValueError:
+            raise WhenceError("The photo's rows of pixels have different lengths.") from None
+        return image_from_array(pixels)
     raise WhenceError(f"{_NOUNS[kind]} cannot be read from {type(value).__name__}.")
 
 

@@ -140,9 +140,8 @@ class ResultFolder:
             facts: What else run.json tells: the source, settings.
 
         Raises:
-            WhenceError: The folder holds another run or other files, or cannot be written to.
+            WhenceError: The folder holds another run, or cannot be written to.
         """
-        self.check_free()
         if self.run:
             self._check_fingerprint(description)
             self.clean()

@@ -24,8 +24,9 @@ class IdSet:
         return len(self._hashes) // _BYTES
 
     def add(self, ids: Iterable[str]) -> None:
-        """Add ids."""
-        self._hashes += b"".join(map(_hash, ids))
+        """Add ids, of which only the hashes are kept."""
+        for name in ids:
+            self._hashes += _hash(name)
         self._sorted = None
 
     def find_known(self, ids: Sequence[str]) -> list[bool]:

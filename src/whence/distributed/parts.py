@@ -157,7 +157,8 @@ class PartStore:
         return lost
 
     def delete(self) -> None:
-        """Delete all parts that have a checkpoint."""
+        """Delete all parts, also those that a killed run left; files of others stay."""
+        self.clean()
         bases = self._list_bases(_PENDING) | self._list_bases(_PART)
         with explain_write(self._place.address):
             for name in self._place.list_names():

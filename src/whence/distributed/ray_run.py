@@ -6,7 +6,7 @@ import math
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -234,11 +234,15 @@ def _watch_parts(folder: ResultFolder, advance: Callable[[int], None]) -> Iterat
     known = set(folder.list_parts())
 
     def watch() -> None:
-        while not ended.wait(_POLL_SECONDS[folder.place.is_local]):
-            new = set(folder.list_parts()) - known
-            known.update(new)
-            if new:
-                advance(folder.count_rows(sorted(new)))
+        is_last = False
+        while not is_last:
+            is_last = ended.wait(_POLL_SECONDS[folder.place.is_local])
+            with suppress(WhenceError):  # a part may be written again just now; the end checks all
+                new = set(folder.list_parts()) - known
+                rows = folder.count_rows(sorted(new))
+                known.update(new)
+                if rows:
+                    advance(rows)
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()

@@ -224,7 +224,8 @@ def list_facts(explanation: Explanation) -> dict[str, Any]:
 
 
 def _round_scores(scores: NDArray[np.float64], kind: ScoreType) -> NDArray[Any]:
-    rounded = scores.astype(np.float16 if kind == "float16" else np.float32)
+    with np.errstate(over="ignore"):  # it is told as an error of the row
+        rounded = scores.astype(np.float16 if kind == "float16" else np.float32)
     if not np.isfinite(rounded).all():
         raise WhenceError(f"Its scores are too large for {kind}.")
     return rounded

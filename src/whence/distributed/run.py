@@ -164,8 +164,7 @@ def run_many(
     for argument in arguments:
         name_files(argument)  # a wrong name is refused before a model is loaded
     folder = ResultFolder(out)
-    if not force:
-        folder.check_free()
+    folder.check_free()
     prepared = prepare(settings, arguments)
     source = prepared.source
     ids = source.read_ids()

@@ -111,11 +111,15 @@ class RunSettings:
             compile=how.compile,
             precision=how.precision,
         )
-        loaded.check_classes(**how.target_arguments())
+        self.check_model(loaded)
+        return loaded
+
+    def check_model(self, loaded: LoadedModel) -> None:
+        """Refuse a model that lacks the targets, or whose inputs the method does not explain."""
+        loaded.check_classes(**self.explain.target_arguments())
         kinds = self.method.description.inputs
         if loaded.kind not in kinds:
             raise WhenceError(f"Method '{self.method.name}' explains {' and '.join(kinds)}s only.")
-        return loaded
 
 
 @dataclass(frozen=True)

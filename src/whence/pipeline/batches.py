@@ -27,6 +27,7 @@ from whence.pipeline.settings import ExplainSettings
 
 # Further warnings of a run are not shown.
 _MAX_WARNINGS = 100
+_SHORT_MEMORY = "The device's memory is too small; give a smaller --batch or --memory."
 
 
 class Readable(Protocol):
@@ -182,9 +183,8 @@ class BatchExplainer:
         self, group: dict[int, PreparedBatch], is_again: bool = False
     ) -> Iterator[ExplainedBatch | ExplainedInput]:
         parts = list(group.values())
-        # Joined where they are, and moved to the model's device at once.
-        batch = self.loaded.move(join_batches(parts, self.loaded.tokenizer))
         try:
+            batch = self._join(parts)
             by_label = self._explain_methods(batch, is_again)
         except WhenceError as error:
             if len(group) == 1 and not self.is_proven:
@@ -198,6 +198,13 @@ class BatchExplainer:
             return
         self.is_proven = True
         yield ExplainedBatch(list(group), self.loaded, by_label, batch, parts)
+
+    def _join(self, parts: list[PreparedBatch]) -> PreparedBatch:
+        """Join inputs where they are, and move them to the model's device at once."""
+        try:
+            return self.loaded.move(join_batches(parts, self.loaded.tokenizer))
+        except torch.OutOfMemoryError:
+            raise WhenceError(_SHORT_MEMORY) from None
 
     def _explain_methods(self, batch: PreparedBatch, is_again: bool) -> dict[str, Explanation]:
         """Explain a batch by each method; photos too few for the compiled program are repeated."""
@@ -246,8 +253,7 @@ class BatchExplainer:
         except WhenceError:
             raise
         except torch.OutOfMemoryError:
-            message = "The device's memory is too small; give a smaller --batch or --memory."
-            raise WhenceError(message) from None
+            raise WhenceError(_SHORT_MEMORY) from None
         except Exception as error:  # a model or a method of the user's may raise anything
             message = f"Model or method failed: {type(error).__name__}: {first_line(error)}."
             raise WhenceError(message) from error

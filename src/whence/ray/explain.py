@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, SupportsIndex
 
@@ -13,7 +13,7 @@ from whence._util.extras import import_extra
 from whence.distributed.columns import find_content_column, find_id_column
 from whence.distributed.contents import make_items
 from whence.distributed.row_explainer import RowExplainer
-from whence.distributed.rows import ScoreType
+from whence.distributed.rows import RowForm, ScoreType, make_table
 from whence.distributed.settings import RunSettings
 from whence.errors import WhenceError
 from whence.inputs.sources import Kind
@@ -125,11 +125,15 @@ class Explain:
         self._settings.check()
         self._keep = [keep] if isinstance(keep, str) else list(keep)
         self._column = column
+        self._found = ""  # the column of the last batch
         self._id = id
         self._kind = kind
         self._explainer: RowExplainer | None = None
         if not is_named:
             loaded = resolve(model, kind, processor, weights, device)
+            precise = precision or loaded.precision
+            loaded = replace(loaded, compile=compile or loaded.compile, precision=precise)
+            self._settings.check_model(loaded)
             self._explainer = RowExplainer(self._settings, loaded=loaded)
         elif processor is not None:
             raise WhenceError("processor= is for a model object; a model by name brings its own.")
@@ -142,19 +146,22 @@ class Explain:
 
         table = BlockAccessor.for_block(BlockAccessor.batch_to_block(batch)).to_arrow()
         if not table.num_rows:
-            return self._load("image").explain([])
-        first = {name: table.column(name)[0].as_py() for name in table.column_names}
-        id_column = _find_id(first, self._id)
+            form = self._explainer.description.form if self._explainer else RowForm()
+            return make_table([], form)
+        example = {name: _find_value(table.column(name)) for name in table.column_names}
+        id_column = _find_id(example, self._id)
         kind = self._explainer.loaded.kind if self._explainer else self._kind
-        column, kind = _find_content(first, self._column, kind, id_column)
-        items = make_items(table, id_column, [column], kind)
+        asked = self._column
+        if asked is None and example.get(self._found, "") is None:
+            asked = self._found  # this batch holds nothing by which the column could be found
+        self._found, kind = _find_content(example, asked, kind, id_column)
+        items = make_items(table, id_column, [self._found], kind)
         return self._add_kept(self._load(kind).explain(items), table)
 
     def _load(self, kind: Kind) -> RowExplainer:
         """Load the embedded model for a kind of inputs, unless a model is loaded."""
         if self._explainer is None:
-            loaded = resolve(None, kind)
-            self._explainer = RowExplainer(self._settings, loaded=loaded)
+            self._explainer = RowExplainer(replace(self._settings, kind=kind))
         return self._explainer
 
     def _add_kept(self, rows: Any, table: Any) -> Any:
@@ -168,21 +175,27 @@ class Explain:
         return rows
 
 
-def _find_id(first: Mapping[str, Any], asked: str | None) -> str:
-    if asked is None and not {"id", "__key__"} & set(first):
-        asked = next((name for name in _PATHS if name in first), None)
-    return find_id_column(first, asked)
+def _find_value(column: Any) -> Any:
+    """Find the first value of a column of Arrow that is there; None if there is none."""
+    values = (value.as_py() for value in column)
+    return next((value for value in values if value is not None), None)
+
+
+def _find_id(example: Mapping[str, Any], asked: str | None) -> str:
+    if asked is None and not {"id", "__key__"} & set(example):
+        asked = next((name for name in _PATHS if name in example), None)
+    return find_id_column(example, asked)
 
 
 def _find_content(
-    first: Mapping[str, Any], asked: str | None, kind: Kind | None, id_column: str
+    example: Mapping[str, Any], asked: str | None, kind: Kind | None, id_column: str
 ) -> tuple[str, Kind]:
     """Find the column of photos or texts; where there is no other, photos are read by paths."""
     try:
-        return find_content_column(first, asked, kind, id_column)
+        return find_content_column(example, asked, kind, id_column)
     except WhenceError:
         if asked is None and id_column in _PATHS and kind != "text":
-            return find_content_column(first, id_column, "image", id_column)
+            return find_content_column(example, id_column, "image", id_column)
         raise
 
 
