@@ -219,3 +219,33 @@ def test_a_database_that_is_old_or_empty_is_no_pass(advisories, tmp_path):
     (tmp_path / "PYSEC-2.json").write_text("damaged")
     with pytest.raises(advisories.NotCheckedError, match="cannot be read"):
         advisories.look_up_stored({}, tmp_path, TODAY)
+
+
+# The exit status ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("found", "status"), [(None, 3), ({}, 0), ({"torch": {"B-2": ["1.1"]}}, 1)]
+)
+def test_the_status_tells_what_was_checked(found, status, tmp_path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    audit = load_script("audit")
+
+    def look_up(_pins):
+        if found is None:
+            raise audit.NotCheckedError("nobody answers")
+        return audit.Advisories("a service", found)
+
+    whole = {
+        "whence": Installed("whence", ["torch"]),
+        "torch": Installed("torch", License_Expression="MIT"),
+    }
+    monkeypatch.setattr(audit, "read_environment", lambda _: whole)
+    monkeypatch.setattr(audit, "look_up", look_up)
+    monkeypatch.setattr(sys, "argv", ["audit.py", "--python", "python", "--out", str(tmp_path)])
+    with pytest.raises(SystemExit) as ended:
+        audit.main()
+    assert ended.value.code == status
+    assert ("Advisories were NOT checked" in capsys.readouterr().out) is (found is None)
+    record = json.loads((tmp_path / "advisories.json").read_text())
+    assert record["checked"] is (found is not None)

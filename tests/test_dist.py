@@ -159,6 +159,39 @@ def test_the_time_of_a_release_is_kept_in_its_sdist(tmp_path, monkeypatch):
         dist.find_epoch(tmp_path)
 
 
+def test_a_checkout_carries_the_time_of_its_last_commit(tmp_path, monkeypatch):
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed")
+    monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)
+    monkeypatch.setenv("GIT_COMMITTER_DATE", "1500000000 +0000")
+    name = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for command in (["init", "-q"], [*name, "commit", "-q", "--allow-empty", "-m", "a"]):
+        subprocess.run(["git", *command], cwd=tmp_path, check=True)
+    assert dist.find_epoch(tmp_path) == 1_500_000_000
+
+
+@pytest.mark.parametrize("is_timed", [False, True])
+def test_a_build_that_depends_on_when_it_is_made_is_refused(is_timed, tmp_path, monkeypatch):
+    made: list[dict[str, str]] = []
+
+    def build(_sources, out, _umask, variables):
+        made.append(variables)
+        out.mkdir(parents=True)
+        (out / "a.whl").write_text(f"made at {len(made)}" if is_timed else "made")
+        (out / "a.tar.gz").touch()
+
+    monkeypatch.setattr(dist, "build", build)
+    for check in ("check_wheel", "check_sdist"):
+        monkeypatch.setattr(dist, check, lambda *_: None)
+    monkeypatch.setattr(dist, "copy_sources", lambda *_: [])
+    if is_timed:
+        with pytest.raises(SystemExit, match=r"The two builds differ: a\.whl is"):
+            dist.build_twice(ROOT, tmp_path, 7)
+    else:
+        assert dist.build_twice(ROOT, tmp_path, 7) == tmp_path / "first" / "dist"
+    assert [one["SOURCE_DATE_EPOCH"] for one in made] == ["7", "7"]
+
+
 def test_every_extra_for_users_is_tried_at_its_lowest():
     extras = set(tomllib.loads(PYPROJECT)["project"]["optional-dependencies"])
     tried = {extra for group in bounds.list_groups(PYPROJECT) for extra in group.extras}

@@ -77,6 +77,16 @@ def test_another_method_does_not_go_on(photos):
     assert len(read_rows("whence-out")) == 5
 
 
+def test_repaired_inputs_are_tried_again(photos, tmp_path):
+    run_explain("photos", *RUN, code=1)
+    write_photos(photos, 5)
+    told = run_explain("photos", *RUN, "--retry")
+    assert "1 input that failed is explained again." in told.stderr
+    assert [row["error"] for row in read_rows(tmp_path / "whence-out").values()] == [""] * 5
+    refused = run_explain("photos", *RUN, "--retry", "--force", code=2)
+    assert "Give either --force, which starts anew, or --retry." in refused.stderr
+
+
 def test_an_interrupted_run_says_how_to_go_on(photos, monkeypatch):
     from whence.distributed import run
 

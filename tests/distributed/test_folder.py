@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from whence.distributed import ResultFolder, RunDescription
+from whence.distributed.addresses import Location
 from whence.distributed.rows import RowForm, make_error_row, make_table
 from whence.errors import WhenceError
 
@@ -84,6 +85,33 @@ def test_a_pending_part_is_deleted(folder, part):
     assert not list(Path(folder.address).rglob(f"{base}*"))
     assert list_ids(again) == ["a", "b", "c"]
     assert again.read_done().find_known(["d"]) == [False]
+
+
+@pytest.mark.parametrize("step", ["ids", "rows", "renaming"])
+def test_a_part_counts_only_when_all_of_it_is_written(folder, monkeypatch, step):
+    left = ["ids", "rows", "renaming"]
+    left = left[: left.index(step)]
+    write = pq.write_table
+
+    def cut(rows, file):
+        if not left:
+            file.write(b"PAR1")
+            raise KeyboardInterrupt
+        left.pop()
+        write(rows, file)
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pq, "write_table", cut)
+    monkeypatch.setattr(Location, "move", stop)
+    with pytest.raises(KeyboardInterrupt):
+        folder.write_part(make_part("d"))
+    monkeypatch.undo()
+    again = ResultFolder(folder.address)
+    again.start(describe(), {})
+    assert list_ids(again) == ["a", "b", "c"]
+    assert again.read_done().find_known(["c", "d"]) == [True, False]
 
 
 def test_parts_and_checkpoints_without_the_other_are_deleted(folder):

@@ -203,6 +203,19 @@ def test_dropping_rows_may_be_killed_anywhere(folder, image_model, tmp_path, ste
     assert set(read_rows(out)) == set(names)
 
 
+def test_ids_that_come_twice_are_refused_or_told_at_the_end(text_model, tmp_path):
+    table, out = tmp_path / "t.jsonl", tmp_path / "out"
+    rows = [{"id": name, "text": "a good film"} for name in "abcb"]
+    table.write_text("\n".join(map(json.dumps, rows)))
+    settings = make_settings(text_model)
+    with pytest.raises(WhenceError, match="Several rows have the same id, such as 'b'. Say with"):
+        run_many([str(table)], settings, out)
+    assert not out.exists()
+    summary = run_many([table.as_uri()], settings, out)  # there, ids are not read beforehand
+    assert (summary.repeated, summary.repeated_count, summary.is_complete) == (["b"], 1, False)
+    assert ResultFolder(out).run["state"] == "incomplete"
+
+
 def test_several_targets_and_half_precision(folder, image_model, tmp_path):
     (name,) = write_photos(folder, 1)
     settings = make_settings(image_model, "gae", top=2, scores="float16")

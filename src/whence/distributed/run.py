@@ -178,7 +178,9 @@ def run_many(
         if isinstance(source, FileSource):
             source.write_list(folder.place, INPUTS)
         if retry:
-            tell(f"{folder.drop_failed():,} inputs that failed are explained again.")
+            dropped = folder.drop_failed()
+            failed = "input that failed is" if dropped == 1 else "inputs that failed are"
+            tell(f"{dropped:,} {failed} explained again.")
         done = folder.read_done()
         missing = None if ids is None else len(ids.subtract(done))
         for note in source.notes:
