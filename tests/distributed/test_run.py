@@ -208,7 +208,7 @@ def test_ids_that_come_twice_are_refused_or_told_at_the_end(text_model, tmp_path
     rows = [{"id": name, "text": "a good film"} for name in "abcb"]
     table.write_text("\n".join(map(json.dumps, rows)))
     settings = make_settings(text_model)
-    with pytest.raises(WhenceError, match="Several rows have the same id, such as 'b'. Say with"):
+    with pytest.raises(WhenceError, match="Several rows have the same id, such as 'b'"):
         run_many([str(table)], settings, out)
     assert not out.exists()
     summary = run_many([table.as_uri()], settings, out)  # there, ids are not read beforehand
