@@ -121,6 +121,7 @@ def test_parts_and_checkpoints_without_the_other_are_deleted(folder):
     again = ResultFolder(folder.address)
     again.start(describe(), {})
     assert again.list_parts() == []
+    assert not list(Path(folder.address).glob("*.parquet"))  # others would read it
     assert len(again.read_done()) == 0
     assert not list(checkpoints(folder).iterdir())
 

@@ -33,7 +33,7 @@ def test_settings_and_descriptions_are_plain_data(image_model, vit, tmp_path, mo
     assert relative.to_json()["explain"]["model"] == str(image_model)
 
 
-def test_the_fingerprint_depends_on_all_that_scores_depend_on(image_model, vit):
+def test_the_fingerprint_depends_on_all_that_scores_depend_on(image_model, vit, monkeypatch):
     settings = make_settings(image_model)
     how = settings.explain
 
@@ -54,6 +54,12 @@ def test_the_fingerprint_depends_on_all_that_scores_depend_on(image_model, vit):
         find(dataclasses.replace(settings, scores="float16")),
         find(loaded=dataclasses.replace(vit, class_names={0: "a", 1: "b", 2: "c"})),
     ]
+    with monkeypatch.context() as patch:
+        patch.setattr("whence.distributed.settings.__version__", "0.0")
+        others.append(find())
+        patch.undo()
+        patch.setattr(vit.preprocessor.processor, "image_mean", [0.1, 0.2, 0.3])
+        others.append(find())
     with torch.no_grad():
         weight = next(vit.model.parameters())
         kept = weight.clone()
