@@ -16,6 +16,7 @@ import numpy as np
 from whence._util.extras import import_extra
 from whence._util.files import exists, is_file, write_atomically
 from whence._util.fingerprint import hash_texts
+from whence._util.pickles import refuse_pickles
 from whence.benchmark.columns import Columns, concatenate_columns, to_columns
 from whence.errors import WhenceError
 
@@ -158,6 +159,7 @@ class ResultStore:
         try:
             content = io.BytesIO(file.read_bytes())
             table = self._parquet.read_table(content, page_checksum_verification=True)
+            refuse_pickles(table.schema)
             method = table.schema.metadata[b"method"].decode()
             columns = to_columns(table.to_pylist())
             assert "sample" in columns

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from whence._util.pickles import refuse_pickles
 from whence.distributed.addresses import Location, explain_write
 from whence.distributed.ids import IdSet
 from whence.distributed.rows import import_arrow
@@ -183,6 +184,7 @@ class PartStore:
                 part = parquet.ParquetFile(file)
             except (OSError, ValueError) as error:
                 raise self._explain_damage(name) from error
+            refuse_pickles(part.schema_arrow)
             yield part
 
     def _explain_damage(self, name: str) -> WhenceError:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from whence._util.extras import import_extra
+from whence._util.pickles import refuse_pickles
 from whence.distributed.addresses import Location
 from whence.distributed.contents import Item, make_items, to_ids
 from whence.distributed.folder import INPUTS, ResultFolder
@@ -61,12 +62,18 @@ def make_reader(source: InputSource) -> Callable[[Any], Sequence[Item]]:
     if facts["format"] == "files":
         return partial(make_items, id_column="id", columns=["path"], kind=source.kind)
     return partial(
-        make_items,
+        _make_items,
         id_column=facts["id"],
         columns=facts["columns"],
         kind=source.kind,
         folder=facts["folder"],
     )
+
+
+def _make_items(block: Any, id_column: str, columns: Sequence[str], **how: Any) -> list[Item]:
+    """Make the inputs of a block; files of a table may differ in what a column holds."""
+    refuse_pickles(block.schema, [id_column, *columns])
+    return make_items(block, id_column, columns, **how)
 
 
 def make_checkpoints(source: InputSource, folder: ResultFolder) -> Any:
@@ -106,6 +113,7 @@ def _make_filter(column: str) -> type:
             """Return the rows that are not finished."""
             import pyarrow as pa
 
+            refuse_pickles(block.schema, [column])
             ids = to_ids(block.column(column), column)
             places = pa.table({"id": pa.array(ids, pa.string()), "place": range(len(ids))})
             return block.take(super().filter_rows_for_block(places).column("place"))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from whence._util.extras import import_extra
+from whence._util.pickles import has_pickles, refuse_pickles
 from whence._util.text import first_line
 from whence.distributed.addresses import Location, is_address
 from whence.distributed.rows import import_arrow
@@ -115,9 +116,17 @@ def _read_parquet(file: str, columns: Sequence[str] | None) -> Iterator[Record]:
     place = Location(file)
     with place.files.open_input_file(place.root) as opened:
         table = parquet.ParquetFile(opened)
-        known = None if columns is None else [c for c in columns if c in table.schema_arrow.names]
+        known = _choose_columns(table.schema_arrow, columns)
         for batch in table.iter_batches(_ROWS, columns=known):
             yield from batch.to_pylist()
+
+
+def _choose_columns(schema: Any, columns: Sequence[str] | None) -> list[str]:
+    """Choose those of the columns that are there; if left out, all that hold no pickles."""
+    if columns is None:
+        return [name for name in schema.names if not has_pickles(schema.field(name).type)]
+    refuse_pickles(schema, columns)
+    return [name for name in columns if name in schema.names]
 
 
 def _open_stream(file: str) -> Any:
@@ -212,7 +221,7 @@ def _open_lance(file: str) -> Any:
 
 def _read_lance(file: str, columns: Sequence[str] | None) -> Iterator[Record]:
     dataset = _open_lance(file)
-    known = None if columns is None else [c for c in columns if c in dataset.schema.names]
+    known = _choose_columns(dataset.schema, columns)
     for batch in dataset.scanner(columns=known, batch_size=_ROWS).to_batches():
         yield from batch.to_pylist()
 
