@@ -1,3 +1,4 @@
+import math
 import os
 
 import pytest
@@ -50,7 +51,9 @@ def test_a_small_cluster_is_refused(options, sentence):
         (RayOptions(address="127.0.0.1:9"), "No Ray cluster answers at 127.0.0.1:9"),
         (RayOptions(actors=0), "at least 1"),
         (RayOptions(cpus_per_actor=0), "above 0"),
-        (RayOptions(gpus_per_actor=-1), "below 0"),
+        (RayOptions(cpus_per_actor=math.inf), "above 0, not inf"),
+        (RayOptions(gpus_per_actor=-1), "0 or more"),
+        (RayOptions(gpus_per_actor=math.nan), "0 or more, not nan"),
     ],
 )
 def test_wrong_options_are_refused_at_once(options, sentence, monkeypatch):

@@ -40,7 +40,7 @@ _MANY = 4
 
 
 def explain(
-    inputs: options.Inputs,
+    inputs: options.ManyInputs,
     text: options.AsText = False,
     model: options.Model = None,
     weights: options.Weights = None,

@@ -46,6 +46,15 @@ Inputs = Annotated[
         "text itself, or - for standard input.",
     ),
 ]
+ManyInputs = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="INPUT",
+        help="Photos, text files (.txt), tables of texts (.csv, .tsv), folders of these, globs, "
+        "text itself, or - for standard input. To rows of Parquet also tables of photos or texts "
+        "(.parquet, .jsonl, .tar, .lance) and addresses (s3://…).",
+    ),
+]
 AsText = Annotated[
     bool,
     typer.Option(

@@ -26,7 +26,7 @@ from whence.explanation import Explanation, Photo
 
 FORMAT = "whence run 1"
 INPUTS = f"{META}/inputs.parquet"
-_RUN = f"{META}/run.json"
+RUN = f"{META}/run.json"
 _LOCK = f"{META}/lock"
 
 
@@ -73,7 +73,7 @@ class ResultFolder:
         try:
             return RunSettings.from_json(self.run["settings"])
         except (LookupError, TypeError, ValueError) as error:
-            raise WhenceError(f"'{self.address}/{_RUN}' does not tell its settings.") from error
+            raise WhenceError(f"'{self.address}/{RUN}' does not tell its settings.") from error
 
     # Reading
 
@@ -176,7 +176,7 @@ class ResultFolder:
         """Add facts to run.json, in place of earlier ones of the same name."""
         self.run = {"format": FORMAT, **self.run, **json.loads(json.dumps(facts, default=str))}
         content = json.dumps(self.run, ensure_ascii=False, indent=2) + "\n"
-        self.place.write(_RUN, content.encode("utf-8", "backslashreplace"))
+        self.place.write(RUN, content.encode("utf-8", "backslashreplace"))
 
     def write_part(self, table: Any) -> str:
         """Write rows as a part that counts as a whole or not at all.
@@ -247,16 +247,16 @@ class ResultFolder:
     # Helpers
 
     def _read_run(self) -> dict[str, Any]:
-        if not self.place.exists(_RUN):
+        if not self.place.exists(RUN):
             return {}
         try:
-            content = json.loads(self.place.read(_RUN))
+            content = json.loads(self.place.read(RUN))
             if content["format"] == FORMAT and RunDescription.from_json(content["description"]):
                 return dict(content)
         except (OSError, ValueError, LookupError, TypeError):
             pass
         raise WhenceError(
-            f"'{self.address}/{_RUN}' is damaged, or written by another version of whence; name "
+            f"'{self.address}/{RUN}' is damaged, or written by another version of whence; name "
             f"another folder with --out."
         )
 

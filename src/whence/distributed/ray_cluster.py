@@ -34,10 +34,10 @@ class RayOptions:
         """Refuse options that no cluster can fulfil."""
         if self.actors is not None and self.actors < 1:
             raise WhenceError(f"--actors must be at least 1, not {self.actors}.")
-        if not self.cpus_per_actor > 0:
+        if not 0 < self.cpus_per_actor < math.inf:
             raise WhenceError(f"--cpus-per-actor must be above 0, not {self.cpus_per_actor:g}.")
-        if self.gpus_per_actor is not None and self.gpus_per_actor < 0:
-            raise WhenceError(f"--gpus-per-actor must not be below 0, not {self.gpus_per_actor:g}.")
+        if self.gpus_per_actor is not None and not 0 <= self.gpus_per_actor < math.inf:
+            raise WhenceError(f"--gpus-per-actor must be 0 or more, not {self.gpus_per_actor:g}.")
         if self.address is not None and self.address.startswith("ray://"):
             raise WhenceError(
                 "Ray Client (ray://) is not supported: run the command on a node of the cluster, "

@@ -196,7 +196,8 @@ def _try_inputs(
         if found.error is None:
             (explanation,) = found.explanations.values()
             return list_facts(explanation), explanation.scores.shape[-1]
-        unreadable.append(found.error)
+        name = getattr(one, "id", "")  # a probe has none
+        unreadable.append(f"The first, '{name}': {found.error}" if name else found.error)
         if len(unreadable) >= _TRIED_READS:
             break
     if unfit:

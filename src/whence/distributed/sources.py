@@ -11,7 +11,7 @@ from whence.distributed.addresses import is_address, split_options
 from whence.distributed.columns import find_content_column, find_id_column
 from whence.distributed.contents import Item
 from whence.distributed.file_source import NOUNS, FileSource
-from whence.distributed.folder import INPUTS, ResultFolder
+from whence.distributed.folder import INPUTS, RUN, ResultFolder
 from whence.distributed.ids import IdSet
 from whence.distributed.listing import join_roots, list_ids, name_files
 from whence.distributed.rows import import_arrow
@@ -138,6 +138,10 @@ def _find_tables(argument: str) -> tuple[TableFormat | None, list[str]]:
     root, known = named.root, _SUFFIXES["image"] | _SUFFIXES["text"]
     found: dict[TableFormat, list[str]] = {}
     for name in named.names:
+        if name == RUN:
+            raise WhenceError(
+                f"'{argument}' holds results of whence, not inputs; `whence report` shows them."
+            )
         if os.path.splitext(name)[1].lower() in known:
             return None, []
         inner = name.partition(".lance/")
@@ -170,9 +174,10 @@ def _open_files(arguments: Sequence[str], kind: Kind | None) -> FileSource:
     ids, others = list_ids(named, root, _SUFFIXES)
     if kind is None:
         if len(ids["image"]) and len(ids["text"]):
+            held = [_count(len(ids["image"]), "photo"), _count(len(ids["text"]), "text file")]
             raise WhenceError(
-                f"The inputs hold {len(ids['image']):,} photos and {len(ids['text']):,} texts; "
-                f"name a --model, which takes one of the two, or explain them apart."
+                f"The inputs hold {' and '.join(held)}, such as '{ids['text'][0]}'; name a "
+                f"--model, which takes one of the two, or a glob such as 'photos/**/*.jpg'."
             )
         kind = "image" if len(ids["image"]) else "text"
     if not len(ids[kind]):
@@ -211,3 +216,7 @@ def _open_table(
     if table.format == "webdataset" and column is None:
         columns = _PHOTO_ENDINGS if found_kind == "image" else _TEXT_ENDINGS
     return TableSource(table, found_kind, columns, found_id)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"1 {noun}" if number == 1 else f"{number:,} {noun}s"
