@@ -1,7 +1,6 @@
 """From photos and texts to explanations and result files, a batch at a time."""
 
-from whence.pipeline.batches import BatchExplainer, ExplainedInput
-from whence.pipeline.explain import explain_sources
+from whence.pipeline.batches import BatchExplainer, ExplainedInput, explain_sources
 from whence.pipeline.generate import (
     GenerateSettings,
     GenerationResult,

@@ -1,11 +1,11 @@
-"""Read, prepare and explain inputs of one model, a batch at a time."""
+"""Read, prepare and explain inputs a batch at a time, each kind of input with its model."""
 
 from __future__ import annotations
 
 import dataclasses
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +19,7 @@ from PIL import Image
 from whence._util.text import first_line
 from whence.errors import WhenceError, WhenceWarning
 from whence.explanation import Explanation
+from whence.inputs.sources import Kind, Source
 from whence.methods.registry import MethodSpecification
 from whence.models import LoadedModel, PreparedBatch
 from whence.models.loaded import select_sample
@@ -202,7 +203,9 @@ class BatchExplainer:
     def _join(self, parts: list[PreparedBatch]) -> PreparedBatch:
         """Join inputs where they are, and move them to the model's device at once."""
         try:
-            return self.loaded.move(join_batches(parts, self.loaded.tokenizer))
+            one = len(parts) == 1
+            joined = parts[0] if one else join_batches(parts, self.loaded.tokenizer)
+            return self.loaded.move(joined)
         except torch.OutOfMemoryError:
             raise WhenceError(_SHORT_MEMORY) from None
 
@@ -277,6 +280,41 @@ class BatchExplainer:
 
     def _fail(self, index: int, why: str) -> ExplainedInput:
         return ExplainedInput(index, self.loaded, error=why)
+
+
+def explain_sources(
+    settings: ExplainSettings, sources: Sequence[Source], models: dict[Kind, LoadedModel]
+) -> Iterator[ExplainedInput]:
+    """Explain inputs with the models of `ExplainSettings.load_models`, model by model.
+
+    Inputs that fail come with their error; if no input can be explained, it is raised.
+    """
+    for index, source in enumerate(sources):
+        if source.problem is not None or source.kind not in models:
+            other = next(iter(models.values()))
+            mismatch = f"The model '{other.title}' explains {other.kind}s, not {source.kind}s."
+            yield ExplainedInput(index, other, error=source.problem or mismatch)
+    readable = [index for index, source in enumerate(sources) if source.problem is None]
+    for kind, loaded in models.items():
+        indices = [index for index in readable if sources[index].kind == kind]
+        unsuited = _find_unsuited_method(settings, kind, models)
+        if unsuited:
+            # It explains inputs of the other kind: these inputs fail, and the others do not.
+            yield from (ExplainedInput(index, loaded, error=unsuited) for index in indices)
+            continue
+        explainer = BatchExplainer(settings, loaded)
+        for one in explainer.explain([sources[index] for index in indices]):
+            yield dataclasses.replace(one, index=indices[one.index])
+
+
+def _find_unsuited_method(
+    settings: ExplainSettings, kind: Kind, models: dict[Kind, LoadedModel]
+) -> str | None:
+    for one in settings.methods:
+        kinds = one.description.inputs
+        if kind not in kinds and set(models) & set(kinds):
+            return f"Method '{one.name}' explains {' and '.join(kinds)}s only."
+    return None
 
 
 def _find_size(batch: PreparedBatch) -> torch.Size | None:

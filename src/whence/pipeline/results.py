@@ -17,8 +17,7 @@ from whence._util.files import check_writable, exists, stage_files
 from whence.errors import WhenceError
 from whence.explanation import Explanation
 from whence.inputs.sources import Kind, Source
-from whence.pipeline.batches import ExplainedInput
-from whence.pipeline.explain import explain_sources
+from whence.pipeline.batches import ExplainedInput, explain_sources
 from whence.pipeline.settings import ExplainSettings
 from whence.render.sentences import describe_decisions
 from whence.version import __version__
