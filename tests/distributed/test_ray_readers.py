@@ -17,6 +17,7 @@ from whence.methods.registry import MethodSpecification
 from whence.pipeline import ExplainSettings
 
 pa = pytest.importorskip("pyarrow")
+pytest.importorskip("pyarrow.fs")
 checkpoint = pytest.importorskip("ray.data.checkpoint")
 
 from whence.distributed import ray_readers  # noqa: E402
@@ -39,6 +40,18 @@ def test_finished_rows_are_known_by_their_ids_as_texts():
 
     assert left.column("number").to_pylist() == [6, 9, 70]
     assert left.column("image").to_pylist() == ["a", "d", "f"]
+
+
+def test_tables_are_filtered_by_their_own_column():
+    place = SimpleNamespace(join=lambda name: f"/{name}", files=pa.fs.LocalFileSystem())
+    folder = SimpleNamespace(place=place, list_parts=list)
+    chosen = ray_readers.make_checkpoints(_source(format="parquet", id="number"), folder)
+    if not hasattr(chosen, "checkpoint_filter_cls"):
+        pytest.skip("this Ray has no filters of others")
+    assert issubclass(chosen.checkpoint_filter_cls, checkpoint.NumpyArrayBasedCheckpointFilter)
+    assert (chosen.id_column, chosen.delete_checkpoint_on_success) == ("id", False)
+    files = ray_readers.make_checkpoints(_source(format="files"), folder)
+    assert files.checkpoint_filter_cls is None
 
 
 def test_an_old_ray_goes_on_with_files_but_not_with_tables(monkeypatch):

@@ -38,19 +38,20 @@ def calls(monkeypatch) -> list:
 
 
 def make_settings(**options) -> ExplainSettings:
-    return ExplainSettings((MethodSpecification("rollout", "rollout"),), batch=2, **options)
+    how = {"batch": 2, **options}
+    return ExplainSettings((MethodSpecification("rollout", "rollout"),), **how)
 
 
 def test_short_batches_use_what_was_compiled_for_full_ones(vit, calls):
     alone = [next(BatchExplainer(make_settings(), vit).explain([Photo(n)])) for n in range(5)]
     compiled = dataclasses.replace(vit, compile=True)
-    explainer = BatchExplainer(make_settings(compile=True), compiled)
+    explainer = BatchExplainer(make_settings(compile=True, batch=3), compiled)
     calls.clear()
     list(explainer.explain([Photo(0)]))
     assert calls == [(False, 1)]  # one photo is not worth a program
     calls.clear()
     found = {one.index: one for one in explainer.explain([Photo(n) for n in range(5)])}
-    assert calls == [(True, 2), (True, 2), (True, 2)]
+    assert calls == [(True, 3), (True, 3)]  # the last two photos, of which one comes twice
     for number, one in enumerate(alone):
         scores = found[number].explanations["rollout"].scores
         assert scores.shape == one.explanations["rollout"].scores.shape
