@@ -33,7 +33,11 @@ def test_a_run_tells_what_became_of_its_inputs(photos, tmp_path):
     assert len(read_rows(tmp_path / "whence-out")) == 5
     told = run_explain("photos", *RUN, "--json", code=1)
     assert json.loads(told.stdout)["failed"] == 1
-    assert "5 of 5 were done." in run_explain("photos", *RUN, code=1).stderr
+    (photos / "0000-jpeg.jpg").unlink()
+    after = run_explain("photos", *RUN, code=1)
+    assert "4 of 4 were done." in after.stderr
+    assert "4 of 5 inputs explained" in after.stdout
+    assert "Note: rows of inputs that are gone are kept: 1." in after.stdout
 
 
 def test_tables_and_addresses_go_to_parquet_by_themselves(photos, tmp_path):

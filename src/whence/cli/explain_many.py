@@ -183,10 +183,10 @@ def _print_summary(summary: RunSummary, out: str, quiet: bool) -> None:
         speed = summary.rows_per_second
         took = "" if speed is None else f", {speed:,.3g} inputs a second"
         parts = "1 part" if summary.parts == 1 else f"{summary.parts:,} parts"
+        inputs = summary.inputs + summary.gone  # the rows of all of them are counted
         typer.echo(
             to_printable(
-                f"{summary.explained:,} of {summary.inputs:,} inputs explained → {out} "
-                f"({parts}{took})"
+                f"{summary.explained:,} of {inputs:,} inputs explained → {out} ({parts}{took})"
             )
         )
         named = list(summary.classes.items())
@@ -197,7 +197,7 @@ def _print_summary(summary: RunSummary, out: str, quiet: bool) -> None:
         for name, count in summary.doubts.items():
             typer.echo(to_printable(f"  Note: the check '{name}' is in doubt in {count:,} rows."))
         if summary.gone:
-            typer.echo(f"  Note: {summary.gone:,} rows are of inputs that are gone.")
+            typer.echo(f"  Note: rows of inputs that are gone are kept: {summary.gone:,}.")
     for kind in summary.errors:
         such = ("" if kind.count <= len(kind.ids) else "such as ") + ", ".join(kind.ids)
         typer.echo(to_printable(f"{_count(kind.count)} failed: {kind.sentence} ({such})"), err=True)
