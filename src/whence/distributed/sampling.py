@@ -45,7 +45,7 @@ def draw_rows(folder: ResultFolder, limit: int, seed: int = 0) -> DrawnRows:
     """Draw at most `limit` explained rows, and as many that failed, at random.
 
     The draw depends on ids and seed alone: not on the order in which inputs were explained. Memory
-    does not grow with the number of rows.
+    grows with the number of different classes and errors, not with that of rows.
 
     Raises:
         WhenceError: A part is damaged.
