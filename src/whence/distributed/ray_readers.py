@@ -112,7 +112,9 @@ def _make_filter(column: str) -> type:
         def filter_rows_for_block(self, block: Any) -> Any:
             """Return the rows that are not finished."""
             import pyarrow as pa
+            from ray.data.block import BlockAccessor
 
+            block = BlockAccessor.for_block(block).to_arrow()  # Ray reads archives as pandas
             refuse_pickles(block.schema, [column])
             ids = to_ids(block.column(column), column)
             places = pa.table({"id": pa.array(ids, pa.string()), "place": range(len(ids))})

@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from whence._util.text import first_line
 from whence.distributed.contents import Item
 from whence.distributed.folder import ResultFolder
 from whence.distributed.ray_cluster import RayOptions, RayResources, start_ray
@@ -220,10 +221,11 @@ def _find_sentence(error: BaseException) -> str:
             return line.partition("WhenceError: ")[2]
         if "ModuleNotFoundError: No module named 'whence" in line:
             return "A worker cannot import whence: install whence[ray] on all machines."
-    reason = lines[-1][:300] if lines else ""
+    cause = getattr(error, "cause", None) or error
+    reason = f"{type(cause).__name__}: {first_line(cause)}"
     return (
-        f"The run on Ray broke off: {type(error).__name__}: {reason} Finished parts are kept: "
-        f"give the command again to go on."
+        f"The run on Ray broke off: {reason}. Finished parts are kept: give the command again to "
+        f"go on."
     )
 
 
