@@ -44,6 +44,7 @@ def assert_same_rows(found, wanted):
                 assert np.allclose(found[method][name], values, atol=1e-6, equal_nan=True), name
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
 def test_actors_compute_the_missing_rows_of_a_local_run(image_model, partly_broken, tmp_path):
     local = run_again(image_model, partly_broken, tmp_path / "local")

@@ -31,7 +31,7 @@ def _read(folder) -> dict:
 def test_a_killed_worker_costs_nothing(ray_cluster, image_model, tmp_path):
     from whence.distributed.ray_run import run_on_ray
 
-    broken = make_mixed_photos(tmp_path / "photos", 60, 3, [demo.PHOTO])
+    broken = make_mixed_photos(tmp_path / "photos", 40, 3, [demo.PHOTO])
     settings, out = _settings(image_model, steps=64), tmp_path / "out"
     killed = []
 
@@ -48,9 +48,9 @@ def test_a_killed_worker_costs_nothing(ray_cluster, image_model, tmp_path):
     run_many(photos, settings, tmp_path / "local")
 
     assert len(killed) == 1
-    assert (summary.inputs, summary.explained, summary.failed) == (60, 57, 3)
+    assert (summary.inputs, summary.explained, summary.failed) == (40, 37, 3)
     assert summary.is_complete
-    assert ResultFolder(out).count_rows() == 60
+    assert ResultFolder(out).count_rows() == 40
     here, there = _read(tmp_path / "local"), _read(out)
     assert set(here) == set(there)
     assert sorted(name for name, row in there.items() if row["error"]) == sorted(broken)
