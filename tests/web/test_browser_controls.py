@@ -182,13 +182,15 @@ def test_a_new_input_takes_away_what_was_said_of_the_old_one(desktop):
     desktop.wait_for_selector(".heads[data-drawn]")
     press(desktop, "Use the sample photo")
     desktop.wait_for_selector(".heads", state="detached")
+    assert desktop.locator(".heads").count() == 0
 
 
 def test_a_full_queue_shows_a_message(desktop):
     full = {"status": 503, "json": {"detail": "Queue is full."}}
     desktop.route("**/queue/join*", lambda route: route.fulfill(**full))
     press(desktop, "Use the sample photo")
-    desktop.wait_for_selector("text=currently busy")
+    message = desktop.wait_for_selector("text=currently busy")
+    assert message.is_visible()
 
 
 def test_mistakes_show_a_message(desktop):

@@ -93,7 +93,7 @@ def test_by_touch(phone):
 def test_mistakes_show_a_message(phone):
     open_tab(phone)
     press(phone, "Generate")
-    phone.wait_for_selector("text=Type a text first")
+    assert phone.wait_for_selector("text=Type a text first").is_visible()
     phone.get_by_label("Prompt").fill("word " * 900)
     press(phone, "Generate")
-    phone.wait_for_selector("text=512 tokens")
+    assert phone.wait_for_selector("text=512 tokens").is_visible()

@@ -179,17 +179,7 @@ class ResultFolder:
         self.place.write(RUN, content.encode("utf-8", "backslashreplace"))
 
     def write_part(self, table: Any) -> str:
-        """Write rows as a part that counts as a whole or not at all.
-
-        Args:
-            table: A `pyarrow.Table`, with the columns of `rows.make_schema`.
-
-        Returns:
-            The name of the part.
-
-        Raises:
-            WhenceError: It cannot be written; earlier parts are kept.
-        """
+        """Write rows as a part, and return its name; see `PartStore.write`."""
         return self._parts.write(table)
 
     def clean(self) -> list[str]:

@@ -75,7 +75,7 @@ class StoredResult:
         Raises:
             WhenceError: The input or the model is gone, or has changed since.
         """
-        (one,) = restore_inputs(self.folder, [self._read_explained(name)], self._loaded)
+        (one,) = restore_inputs(self.folder, [self._read_explained(name)], self._loaded_model)
         if one.prepared is None:
             raise WhenceError(f"'{name}': {one.notes[-1]}.")
         return one.explanation
@@ -87,7 +87,7 @@ class StoredResult:
         return row
 
     @cached_property
-    def _loaded(self) -> LoadedModel:
+    def _loaded_model(self) -> LoadedModel:
         return load_model_again(self.folder, self.model)
 
     def draw(self, count: int, seed: int = 0) -> list[str]:

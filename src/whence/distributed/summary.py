@@ -45,8 +45,8 @@ class RunSummary:
         repeated: Ids with several rows, at most a few; `repeated_count` is their number.
         gone: The number of rows whose input is not there any more.
         parts: The number of Parquet files.
-        seconds: The time that explaining took, in all sessions.
-        rows_per_second: In this session; None if nothing was left to do.
+        seconds: The time that explaining took, in all calls of the command together.
+        rows_per_second: Of this call; None if nothing was left to do.
     """
 
     inputs: int
@@ -120,7 +120,7 @@ def check_end(
         folder: Of the results.
         source: The inputs.
         ids: Of the inputs; read again if None.
-        seconds: How long explaining took in this session.
+        seconds: How long explaining took in this call.
         before: The number of rows that were there before.
 
     Raises:
