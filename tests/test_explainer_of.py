@@ -1,5 +1,7 @@
 """`of=`: which of a model's inputs get scores."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -101,10 +103,47 @@ def test_padding_of_texts_is_none_of_images():
     assert plain["ids"][:, 3].any()
 
 
-def test_class_names_that_the_user_states_stay():
+def test_class_names_are_the_texts():
     model, inputs = TwoTowers(), make_pair()
     explainer = Explainer(model, class_names=["a cat", "a dog", "a bird"])
     assert explainer.explain(inputs, "a dog", of="pixels").target_names == ["a dog"] * 2
+    # A text is compared with images, which they do not name.
+    assert explainer.explain(inputs, 1, of="ids").target_names == ["image 1"] * 3
+    with pytest.raises(WhenceError, match=r"no class 'a dog'\. The model has 'image 0'"):
+        explainer.explain(inputs, "a dog", of="ids")
+
+
+class Spelling:
+    """Stands for a tokenizer: token n is the n-th letter; 1 and 2 are special."""
+
+    unk_token, all_special_tokens = "?", ["<1>", "<2>"]
+
+    def convert_ids_to_tokens(self, ids):
+        return [f"<{n}>" if n < 3 else chr(97 + n % 26) for n in ids]
+
+    def convert_tokens_to_string(self, tokens):
+        return "".join(tokens)
+
+
+def test_texts_are_named_where_a_tokenizer_is_known():
+    model, inputs = build_clip("CLIP"), make_clip_inputs()
+    written = ["".join(chr(97 + n % 26) for n in row[:-1]) for row in inputs["input_ids"].tolist()]
+    for given in (Spelling(), SimpleNamespace(tokenizer=Spelling())):
+        explainer = Explainer(model, tokenizer=given)
+        result = explainer.explain(inputs, [2, 0], of="pixel_values", method="gae")
+        assert result.target_names == [written[2], written[0]]
+        again = explainer.explain(inputs, written[2], of="pixel_values", method="gae")
+        assert again.target.tolist() == [2, 2]
+        assert explainer.explain(inputs, 0, of="input_ids", method="gae").target_names == (
+            ["image 0"] * 3
+        )
+
+
+def test_a_pair_of_siglip_has_a_probability_of_its_own():
+    model, inputs = build_clip("Siglip"), make_clip_inputs(1)
+    result = Explainer(model).explain(inputs, 1, of="pixel_values", method="gae")
+    expected = model(**inputs).logits_per_image.sigmoid()[0, 1]
+    assert result.classes()[0].probability == pytest.approx(float(expected))
 
 
 # Several inputs ----------------------------------------------------------------------------------
@@ -190,6 +229,15 @@ def test_names_of_no_input():
         explainer.compile(inputs, of="words")
     with pytest.raises(WhenceError, match="One input at a time can be compiled"):
         explainer.compile(inputs, of=["ids", "pixels"])
+
+
+@pytest.mark.parametrize("kind", ["CLIP", "Siglip"])
+def test_one_half_of_a_pair(kind):
+    explainer, inputs = Explainer(build_clip(kind)), make_clip_inputs()
+    with pytest.raises(WhenceError, match=r"compares texts with images, .* no texts .* Give both"):
+        explainer.explain({"pixel_values": inputs["pixel_values"]})
+    with pytest.raises(WhenceError, match=r"hold no images\. Give both"):
+        explainer.explain({"input_ids": inputs["input_ids"]})
 
 
 def test_a_method_of_photos_alone():

@@ -48,8 +48,8 @@ class Explainer:
 
     Args:
         model: Any module with softmax attention that maps inputs to logits (batch, classes).
-        class_names: Names of the classes, if the model does not carry them.
-        tokenizer: To know tokens and words when inputs are plain ids.
+        class_names: Names of the classes, or the texts of a CLIP, if the model carries none.
+        tokenizer: To know tokens, words and texts when inputs are plain ids; or its processor.
         layout: What cannot be found from the model: patch grid, prefix tokens, pooled tokens.
         output: Gets the logits from what the model returns, if it is not obvious.
         per_sample: Names of the inputs that hold one row for each sample, such as a mask. A large
@@ -99,6 +99,7 @@ class Explainer:
         self.class_names = names
         self.precision = precision
         self.compiles = compile
+        tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
         stated, rows = class_names is not None, SampleRows(per_sample)
         self._subject = Subject(model, names, tokenizer, layout, output, stated, rows)
         self._batching = Batching()

@@ -15,10 +15,11 @@ from whence.errors import NoAttentionError, TooLargeError, WhenceError
 from whence.evidence import Evidence, Forwards
 from whence.evidence.kept import keep_evidence
 from whence.evidence.kinds import AT_MAPS
+from whence.inputs.arguments import find_missing_pair
 from whence.layout import FoundLayout, Tokens
 from whence.methods import Method, registry
 from whence.targets import AskedClasses, ClassScalars, ReadScalars, Scalars
-from whence.tracing import Trace, record
+from whence.tracing import Trace, record, unwrap_model
 from whence.tracing.graph.targets import split_targets
 from whence.tracing.ops.guard import Guard
 from whence.tracing.views import select_view
@@ -87,7 +88,7 @@ def resolve_targets(request: Request, trace: Trace) -> Scalars:
     """What is explained of the main input, given the output of the model."""
     outputs, subject, asked = trace.logits.detach(), request.subject, request.asked
     if isinstance(asked, AskedClasses):
-        names = subject.name_columns(trace.columns, outputs.shape[1])
+        names = request.name_columns(trace.columns, outputs.shape[1])
         return asked.resolve(outputs, names, subject.multi_label)
     if request.readout is None:
         raise RuntimeError("These targets are read in what the model returns.")
@@ -156,6 +157,9 @@ def record_request(
     except (WhenceError, TooLargeError):
         raise
     except Exception as error:
+        missing = find_missing_pair(unwrap_model(subject.model), arguments.kwargs)
+        if missing is not None:
+            raise WhenceError(missing) from error
         main = arguments.main
         if main.is_floating_point() and main.dim() == 3:
             raise WhenceError(

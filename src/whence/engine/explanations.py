@@ -62,7 +62,7 @@ def _name_targets(request: Request, result: Result) -> list[list[str]] | None:
     """Names of what is explained, for each sample and target; None if there are none."""
     if not isinstance(request.asked, AskedClasses):
         return result.target_names
-    names = request.subject.name_columns(result.columns, result.logits.shape[1])
+    names = request.name_columns(result.columns, result.logits.shape[1])
     if not names and request.asked.against is None:
         return None
     named = _name_classes(result.classes, names)

@@ -54,17 +54,14 @@ class Subject:
     rows: SampleRows = dataclasses.field(default_factory=SampleRows, compare=False)
     layouts: dict[Hashable, FoundLayout] = field(default_factory=dict, repr=False, compare=False)
 
-    def name_columns(self, columns: str | None, count: int) -> Mapping[int, str]:
-        """Names of the columns of the logits: of classes, or "text 0", "text 1", …."""
-        if columns is None or self.names_stated:
-            return self.class_names
-        return {index: f"{columns} {index}" for index in range(count)}
-
     @property
     def multi_label(self) -> bool:
         """Whether several classes can hold at once."""
-        config = getattr(unwrap_model(self.model), "config", None)
-        return getattr(config, "problem_type", None) == "multi_label_classification"
+        model = unwrap_model(self.model)
+        if hasattr(model, "logit_bias") and hasattr(model, "logit_scale"):
+            return True  # SigLIP: each pair of image and text has a probability of its own
+        problem = getattr(getattr(model, "config", None), "problem_type", None)
+        return bool(problem == "multi_label_classification")
 
 
 @dataclass(frozen=True)
@@ -121,6 +118,32 @@ class Request:
             return None
         rows = [[word is None for word in row] for row in self.tokens.words]
         return torch.tensor(rows, device=self.arguments.main.device)
+
+    def name_columns(self, columns: str | None, count: int) -> Mapping[int, str]:
+        """Names of the columns of the logits: of classes, the texts, or "image 0", "image 1", ….
+
+        Args:
+            columns: What the columns stand for; None for classes.
+            count: How many there are.
+        """
+        if columns is None:
+            return self.subject.class_names
+        if columns == "text":
+            if self.subject.names_stated:
+                return self.subject.class_names
+            if len(self._texts) == count:
+                return self._texts
+        return {index: f"{columns} {index}" for index in range(count)}
+
+    @cached_property
+    def _texts(self) -> dict[int, str]:
+        """The texts that go into the model as they are written; none without a tokenizer."""
+        ids, tokenizer = self.arguments.kwargs.get("input_ids"), self.subject.tokenizer
+        if tokenizer is None or not isinstance(ids, Tensor) or ids.dim() != 2:
+            return {}
+        tokens = find_tokens(self.arguments.kwargs, ids, tokenizer)
+        written = [] if tokens is None else tokens.contents or []
+        return {n: text.strip() or f"text {n}" for n, text in enumerate(written)}
 
     def focus(self, name: ArgumentKey) -> Request:
         """The same request for one of the explained inputs, whose rows are then the batch."""

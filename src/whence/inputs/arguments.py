@@ -18,6 +18,10 @@ ArgumentKey: TypeAlias = str | int
 
 # Arguments that hold a text.
 _TEXTS = ("input_ids", "inputs_embeds")
+# Arguments that go with a text.
+_TEXT_SIDE = {*_TEXTS, "attention_mask", "token_type_ids", "position_ids"}
+# What models compare texts with, and how a processor takes it.
+_COMPARED = {"image": "images=photos", "video": "videos=videos", "audio": "audio=sounds"}
 
 
 @dataclass(frozen=True)
@@ -185,6 +189,24 @@ class ModelArguments:
 def is_text(name: ArgumentKey, value: Tensor) -> bool:
     """Whether an argument of a model is a text: token ids or their embeddings."""
     return name in _TEXTS or not value.is_floating_point()
+
+
+def find_missing_pair(model: nn.Module, given: Iterable[object]) -> str | None:
+    """Say what a model that compares texts with something else was not given; None if nothing.
+
+    Args:
+        model: The model; one that compares nothing misses nothing.
+        given: Names of the inputs.
+    """
+    others = [kind for kind in _COMPARED if hasattr(model, f"get_{kind}_features")]
+    if not hasattr(model, "get_text_features") or not others:
+        return None
+    named, (kind, *_) = set(given), others
+    about = f"{type(model).__name__} compares texts with {kind}s, and the inputs hold no"
+    both = f"Give both: processor(text=texts, {_COMPARED[kind]}, return_tensors='pt')."
+    if not named & {"input_ids", "inputs_embeds"}:
+        return f"{about} texts ('input_ids'). {both}"
+    return None if named - _TEXT_SIDE else f"{about} {kind}s. {both}"
 
 
 def _list_names(of: object) -> list[ArgumentKey]:

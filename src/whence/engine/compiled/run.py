@@ -207,7 +207,7 @@ def _compute(
     request = dataclasses.replace(request, arguments=request.arguments.replace_tensors(tensors))
     trace = record_request(request, guard, float("inf"), max_map_bytes)
     logits = trace.logits.detach()
-    asked, names = request.asked, request.subject.name_columns(trace.columns, logits.shape[1])
+    asked, names = request.asked, request.name_columns(trace.columns, logits.shape[1])
     if not isinstance(asked, AskedClasses):
         raise RuntimeError("only classes are compiled")
     if guard.sees_values:  # refuses classes that the model does not have any more
