@@ -6,11 +6,12 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
+from whence._util.outlines import trace_outlines
 from whence.errors import WhenceError
 from whence.explanation import Explanation, Photo
 from whence.explanation.regions import PeakRegion
 from whence.render.maps import list_maps, make_painter
-from whence.render.outlines import draw_outlines, trace_outlines
+from whence.render.outlines import draw_outlines
 
 
 def fill_outlines(mask: NDArray[np.bool_], cell: int = 8) -> NDArray[np.bool_]:

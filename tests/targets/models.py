@@ -55,3 +55,38 @@ def multiply_pixels(model: nn.Module, pixels: Tensor, read: Scalar) -> Tensor:
 def make_images(batch: int = 2) -> Tensor:
     """Images of 16 by 16 pixels."""
     return make_pixels(batch, 3, 16, 16)
+
+
+DENSE = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "patch_size": 8,
+}
+
+
+def build_query_segmenter() -> nn.Module:
+    """A model that finds masks by queries."""
+    return build_transformers(
+        "EomtForUniversalSegmentation",
+        "EomtConfig",
+        hidden_size=16,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        mlp_ratio=2,
+        image_size=16,
+        patch_size=8,
+        num_queries=3,
+        num_blocks=1,
+        num_upscale_blocks=1,
+        id2label={0: "sky", 1: "grass", 2: "road"},
+    )
+
+
+def check_pixels(result: Any, model: nn.Module, reads: list[Scalar]) -> None:
+    """Check x * gradient of a scalar for each image of `make_images`."""
+    pixels = make_images()
+    for sample, read in enumerate(reads):
+        expected = multiply_pixels(model, pixels[sample : sample + 1], read)
+        assert torch.allclose(result.scores[sample], expected, rtol=1e-6, atol=1e-9)

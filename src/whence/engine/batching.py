@@ -57,7 +57,7 @@ class Batching:
             # How much a sample takes is known once one was explained.
             sample = self._sample_bytes.get(key)
             if sample is not None:
-                at_once = split_evenly(batch, int(bound / sample))
+                at_once = split_evenly(batch, int(bound / max(sample, 1.0)))
             if at_once < batch:
                 cuttable = request.make_cuttable()
                 at_once, bound = (batch, math.inf) if cuttable is None else (at_once, bound)

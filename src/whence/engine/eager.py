@@ -247,6 +247,7 @@ def _describe_targets(result: Result, parts: Sequence[Scalars], is_one: bool) ->
     return result._replace(
         logits=logits[:, 0] if is_one and logits.dim() > 2 else logits,
         target_names=targets.names,
+        areas=targets.areas,
         probabilities=targets.read_probabilities(outputs),
         values=targets.values(outputs, samples).T,
     )

@@ -44,6 +44,7 @@ def make_explanation(
         image_size=(lengths[0], lengths[1]) if len(lengths) == 2 else None,
         tokens=result.tokens,
         target_names=[name for (name,) in names] if one and names is not None else names,
+        areas=_select_areas(request, result),
         multi_label=request.subject.multi_label,
         method=methods.describe(request.method_name).name,
         class_specific=method.class_specific,
@@ -56,6 +57,13 @@ def make_explanation(
         probabilities=None if result.probabilities is None else result.probabilities[chosen],
         evidence=result.evidence,
     )
+
+
+def _select_areas(request: Request, result: Result) -> list[Any] | None:
+    """Where targets lie, if what is explained is a picture."""
+    if result.areas is None or request.arguments.main.dim() != 4:
+        return None
+    return [area for (area,) in result.areas] if request.asked.is_one else result.areas
 
 
 def _name_targets(request: Request, result: Result) -> list[list[str]] | None:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -21,9 +21,10 @@ from whence.layout import FoundLayout, Layout, Tokens, find_tokens
 from whence.layout.spelling import TextTokenizer
 from whence.methods import Method
 from whence.rules import RuleSet
-from whence.targets import AskedClasses, AskedScalars, Readout
+from whence.targets import AskedClasses, AskedScalars, Readout, TargetArea
 from whence.tracing import unwrap_model
 
+_Item = TypeVar("_Item")
 # Gibibytes that passes may take on a CPU if the user names no bound.
 _ON_A_CPU = 2.0
 # Gibibytes that a recorded pass may keep at most, then: more would not make it faster.
@@ -225,6 +226,7 @@ class Result(NamedTuple):
         tokens: The tokens of a text.
         columns: What the columns of the logits stand for, if it is no classes.
         target_names: Names of what is explained, for each sample and target; None for classes.
+        areas: Where in the picture targets lie, for each sample and target; None if nowhere.
         probabilities: (samples, targets), of what is explained, NaN where there is none; None for
             classes, whose logits tell.
         values: (samples, targets), the explained scalars.
@@ -242,6 +244,7 @@ class Result(NamedTuple):
     tokens: Tokens | None = None
     columns: str | None = None
     target_names: list[list[str]] | None = None
+    areas: list[list[TargetArea | None]] | None = None
     probabilities: Tensor | None = None
     values: Tensor | None = None
     details: list[list[dict[str, Any]]] = []
@@ -260,6 +263,7 @@ class Result(NamedTuple):
             classes=self.classes[rows],
             logits=self.logits[rows],
             target_names=None if self.target_names is None else self.target_names[rows],
+            areas=None if self.areas is None else self.areas[rows],
             probabilities=None if self.probabilities is None else self.probabilities[rows],
             values=None if self.values is None else self.values[rows],
             tokens=None if self.tokens is None else self.tokens.select_samples(rows),
@@ -278,7 +282,8 @@ class Result(NamedTuple):
             scores=torch.cat([result.scores for result in results]),
             classes=torch.cat([result.classes for result in results]),
             logits=torch.cat([result.logits for result in results]),
-            target_names=_concatenate_names(result.target_names for result in results),
+            target_names=_concatenate_rows(result.target_names for result in results),
+            areas=_concatenate_rows(result.areas for result in results),
             probabilities=_concatenate(result.probabilities for result in results),
             values=_concatenate(result.values for result in results),
             tokens=Tokens.concatenate(tokens) if tokens else None,
@@ -296,6 +301,6 @@ def _concatenate(tensors: Iterable[Tensor | None]) -> Tensor | None:
     return torch.cat(known) if known else None
 
 
-def _concatenate_names(lists: Iterable[list[list[str]] | None]) -> list[list[str]] | None:
+def _concatenate_rows(lists: Iterable[list[list[_Item]] | None]) -> list[list[_Item]] | None:
     known = [one for one in lists if one is not None]
     return [row for rows in known for row in rows] if known else None

@@ -52,9 +52,13 @@ def list_classes(explanation: Explanation, sample: int) -> list[ExplainedClass]:
     elif not isinstance(names, list):
         names = [names]
     chances = _list_probabilities(explanation, sample)
+    areas = explanation.areas[sample] if explanation.areas else None
+    areas = areas if isinstance(areas, list) else [areas] * len(indices)
     return [
-        ExplainedClass(index, to_printable(str(name)), chance, row)
-        for index, name, chance, row in zip(indices, names, chances, scores, strict=True)
+        ExplainedClass(index, to_printable(str(name)), chance, row, area)
+        for index, name, chance, row, area in zip(
+            indices, names, chances, scores, areas, strict=True
+        )
     ]
 
 

@@ -51,6 +51,8 @@ class Explanation:
         image_size: Height and width of the image that the model saw; None if it is none.
         tokens: The tokens and the words they belong to, where a tokenizer gives them.
         target_names: Names of the explained classes, where the model names them.
+        areas: Where in the picture the explained boxes, places or masks lie, in the shape of
+            target_names: a `TargetArea`, or None; None where targets lie nowhere.
         multi_label: Whether several classes can hold at once, each with a probability of its own.
         method: Name of the method.
         class_specific: Whether another class could have got another explanation.
@@ -74,6 +76,7 @@ class Explanation:
     image_size: tuple[int, int] | None = None
     tokens: Tokens | None = None
     target_names: list[Any] | None = None
+    areas: list[Any] | None = None
     multi_label: bool = False
     method: str = ""
     class_specific: bool = True

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from whence._util.text import format_probability
+from whence.targets import TargetArea
 
 
 @dataclass(frozen=True)
@@ -70,12 +71,14 @@ class ExplainedClass:
         name: Its name, or "class 281"; without control characters.
         probability: Of the class; None where a single logit gives none.
         scores: (units,), finite.
+        area: Where in the picture it lies, of a box, a place or a mask; None for whole pictures.
     """
 
     index: int
     name: str
     probability: float | None
     scores: NDArray[np.float64]
+    area: TargetArea | None = None
 
     @property
     def percent(self) -> str:

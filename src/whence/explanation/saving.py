@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from torch import Tensor
 from whence.explanation.parts import Check
 from whence.explanation.photo import decode_photos, encode_photos
 from whence.layout import Tokens
+from whence.targets import TargetArea
 
 if TYPE_CHECKING:
     from whence.explanation.explanation import Explanation
@@ -20,7 +21,7 @@ _MAYBE = ("values", "probabilities")
 _FACTS = (
     *("grid", "image_size", "tokens", "target_names", "multi_label"),
     *("method", "class_specific", "settings", "details", "version", "checks"),
-    *("model", "model_knows"),
+    *("model", "model_knows", "areas"),
 )
 
 
@@ -29,6 +30,7 @@ def pack(explanation: Explanation) -> tuple[dict[str, Any], dict[str, Tensor]]:
     facts = {name: getattr(explanation, name) for name in _FACTS}
     facts["tokens"] = None if explanation.tokens is None else asdict(explanation.tokens)
     facts["checks"] = [asdict(check) for check in explanation.checks]
+    facts["areas"] = _map_areas(explanation.areas, asdict)
     tensors = {name: getattr(explanation, name) for name in (*_TENSORS, *_MAYBE)}
     facts["photos"], pictures = None, dict[str, Tensor]()
     if explanation.photos is not None:
@@ -40,8 +42,9 @@ def pack(explanation: Explanation) -> tuple[dict[str, Any], dict[str, Tensor]]:
 def unpack(saved: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """The fields of an explanation that `pack` took apart; files of earlier versions lack some."""
     facts = {"class_specific": True, "details": None, "checks": [], **saved}
-    facts = {"model": "", "model_knows": "", **facts}
+    facts = {"model": "", "model_knows": "", "areas": None, **facts}
     facts["checks"] = [Check(**check) for check in facts["checks"]]
+    facts["areas"] = _map_areas(facts["areas"], TargetArea.from_saved)
     for pair in ("grid", "image_size"):
         facts[pair] = None if facts[pair] is None else tuple(facts[pair])
     facts["tokens"] = None if facts["tokens"] is None else Tokens(**facts["tokens"])
@@ -50,3 +53,13 @@ def unpack(saved: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str,
     fields |= {name: facts[name] for name in _FACTS}
     boxes, count = saved.get("photos"), len(tensors["scores"])
     return fields | {"photos": None if boxes is None else decode_photos(boxes, tensors, count)}
+
+
+def _map_areas(areas: list[Any] | None, change: Callable[[Any], Any]) -> list[Any] | None:
+    """Change areas of samples, or of the targets of each sample."""
+    if areas is None:
+        return None
+    return [
+        _map_areas(one, change) if isinstance(one, list) else None if one is None else change(one)
+        for one in areas
+    ]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 One = TypeVar("One", bound="Explanation")
 
-_LISTS = ("target_names", "details", "photos")
+_LISTS = ("target_names", "areas", "details", "photos")
 
 
 def select_samples(explanation: One, samples: int | slice) -> One:

@@ -155,6 +155,8 @@ def _describe_sample(explanation: Explanation, sample: int, by: Grouping) -> dic
         "image_size": explanation.image_size,
         "scores": [one.scores.reshape(explanation.grid).tolist() for one in classes],
     }
+    if explanation.areas:
+        facts["areas"] = [None if one.area is None else asdict(one.area) for one in classes]
     if explanation.photos:
         photo = explanation.photos[sample]
         facts["photo"] = {"size": photo.image.size, "box": photo.box}

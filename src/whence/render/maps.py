@@ -13,7 +13,7 @@ from PIL import Image
 from whence.errors import WhenceError
 from whence.explanation import PeakRegion, Photo
 from whence.render.colors import Colormap, Floats, get_colormap
-from whence.render.outlines import draw_outlines
+from whence.render.outlines import draw_areas, draw_outlines
 from whence.render.overlay import (
     blend,
     check_opacity,
@@ -27,6 +27,7 @@ from whence.render.strengths import list_strengths
 
 if TYPE_CHECKING:
     from whence.explanation import ExplainedClass, Explanation
+    from whence.targets import TargetArea
 
 Size = tuple[int, int]
 
@@ -34,6 +35,8 @@ Size = tuple[int, int]
 _GREYED = 0.6
 # Pixels between the frames of a video.
 _BETWEEN = 4
+# What the lines of a target's area show.
+_AREAS = {"box": "the box", "place": "the place", "mask": "the places explained"}
 # Width divided by height of the strip that shows a signal.
 _STRIP = 6
 
@@ -59,6 +62,7 @@ class MapPainter:
         colors: The colour map.
         opacity: Of the strongest colour.
         whole: Whether maps lie on the whole photo, rather than on what the model saw.
+        areas: Where targets lie, to be drawn on the photo.
     """
 
     photo: Photo | None
@@ -66,6 +70,7 @@ class MapPainter:
     colors: Colormap
     opacity: float = 0.6
     whole: bool = False
+    areas: Sequence[TargetArea] = ()
 
     @property
     def ratio(self) -> float:
@@ -85,7 +90,9 @@ class MapPainter:
     def note(self) -> str:
         """What the border is, where the model saw a part of the whole photo; otherwise empty."""
         has_border = self.whole and self.photo is not None and self.photo.has_crop
-        return "; faded border: what the model did not see" if has_border else ""
+        border = "; faded border: what the model did not see" if has_border else ""
+        kinds = [_AREAS[kind] for kind in _AREAS if any(a.kind == kind for a in self.areas)]
+        return border + "".join(f"; green: {kind}" for kind in kinds)
 
     def fit(self, side: float, widest: float, tallest: float) -> tuple[float, float]:
         """Width and height of about the area of a square with this side, within bounds."""
@@ -93,7 +100,15 @@ class MapPainter:
         return max(1.0, float(round(width))), max(1.0, float(round(width / self.ratio)))
 
     def draw_photo(self, size: Size) -> Image.Image:
-        """The photo without a map."""
+        """The photo without a map, and where targets lie."""
+        canvas = self._resize_photo(size)
+        if not self.areas:
+            return canvas
+        left, top, right, bottom = self._find_seen(size) if self.whole else (0, 0, *size)
+        canvas.paste(draw_areas(canvas.crop((left, top, right, bottom)), self.areas), (left, top))
+        return canvas
+
+    def _resize_photo(self, size: Size) -> Image.Image:
         if self.photo is None:
             raise WhenceError("The photo is not known.")
         return resize(self.photo.image if self.whole else self.photo.crop, size)
@@ -103,11 +118,10 @@ class MapPainter:
         if one.shares.ndim == 3:
             return self._draw_frames(one, size)
         if self.photo is None:
-            drawn = draw_map(one.shares, self.colors, size, one.strength)
-            return draw_outlines(drawn, one.regions) if one.regions else drawn
+            return _draw_lines(draw_map(one.shares, self.colors, size, one.strength), one)
         if not self.whole:
-            return self._blend(self.draw_photo(size), one)
-        canvas = self.draw_photo(size)
+            return self._blend(self._resize_photo(size), one)
+        canvas = self._resize_photo(size)
         left, top, right, bottom = self._find_seen(size)
         seen = canvas.crop((left, top, right, bottom))
         grey = Image.new("RGB", size, "#8c8c8c")
@@ -126,8 +140,7 @@ class MapPainter:
         return canvas
 
     def _blend(self, photo: Image.Image, one: ClassMap) -> Image.Image:
-        blended = blend(photo, one.shares, self.colors, self.opacity, one.strength)
-        return draw_outlines(blended, one.regions) if one.regions else blended
+        return _draw_lines(blend(photo, one.shares, self.colors, self.opacity, one.strength), one)
 
     def _find_seen(self, size: Size) -> tuple[int, int, int, int]:
         """The part that the model saw, in pixels of the whole photo at another size."""
@@ -138,6 +151,12 @@ class MapPainter:
             for side, scale in zip(self.photo.box, (*scales, *scales), strict=True)
         )
         return left, top, max(right, left + 1), max(bottom, top + 1)
+
+
+def _draw_lines(image: Image.Image, one: ClassMap) -> Image.Image:
+    """The picture of a class with the outlines of its peak regions, and where it lies."""
+    drawn = draw_outlines(image, one.regions) if one.regions else image
+    return draw_areas(drawn, [one.explained.area]) if one.explained.area else drawn
 
 
 def find_photo(explanation: Explanation, sample: int, image: Image.Image | None) -> Photo | None:
@@ -197,8 +216,9 @@ def make_painter(
     if whole and photo is None:
         raise WhenceError("The photo is not known, so nothing can be drawn on the whole of it.")
     colors = get_colormap(colormap, any(is_signed(one.explained.scores) for one in maps))
-    shape = _find_shape(explanation)
-    return MapPainter(photo, shape, colors, check_opacity(opacity), whole)
+    shape, areas = _find_shape(explanation), [one.explained.area for one in maps]
+    known = tuple(area for area in areas if area is not None)
+    return MapPainter(photo, shape, colors, check_opacity(opacity), whole, known)
 
 
 def describe_axes(explanation: Explanation) -> str:

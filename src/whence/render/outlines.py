@@ -1,40 +1,20 @@
-"""Outlines of peak regions, along the borders of patches, to be drawn over a photo."""
+"""Lines over a photo: outlines of peak regions, and where explained targets lie."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-import numpy as np
-from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
+from whence._util.outlines import Point, trace_outlines
 from whence.explanation.regions import PeakRegion
-
-# (x, y) as shares of the width and the height.
-Point = tuple[float, float]
-Corner = tuple[int, int]
+from whence.targets import TargetArea
 
 # A line is this share of the picture's shorter side, and at least two pixels.
 _LINE = 1 / 140
-
-
-def trace_outlines(mask: NDArray[np.bool_]) -> list[list[Point]]:
-    """Trace the borders of the marked cells of a grid as closed polygons.
-
-    Args:
-        mask: (rows, columns), such as `PeakRegion.mask`.
-
-    Returns:
-        Polygons of corners, (x, y) as shares of the grid's width and height; the first corner is
-        not repeated at the end. A hole has a polygon of its own.
-    """
-    rows, columns = mask.shape
-    steps = _list_border_steps(mask)
-    polygons = []
-    while steps:
-        corners = _follow_border(steps)
-        polygons.append([(x / columns, y / rows) for x, y in corners])
-    return polygons
+# The radius of the ring around one place is at least this share of the shorter side.
+_RING = 1 / 28
+_REGION, _AREA = "white", "#b8f400"
 
 
 def draw_outlines(image: Image.Image, regions: Iterable[PeakRegion]) -> Image.Image:
@@ -48,15 +28,53 @@ def draw_outlines(image: Image.Image, regions: Iterable[PeakRegion]) -> Image.Im
         A new picture: white lines, dark on both sides so that they show on any ground.
     """
     drawn = image.convert("RGB")
-    pen = ImageDraw.Draw(drawn)
-    width = max(2, round(_LINE * min(image.size)))
-    outlines = [one for region in regions for one in trace_outlines(region.mask)]
-    for color, wide in (("#1a1a1a", width + 2), ("white", width)):
-        for outline in outlines:
+    _draw_lines(drawn, [one for region in regions for one in trace_outlines(region.mask)], _REGION)
+    return drawn
+
+
+def draw_areas(image: Image.Image, areas: Sequence[TargetArea]) -> Image.Image:
+    """Draw where targets lie over a picture of what the model saw, of any size.
+
+    Args:
+        image: The photo as the model saw it, with or without a map on it.
+        areas: Boxes and masks get their outlines, single places a ring.
+
+    Returns:
+        A new picture: yellow-green lines, dark on both sides so that they show on any ground.
+    """
+    drawn = image.convert("RGB")
+    for area in areas:
+        if area.kind == "place":
+            _draw_ring(drawn, area)
+        else:
+            _draw_lines(drawn, area.outlines, _AREA)
+    return drawn
+
+
+def _draw_lines(image: Image.Image, outlines: Iterable[list[Point]], color: str) -> None:
+    pen, width = ImageDraw.Draw(image), _choose_width(image)
+    listed = list(outlines)
+    for ink, wide in (("#1a1a1a", width + 2), (color, width)):
+        for outline in listed:
             places = [_place(point, image.size, width) for point in outline]
             # Two corners more, so that the last corner is joined as all others are.
-            pen.line([*places, *places[:2]], color, wide, joint="curve")
-    return drawn
+            pen.line([*places, *places[:2]], ink, wide, joint="curve")
+
+
+def _draw_ring(image: Image.Image, area: TargetArea) -> None:
+    """Draw a ring around a place, which itself may be smaller than a pixel."""
+    pen, width = ImageDraw.Draw(image), _choose_width(image)
+    left, top, right, bottom = area.bounds
+    x, y = (left + right) / 2 * image.width, (top + bottom) / 2 * image.height
+    half = max((right - left) * image.width, (bottom - top) * image.height) / 2
+    radius = max(half, _RING * min(image.size))
+    for ink, wide, more in (("#1a1a1a", width + 2, 1), (_AREA, width, 0)):
+        reach = radius + more
+        pen.ellipse((x - reach, y - reach, x + reach, y + reach), outline=ink, width=wide)
+
+
+def _choose_width(image: Image.Image) -> int:
+    return max(2, round(_LINE * min(image.size)))
 
 
 def _place(point: Point, size: tuple[int, int], margin: int) -> Point:
@@ -66,42 +84,3 @@ def _place(point: Point, size: tuple[int, int], margin: int) -> Point:
         for share, side in zip(point, size, strict=True)
     )
     return x, y
-
-
-def _list_border_steps(mask: NDArray[np.bool_]) -> dict[Corner, list[Corner]]:
-    """From each corner on a border, the corners that follow, with marked cells at the right."""
-    framed = np.pad(mask, 1)
-    steps: dict[Corner, list[Corner]] = {}
-    for row, column in np.argwhere(mask).tolist():
-        around = ((0, 1), (1, 2), (2, 1), (1, 0))  # above, right, below, left, in `framed`
-        corners = ((0, 0), (1, 0), (1, 1), (0, 1))
-        for side, (down, right) in enumerate(around):
-            if not framed[row + down, column + right]:
-                start, end = corners[side], corners[(side + 1) % 4]
-                place = column + start[0], row + start[1]
-                steps.setdefault(place, []).append((column + end[0], row + end[1]))
-    return steps
-
-
-def _follow_border(steps: dict[Corner, list[Corner]]) -> list[Corner]:
-    """Take one closed way out of the steps; return the corners at which it turns."""
-    start = at = next(iter(steps))
-    way = [start]
-    while len(way) == 1 or at != start:
-        ends = steps[at]
-        # Where two cells touch by a corner, the way stays at the cell that it came along.
-        before = way[-2] if len(way) > 1 else at
-        right = at[0] - (at[1] - before[1]), at[1] + (at[0] - before[0])
-        end = right if right in ends else ends[0]
-        ends.remove(end)
-        if not ends:
-            del steps[at]
-        way.append(end)
-        at = end
-    del way[-1]
-    return [
-        corner
-        for before, corner, after in zip([way[-1], *way], way, [*way[1:], way[0]], strict=False)
-        if (before[0] - corner[0]) != (corner[0] - after[0])
-        or (before[1] - corner[1]) != (corner[1] - after[1])
-    ]

@@ -4,6 +4,7 @@ A target is a class (by index or name), or what one of these functions makes, or
 ``f(outputs, inputs) -> (batch,)``. With `against`, another target is subtracted: "why A and not B".
 """
 
+from whence.targets.areas import TargetArea
 from whence.targets.asked import (
     AnyTarget,
     AskedClasses,
@@ -12,6 +13,7 @@ from whence.targets.asked import (
     parse_targets,
 )
 from whence.targets.base import Target, TargetContext, TokenSequence
+from whence.targets.boxes import box
 from whence.targets.classes import (
     Classes,
     ClassTarget,
@@ -21,7 +23,7 @@ from whence.targets.classes import (
     select_samples,
     to_probabilities,
 )
-from whence.targets.dense import box, pixel
+from whence.targets.dense import pixel
 from whence.targets.scalars import (
     ClassScalars,
     Readout,
@@ -45,6 +47,7 @@ __all__ = [
     "Scalars",
     "SeveralTargets",
     "Target",
+    "TargetArea",
     "TargetContext",
     "TokenSequence",
     "box",

@@ -12,6 +12,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from whence.errors import WhenceError
+from whence.targets.areas import TargetArea
 
 
 class TokenNames(Protocol):
@@ -99,11 +100,13 @@ class Scalar(ABC):
         place: Where it is read.
         indices: For each sample, the index of the class, label or token; 0 where there is none.
         names: For each sample, its name.
+        areas: For each sample, where in the picture it lies; None where that means nothing.
     """
 
     place: Place
     indices: list[int]
     names: list[str]
+    areas: list[TargetArea | None] | None = None
 
     @abstractmethod
     def values(self, read: Tensor, samples: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from whence.targets.areas import TargetArea
 from whence.targets.base import Place, Scalar, Target, TargetContext
 from whence.targets.classes import to_probabilities
 
@@ -196,6 +197,15 @@ class ReadScalars(Scalars):
             [join_names(*(s.names[n] for s in one if s is not None)) for one in self.contrasts]
             for n in range(self.readout.context.batch)
         ]
+
+    @property
+    def areas(self) -> list[list[TargetArea | None]] | None:
+        """For each sample and scalar, where in the picture it lies; None if all lie nowhere."""
+        areas = [one.target.areas for one in self.contrasts]
+        if not any(areas):
+            return None
+        batch = range(self.readout.context.batch)
+        return [[None if of is None else of[n] for of in areas] for n in batch]
 
     @override
     def select(self, numbers: Sequence[int]) -> ReadScalars:

@@ -10,6 +10,7 @@ import numpy as np
 from PIL import Image
 
 from whence import methods
+from whence._util.outlines import trace_outlines
 from whence._util.text import data_uri
 from whence.explanation import Explanation, Generation, PeakRegion, Photo
 from whence.explanation.regions import find_regions
@@ -17,7 +18,6 @@ from whence.inputs.sources import Kind
 from whence.render import list_colormaps
 from whence.render.colors import Floats
 from whence.render.generation import make_view
-from whence.render.outlines import trace_outlines
 from whence.render.overlay import is_signed, scale_to_largest, stretch_contrast, to_finite_array
 from whence.render.sentences import describe_evidence
 from whence.render.strengths import list_strengths

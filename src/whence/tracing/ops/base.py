@@ -95,7 +95,7 @@ class Operation(Activations):
             return value
         ones = (1,) * (self.output.dim() - len(shape))
         classes = value.shape[:extra]
-        return value.sum_to_size(*classes, *ones, *shape).reshape(*classes, *shape)
+        return value.sum_to_size(*classes, *ones, *shape).reshape((*classes, *shape))
 
     def is_wanted(self, number: int) -> bool:
         """Whether the value of an input is wanted; a rule may give None for it if not."""
