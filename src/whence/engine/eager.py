@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from whence.engine import checks
+from whence.engine.image_tokens import find_text_beside, stop_at_image_tokens
 from whence.engine.layouts import find_request_layout
 from whence.engine.request import Request, Result, bound_forwards_bytes
 from whence.errors import NoAttentionError, TooLargeError, WhenceError
@@ -60,7 +61,8 @@ def run_eagerly(request: Request, max_bytes: float, max_map_bytes: float) -> Res
         explained = request.arguments.explained_names
         results: list[Result] = []
         for name in explained:
-            asked, view = request.focus(name), select_view(trace, name)
+            asked = request.focus(name)
+            view = stop_at_image_tokens(asked, select_view(trace, name))
             parts = split_by_layers(asked, view, resolve_targets(asked, view))
             if parts is None:
                 return _run_one_by_one(request, max_bytes, max_map_bytes)
@@ -147,6 +149,7 @@ def record_request(
             max_map_bytes=max_map_bytes,
             max_segment_bytes=max_segment_bytes,
             needs_attention=request.method.scores_tokens or request.keep_evidence,
+            text=find_text_beside(request),
         )
     except NoAttentionError as error:
         others = registry.list_at_input("image" if arguments.main.dim() > 3 else "text")

@@ -57,7 +57,7 @@ def _make_key(request: Request, trace: Trace) -> Hashable | None:
     if sum(x.nbytes for x in whole) > _MAX_BYTES:
         return None
     shapes = tuple((tuple(x.shape), x.dtype) for x in tensors)
-    maps = tuple(tuple(site.weights.shape) for site in trace.sites[:1])
+    maps = tuple((site.product.index, *site.weights.shape) for site in trace.sites[:1])
     needs = request.method.scores_tokens
     return request.arguments.main_at, shapes, maps, needs, tuple(map(_read_bytes, whole))
 

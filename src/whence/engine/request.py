@@ -150,9 +150,11 @@ class Request:
         """The same request for one of the explained inputs, whose rows are then the batch."""
         if not self.arguments.others_at:
             return self
-        return dataclasses.replace(
-            self, arguments=self.arguments.focus(name), tokens=None
-        ).with_tokens()
+        focused = dataclasses.replace(self, arguments=self.arguments.focus(name), tokens=None)
+        focused = focused.with_tokens()
+        # The forward pass was read once, for all of the inputs.
+        focused.__dict__["readout"] = self.readout
+        return focused
 
     def with_tokens(self) -> Request:
         """The same request, with the tokens of a text."""

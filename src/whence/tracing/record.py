@@ -24,7 +24,7 @@ from whence.tracing.recorder import Recorder
 from whence.tracing.recording import CHECKPOINT
 from whence.tracing.stand_in import copy_arguments, replicate, unwrap_model
 from whence.tracing.trace import Trace
-from whence.tracing.views import make_views, select_view
+from whence.tracing.views import cut_at_text, make_views, select_view
 
 
 def record(
@@ -40,6 +40,7 @@ def record(
     max_map_bytes: float = math.inf,
     max_segment_bytes: float = math.inf,
     needs_attention: bool = True,
+    text: ArgumentKey | None = None,
 ) -> Trace:
     """Run a model once and record it.
 
@@ -62,6 +63,7 @@ def record(
             computed again when it is read.
         needs_attention: Whether to refuse a model whose attention cannot be read; if not, the trace
             says what the problem is.
+        text: Token ids that the model reads beside the explained input; see `Trace.at_text`.
 
     Raises:
         WhenceError: The model has no attention, or no logits that whence can follow.
@@ -80,10 +82,12 @@ def record(
             (max_bytes, max_map_bytes, max_segment_bytes),
             ignore_no_grad,
             needs_attention,
+            text,
         )
         if trace is not None:
             for name in names if needs_attention else ():
-                select_view(trace, name).require_attention()
+                view = select_view(trace, name)
+                (view if view.at_text is None else view.at_text).require_attention()
             return trace
     raise WhenceError(
         "The logits do not depend on the input in a way that whence can follow. If the model looks "
@@ -102,8 +106,10 @@ def _record(
     bounds: tuple[float, float, float],
     ignore_no_grad: bool,
     needs_attention: bool,
+    text: ArgumentKey | None,
 ) -> Trace | None:
     """Record a forward pass; None if the logits do not depend on the input."""
+    asked, names = names, names if text is None or text in names else (*names, text)
     with torch.inference_mode(False), torch.enable_grad():
         stand_in = replicate(model)
         modules = {module: name for name, module in stand_in.named_modules()}
@@ -134,35 +140,46 @@ def _record(
             for name, found in logits.items():
                 check_logits(found.values, len(explained[name]), guard)
             followed = {place.name for place in trace.inputs}
-            if not all(logits[name].values.requires_grad and name in followed for name in names):
+            if not all(logits[name].values.requires_grad and name in followed for name in asked):
                 return None
             if not trace.sites:
                 problem = _NO_ATTENTION.format(type(unwrap_model(model)).__name__)
                 trace.attention_problem = problem
             rerecord = partial(
                 record,
-                *(model, args, kwargs, names, output),
+                *(model, args, kwargs, asked, output),
                 guard=guard,
                 needs_attention=needs_attention,
+                text=text,
             )
             trace.finish(logits[names[0]], rerecord)
             trace.segments.finish()
             trace.segments.run_again = lambda refill: _record(
-                *(model, args, kwargs, names, output),
+                *(model, args, kwargs, asked, output),
                 Intervention(refill=refill, forward_only=True),
                 guard,
                 (math.inf, bounds[1], math.inf),
                 ignore_no_grad,
                 needs_attention,
+                text,
             )
             if len(names) > 1:
                 trace.views = make_views(trace, logits)
             if intervention is None or intervention.follow_constants:
                 for view in (select_view(trace, name) for name in names):
-                    trace.check_complete(view.logits)
-                    view.attention_problem = view.attention_problem or find_head_order(
-                        view.sites, view.batch, partial(_read_first_sample, view), guard.look_at
-                    )
+                    view.check_complete(view.logits)
+                for name in asked:
+                    view = select_view(trace, name)
+                    if text is not None and name != text:
+                        view.at_text = cut_at_text(view, select_view(trace, text))
+                    for one in (view, view.at_text):
+                        if one is not None:
+                            one.attention_problem = one.attention_problem or find_head_order(
+                                one.sites,
+                                one.batch,
+                                partial(_read_first_sample, one),
+                                guard.look_at,
+                            )
                 if any(site.heads_first and site.output is not None for site in trace.sites):
                     # Their maps can be computed again for some samples only, not for some heads.
                     return rerecord(intervention, max_bytes=bounds[0])

@@ -32,6 +32,8 @@ class Trace(Recording):
         tops: The nodes of the graph from which the target is computed by routing alone: that of
             the logits, or fewer where some classes are computed apart from others.
         views: The trace as each of several explained inputs sees it, by the argument's name.
+        at_text: The same, with only the attention that also reads a text, as the layers of a
+            language model read the words beside an image; None if there is no such text.
         structure: What was found in the graph: layers and sequences, once they have been found.
     """
 
@@ -40,6 +42,7 @@ class Trace(Recording):
     rerecord: Callable[[Intervention], Trace]
     tops: list[Node]
     views: Mapping[str | int, Trace] = MappingProxyType({})
+    at_text: Trace | None = None
     structure: Structure | None = None
     _samples_first: dict[tuple[Node, int], bool]
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from torch.autograd.graph import Node
 
+from whence.tracing.intervention import Intervention
 from whence.tracing.logits import Logits
 from whence.tracing.recording import edge_of
 from whence.tracing.trace import Trace
@@ -43,6 +44,32 @@ def _make_view(trace: Trace, name: str | int, logits: Logits) -> Trace:
     rerecord = trace.rerecord  # not the trace itself, which keeps the view
     view.finish(logits, lambda intervention: select_view(rerecord(intervention), name))
     return view
+
+
+def cut_at_text(view: Trace, text: Trace) -> Trace | None:
+    """The view of an input, with only the attention that also reads a text; None if none does.
+
+    A language model that reads images has image tokens between its words. They are made by a
+    vision tower, whose attention does not read the text.
+
+    Args:
+        view: The trace as the input sees it.
+        text: The trace as the text sees it.
+    """
+    of_text = {id(site) for site in text.sites}
+    shared = [site for site in view.sites if id(site) in of_text]
+    if not shared or len(shared) == len(view.sites):
+        return None
+    cut = copy.copy(view)
+    cut.sites, cut.structure, cut.attention_problem = shared, None, ""
+    rerecord = view.rerecord
+
+    def rerecord_cut(intervention: Intervention) -> Trace:
+        again = rerecord(intervention)
+        return again if again.at_text is None else again.at_text
+
+    cut.rerecord = rerecord_cut
+    return cut
 
 
 def find_dependent(
