@@ -75,6 +75,8 @@ class Evidence:
         release: Whether to free what has been read then, so that the trace is of no more use.
         make_forwards: Makes what runs the model again.
         details: What a method tells beside its scores, as JSON: for each sample and target.
+        recorded_anew: The evidence that a method worked with, where it recorded more of the model
+            than was needed before; None if it did not.
     """
 
     trace: Trace
@@ -91,6 +93,7 @@ class Evidence:
     release: bool = False
     make_forwards: Callable[[], Forwards] | None = None
     details: list[list[dict[str, Any]]] = field(default_factory=list)
+    recorded_anew: Evidence | None = None
 
     @property
     def logits(self) -> Tensor:

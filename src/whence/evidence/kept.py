@@ -27,8 +27,9 @@ def keep_evidence(groups: Sequence[Evidence], one_target: bool) -> KeptEvidence:
         whole = torch.cat(list(values)).movedim(0, 1)
         return whole[:, 0] if one_target else whole
 
-    first = groups[0]
     kept = KeptEvidence(pooling=join([group.pooling for group in groups]))
+    groups = [group.recorded_anew or group for group in groups]
+    first = groups[0]
     for kind in (set(first.needs) & set(KINDS)) - {"blocks", "forwards"}:
         if not kind.endswith(_OF_CLASSES):
             setattr(kept, kind, getattr(first, kind))

@@ -1,6 +1,8 @@
 """GAE: gradient-weighted attention, also across sequences (Chefer, Gur, Wolf; ICCV 2021)."""
 
 from dataclasses import dataclass
+from functools import reduce
+from typing import Literal
 
 from torch import Tensor
 from torch.autograd.graph import Node
@@ -10,16 +12,21 @@ from whence.errors import WhenceError
 from whence.evidence import Evidence, MapReadings
 from whence.methods.registry import Method, register
 from whence.methods.shared.attention_maps import (
+    check_layer,
     finish_rollout,
+    lower_pooled_token,
     require_layers_in_turn,
     require_unmixed_tokens,
     roll_out,
     select_pooled_rows,
 )
+from whence.methods.shared.relevancies import Relevancies, RelevancyRules, ZeroRows
 from whence.rules.balanced import Gradients
 from whence.tracing import Intervention
 from whence.tracing.graph import AttentionLayer, find_layers, is_attention_pooling
+from whence.tracing.recording import edge_of
 from whence.tracing.trace import Trace
+from whence.tracing.views import find_dependent, find_upstream
 
 
 @register("gae")
@@ -36,24 +43,39 @@ class Gae(Method):
     pooled token; only that row is computed, from the last layer to the first. Where a pooled token
     is a part of the input, such as the last one of a language model, it is the row of R: what the
     token keeps of itself through skip connections belongs to its score. In a text, a single pooled
-    token that is no part of the input, such as ``[CLS]``, gets the lowest score of the others.
+    token that is no part of the input, such as ``[CLS]``, gets the lowest score of the others. (The
+    authors set it to 0.)
 
     Where a sequence s attends to another one q, as a decoder to its encoder, the paper's rules for
-    self-attention in s, and for the attention of s to q, are
+    self-attention in s (6 and 7), and for the attention of s to q (10 and 11), are
 
     .. math::
         R^{ss} \leftarrow R^{ss} + \bar A R^{ss}, \qquad R^{sq} \leftarrow R^{sq} + \bar A R^{sq}
 
     .. math::
-        R^{sq} \leftarrow R^{sq} + (\bar R^{ss})^\top \bar A \bar R^{qq}, \qquad
+        R^{sq} \leftarrow R^{sq} + (\hat R^{ss})^\top \bar A \hat R^{qq}, \qquad
         R^{ss} \leftarrow R^{ss} + \bar A R^{qs}
 
-    with :math:`\bar R` the identity plus :math:`R - I`, whose rows are divided by their sum. The
-    explanation is then the row of :math:`R^{sq}`, where q is the sequence that the first attention
-    reads, and s that of the pooled token. Attention pooling is no sequence of its own; there the
-    row starts with :math:`\bar A`.
+    with :math:`\hat R` the identity plus :math:`R - I`, whose rows are divided by their sum (8 and
+    9). The explanation is then the row of :math:`R^{sq}`, where q is the sequence that the first
+    attention reads, and s that of the pooled token. Attentions of which none reads what another
+    writes, such as two sequences that attend to each other in one layer, all start from the same R.
+    Attention pooling is no sequence of its own; there the row starts with :math:`\bar A`.
 
     Attributes:
+        start_layer: The first layer that counts, in the order of computation; negative numbers
+            count from the last. Earlier layers are left out.
+        contribution: What is weighted by the gradient: the ``"attention"``, or the ``"relevance"``
+            of the class there, which replaces A in :math:`\bar A` and goes by ``rules``.
+        normalize_self_attention: Whether rule 10 takes :math:`\hat R`; if not, R as it is.
+        apply_self_in_rule_10: Whether rule 10 takes :math:`\hat R` at all; if not, it is
+            :math:`R^{sq} \leftarrow R^{sq} + \bar A`.
+        zero_rows: What 0/0 means, where a row of :math:`R - I` is all zeros: ``"identity"``, the
+            row of the identity stays alone; ``"drop"``, rule 10 adds nothing for this attention, as
+            in the authors' code for DETR; ``"refuse"``, an error, where the authors' code for
+            LXMERT gives NaN.
+        aggregate: Whether each rule adds to R; if not, what it adds takes the place of R, and
+            nothing is normalized. An ablation of the authors.
         gradients: ``"plain"``, as the authors', or ``"balanced"``.
     """
 
@@ -65,103 +87,130 @@ class Gae(Method):
     cost = "2, or 4 with cross-attention"
     streamed = True
 
+    start_layer: int = 0
+    contribution: Literal["attention", "relevance"] = "attention"
+    normalize_self_attention: bool = True
+    apply_self_in_rule_10: bool = True
+    zero_rows: ZeroRows = "identity"
+    aggregate: bool = True
     gradients: Gradients = "plain"
+
+    def __post_init__(self) -> None:
+        if self.contribution == "relevance":
+            object.__setattr__(self, "needs", (*type(self).needs, "relevance"))
 
     @override
     def __call__(self, evidence: Evidence) -> Tensor:
         trace = evidence.trace
         layers = evidence.layers
         pooling = is_attention_pooling(layers) and evidence.pooling.shape[-1] == 1
-        if any(one.is_cross and one.constant for one in layers) and not pooling:
+        if any(_has_unseen_queries(trace, one) for one in layers) and not pooling:
             # The querying tokens may have attended to each other before, which was not recorded.
             trace = trace.rerecord(Intervention(follow_constants=True))
             layers = find_layers(trace)
+        first = check_layer(self.start_layer, len(layers), "start_layer")
         within = layers[:-1] if is_attention_pooling(layers) else layers
         sequences = {end for one in within for end in (one.queries, one.keys)}
         if len(sequences) > 1 or any(one.merged for one in within):
-            return self._explain_across(evidence, trace, layers)
+            return self._explain_across(evidence, trace, layers, first)
         require_layers_in_turn(evidence)
         require_unmixed_tokens(evidence)
-        maps = evidence.fuse_heads(_weigh)
+        maps = evidence.fuse_heads(self._weigh, first=first)
+        if not self.aggregate:
+            rows = reduce(lambda rows, one: rows @ one, maps, evidence.pooling[..., None, :])
+            return lower_pooled_token(rows[..., 0, :], evidence)
         kept, moved = roll_out(evidence.pooling, maps, pools=is_attention_pooling(layers))
         return finish_rollout(kept, moved, evidence)
 
     def _explain_across(
-        self, evidence: Evidence, trace: Trace, layers: list[AttentionLayer]
+        self, evidence: Evidence, trace: Trace, layers: list[AttentionLayer], first: int
     ) -> Tensor:
         """Score the tokens of a model with several sequences."""
         explained = _find_input_sequence(trace, layers)
         recorded = evidence
         if trace is not evidence.trace:
-            recorded = evidence.derive(self.needs, self.gradient_rules, trace=trace)
-        maps = list(recorded.fuse_heads(_weigh))[::-1]
-        relevancies = _Relevancies()
+            recorded = evidence.derive(evidence.needs, self.gradient_rules, trace=trace)
+            evidence.recorded_anew = recorded
+        rules = RelevancyRules(
+            self.normalize_self_attention,
+            self.apply_self_in_rule_10,
+            self.zero_rows,
+            self.aggregate,
+        )
+        marks_padding = rules.divides and self.zero_rows != "identity"
+        maps, real = self._read_maps(recorded, layers, first, marks_padding)
+        relevancies = Relevancies(rules, real)
         for numbers in _group_concurrent(trace, layers):
-            before = _Relevancies(dict(relevancies.moved))
-            for number in numbers:
-                one = layers[number]
-                steps = (
-                    before.step_across(one.queries, one.keys, maps[number])
-                    if one.is_cross
-                    else before.step_within(one.queries, maps[number])
-                )
-                relevancies.add(steps)
+            relevancies.pass_concurrent(
+                [(layers[n].queries, layers[n].keys, maps[n]) for n in numbers if n >= first]
+            )
         found = relevancies.moved.get((layers[-1].queries, explained))
+        if first and found is None:
+            raise WhenceError(
+                f"start_layer={self.start_layer} leaves out all attention that leads from the "
+                f"tokens that the classifier reads to those of the input: choose an earlier one."
+            )
         if found is None or any(one.merged for one in layers):
             raise WhenceError(
                 "The attention maps do not lead from the tokens that the classifier reads to those "
                 "of the input. Models with windows or merged tokens, or whose inputs meet outside "
                 "of attention, cannot be explained by this method."
             )
+        undefined = relevancies.undefined
+        if self.zero_rows == "refuse" and undefined is not None:
+            _refuse_zero_rows(trace, undefined)
         require_layers_in_turn(recorded)
         moved = select_pooled_rows(found, evidence)
         within = evidence.layers[0].keys == evidence.layers[-1].queries
-        return finish_rollout(evidence.pooling, moved, evidence) if within else moved
+        if within and self.aggregate:
+            return finish_rollout(evidence.pooling, moved, evidence)
+        return lower_pooled_token(moved, evidence)
+
+    def _read_maps(
+        self, evidence: Evidence, layers: list[AttentionLayer], first: int, marks_padding: bool
+    ) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
+        """Maps by the number of their layer; and which tokens of each sequence are attended to.
+
+        Nothing attends to padding.
+        """
+        attended: list[Tensor] = []
+
+        def weigh(readings: MapReadings) -> Tensor:
+            if marks_padding:
+                attended.append((readings.attention != 0).any(-2).any(-2))
+            return self._weigh(readings)
+
+        maps, real = dict[int, Tensor](), dict[int, Tensor]()
+        numbers = reversed(range(first, len(layers)))
+        for number, one in zip(numbers, evidence.fuse_heads(weigh, first=first), strict=True):
+            maps[number] = one
+            keys = layers[number].keys
+            for marks in attended:
+                real[keys] = real[keys] | marks if keys in real else marks
+            attended.clear()
+        return maps, real
+
+    def _weigh(self, readings: MapReadings) -> Tensor:
+        of_class = self.contribution == "relevance"
+        weighted = readings.relevance if of_class else readings.attention
+        return (readings.gradient * weighted).clamp_(min=0)
 
 
-def _weigh(readings: MapReadings) -> Tensor:
-    return (readings.gradient * readings.attention).clamp_(min=0)
+def _refuse_zero_rows(trace: Trace, undefined: Tensor) -> None:
+    if trace.guard.look_at(undefined.any()):
+        raise WhenceError(
+            "A row of R - I is all zeros, which cannot be divided by its sum, and "
+            "zero_rows='refuse' asks for an error then: choose 'identity' or 'drop', or "
+            "normalize_self_attention=False."
+        )
 
 
-class _Relevancies:
-    """The relevancy of the tokens of each sequence for the tokens of each other sequence.
-
-    Attributes:
-        moved: (..., tokens of s, tokens of q) by the pair (s, q), without the identity where s is
-            q. Missing pairs are zero.
-    """
-
-    def __init__(self, moved: dict[tuple[int, int], Tensor] | None = None) -> None:
-        self.moved = {} if moved is None else moved
-
-    def step_within(self, s: int, added: Tensor) -> dict[tuple[int, int], Tensor]:
-        """What a self-attention of a sequence adds."""
-        steps = {pair: added @ found for pair, found in self.moved.items() if pair[0] == s}
-        steps[s, s] = added + steps[s, s] if (s, s) in steps else added
-        return steps
-
-    def step_across(self, s: int, q: int, added: Tensor) -> dict[tuple[int, int], Tensor]:
-        """What the attention of one sequence to another adds."""
-        step = self._multiply_normalized(q, added)
-        steps = {(s, q): self._multiply_normalized(s, step.mT).mT}
-        for (of, other), found in self.moved.items():
-            if of == q and other != q:
-                steps[s, other] = added @ found
-        return steps
-
-    def add(self, steps: dict[tuple[int, int], Tensor]) -> None:
-        """Add what an attention adds to each pair of sequences."""
-        for pair, step in steps.items():
-            known = self.moved.get(pair)
-            self.moved[pair] = step if known is None else known + step
-
-    def _multiply_normalized(self, s: int, factor: Tensor) -> Tensor:
-        """Multiply a factor by the identity plus the row-normalized relevancy within s."""
-        moved = self.moved.get((s, s))
-        if moved is None:
-            return factor
-        sums = moved.sum(-1, keepdim=True)
-        return factor + factor @ (moved / sums.masked_fill(sums == 0, 1))
+def _has_unseen_queries(trace: Trace, layer: AttentionLayer) -> bool:
+    """Whether tokens that do not depend on the explained input attend to another sequence."""
+    if not layer.is_cross or layer.constant or layer.skip is None:
+        return layer.is_cross and layer.constant
+    leaves = {edge_of(leaf).node for leaf in trace.leaves}
+    return not find_dependent([layer.skip.input_edge.node], leaves, trace.overwrites)[0]
 
 
 def _group_concurrent(trace: Trace, layers: list[AttentionLayer]) -> list[list[int]]:
@@ -170,22 +219,12 @@ def _group_concurrent(trace: Trace, layers: list[AttentionLayer]) -> list[list[i
     writing: set[Node] = set()
     for number, layer in enumerate(layers):
         products = {trace.entries[site.product.index].output.node for site in layer.sites}
-        if not groups or not writing.isdisjoint(_find_upstream(products)):
+        if not groups or not writing.isdisjoint(find_upstream(products)):
             groups.append([])
             writing = set()
         groups[-1].append(number)
         writing |= products
     return groups
-
-
-def _find_upstream(nodes: set[Node]) -> set[Node]:
-    """These nodes and all upstream of them."""
-    seen, waiting = set(nodes), list(nodes)
-    while waiting:
-        more = {node for node, _ in waiting.pop().next_functions if node is not None} - seen
-        seen |= more
-        waiting += more
-    return seen
 
 
 def _find_input_sequence(trace: Trace, layers: list[AttentionLayer]) -> int:

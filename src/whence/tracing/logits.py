@@ -14,6 +14,8 @@ from whence.tracing.ops.guard import Guard
 
 # Models that compare texts with something else return one matrix for each, the other's transpose.
 _PER_TEXT, _PER = "logits_per_text", "logits_per_"
+# How models name logits of one kind: LXMERT's question_answering_score, BLIP's itm_score.
+_ENDINGS = "_logits", "_score"
 
 ABSENT_WEIGHTS = (
     "Weights of the model{} are on the meta device: offloaded, or never loaded. Load the model "
@@ -63,6 +65,9 @@ def read_logits(returned: Any, of_text: bool) -> Logits:
         if of_text:
             return Logits(fields[_PER_TEXT], others[0].removeprefix(_PER))
         return Logits(fields[others[0]], "text")
+    named = [x for n, x in fields.items() if str(n).endswith(_ENDINGS) and isinstance(x, Tensor)]
+    if len(named) == 1:
+        return Logits(named[0])
     if isinstance(returned, tuple | list) and returned and isinstance(returned[0], Tensor):
         if _is_transposed_pair(returned):
             return Logits(returned[1], "image") if of_text else Logits(returned[0], "text")
