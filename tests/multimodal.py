@@ -1,6 +1,7 @@
 """The golden results of the GAE authors' own code, and its models in transformers' classes."""
 
 import json
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -24,6 +25,12 @@ LRP_VARIANTS = {
     name.replace("ours", "ours_lrp"): {**options, "contribution": "relevance"}
     for name, options in VARIANTS.items()
 }
+
+
+def mark_variants(variants: Iterable[str]) -> list[Any]:
+    """Parameters of a test of which all but the first run with the slow tests."""
+    first, *others = variants
+    return [first, *(pytest.param(one, marks=pytest.mark.slow) for one in others)]
 
 
 @cache

@@ -11,6 +11,7 @@ from tests.multimodal import (
     VARIANTS,
     compute_error,
     load_model,
+    mark_variants,
     read_multimodal,
     read_sizes,
 )
@@ -43,14 +44,14 @@ def explain_tags(options: dict[str, Any]) -> dict[str, Tensor]:
     }
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", mark_variants(VARIANTS))
 def test_maps_over_the_feature_grid(variant):
     data, options = read_multimodal("detr_a"), VARIANTS[variant]
     for name, scores in explain_tags({"zero_rows": "drop", **options}).items():
         assert compute_error(scores, data[f"{name}/{variant}"]) < 1e-8
 
 
-@pytest.mark.parametrize("variant", LRP_VARIANTS)
+@pytest.mark.parametrize("variant", mark_variants(LRP_VARIANTS))
 def test_maps_with_relevance(variant):
     data = read_multimodal("detr_a")
     options = {"zero_rows": "drop", "rules": "reference", **LRP_VARIANTS[variant]}
@@ -110,6 +111,7 @@ def test_attention_and_gradients():
         assert compute_error(kept.gradient[number][1], data[f"{name}/gradient"]) < 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["raw_attention", "attention_gradcam"])
 def test_baselines_at_the_last_cross_attention(method):
     data = read_multimodal("detr_a")

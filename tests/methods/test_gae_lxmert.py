@@ -12,6 +12,7 @@ from tests.multimodal import (
     VARIANTS,
     compute_error,
     load_model,
+    mark_variants,
     read_multimodal,
     read_sample,
     read_sizes,
@@ -43,7 +44,7 @@ def compare(scores: Tensor, name: str, entry: str, of: str) -> float:
     return compute_error(scores[first:], matrix[0][first:])
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", mark_variants(VARIANTS))
 @pytest.mark.parametrize("of", OF)
 def test_variants(variant, of):
     for i in SAMPLES:
@@ -52,7 +53,7 @@ def test_variants(variant, of):
             assert compare(result.scores[0, column], f"{i}/{tag}", variant, of) < 1e-8
 
 
-@pytest.mark.parametrize("variant", LRP_VARIANTS)
+@pytest.mark.parametrize("variant", mark_variants(LRP_VARIANTS))
 def test_variants_with_relevance(variant):
     for i in SAMPLES:
         options = {"rules": "reference", **LRP_VARIANTS[variant]}
@@ -77,7 +78,7 @@ def test_both_inputs_in_one_call():
         assert torch.allclose(both[of].scores, explain_sample(0, of).scores, rtol=1e-12)
 
 
-@pytest.mark.parametrize("of", [*OF, list(OF)])
+@pytest.mark.parametrize("of", [OF[1], list(OF), pytest.param(OF[0], marks=pytest.mark.slow)])
 def test_attention_and_gradients(of):
     """Of both sequences, whichever is explained; not what the target does not depend on."""
     data, sizes = read_multimodal("lxmert_a"), read_sizes("lxmert_a")
@@ -120,7 +121,7 @@ def make_padded_batch() -> dict[str, Tensor]:
     return batch
 
 
-@pytest.mark.parametrize("zero_rows", ["identity", "drop", "refuse"])
+@pytest.mark.parametrize("zero_rows", mark_variants(["drop", "identity", "refuse"]))
 def test_padding_and_batches_change_nothing(zero_rows):
     """The authors' code gives NaN for padded texts, as padding has rows of zeros."""
     data, batch = read_multimodal("lxmert_a"), make_padded_batch()
@@ -134,6 +135,7 @@ def test_padding_and_batches_change_nothing(zero_rows):
             assert not result.scores[i, length:].any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["raw_attention", "attention_gradcam"])
 def test_baselines_at_the_last_layers(method):
     """The last self-attention of the text, and the last attention from it to the image."""

@@ -89,6 +89,7 @@ def test_evidence(model, kind, tolerance):
                 assert compute_error(value[:, real][:, :, real], theirs) < tolerance
 
 
+@pytest.mark.slow
 def test_rollout_and_transformer_attribution_from_every_layer(model):
     for start in range(read_sizes(model)["layers"]):
         options = {"method": "rollout", "normalize_rows": False, "start_layer": start}

@@ -45,3 +45,15 @@ def test_logits_come_first():
     assert find_logits({"logits_per_image": PER_IMAGE, "logits_per_text": PER_IMAGE.T}) is PER_IMAGE
     with pytest.raises(WhenceError, match="finds no logits"):
         read_logits({"logits_per_image": PER_IMAGE}, of_text=False)
+
+
+def test_the_one_field_that_is_named_so_is_the_logits():
+    score = torch.randn(2, 3)
+    assert find_logits({"question_answering_score": score, "pooled_output": score + 1}) is score
+    assert find_logits({"loss": None, "class_logits": score}) is score
+
+
+def test_two_fields_that_are_named_so_are_refused():
+    score = torch.randn(2, 3)
+    with pytest.raises(WhenceError, match="finds no logits"):
+        find_logits({"start_logits": score, "end_logits": score})
