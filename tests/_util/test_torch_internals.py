@@ -59,6 +59,8 @@ def check_names() -> None:
         internals.PERMUTE: x.permute(0, 2, 1),
         internals.SELECT: x[0],
         internals.SLICE: x[:, 1:],
+        internals.SUB: x - 1,
+        internals.TO_COPY: x.double(),
         internals.TRANSPOSE: x.transpose(0, 1),
         internals.VIEW: x.view(6, 4),
         internals.UNSAFE_VIEW: x.transpose(0, 1).reshape(6, 4),
@@ -226,6 +228,20 @@ def check_skip_override_check() -> None:
     seen = [f.__name__ for f in names.seen]
     assert "linear" in seen
     assert "multi_head_attention_forward" not in seen
+
+
+@relies("whence.tracing", "`torch.library.CustomOpDef._name`")
+def check_custom_operator_name() -> None:
+    define = torch.library.custom_op("whence_internals::twice", mutates_args=())
+    twice = define(_double)
+    same(internals.custom_operator_name(twice), "twice")
+    same(internals.custom_operator_name(torch.ops.whence_internals.twice), "twice")
+    same(internals.custom_operator_name(torch.ops.whence_internals.twice.default), "twice")
+    same(internals.custom_operator_name(torch.add), "")
+
+
+def _double(x: torch.Tensor) -> torch.Tensor:
+    return 2 * x
 
 
 # Tensors, modules and trees ----------------------------------------------------------------------

@@ -20,7 +20,7 @@ from tests.docs.hub import save_hub
 from tests.saved import make_photo, save_image_model, save_text_model
 from whence.methods.registry import _methods as METHODS
 from whence.rules.ruleset import _SETS as RULES
-from whence.tracing.calls import registered_kinds as OPERATIONS
+from whence.tracing.registration import registered_kinds as OPERATIONS
 
 ROOT = Path(__file__).parents[2]
 # Pages that take seconds each run with the slow tests.

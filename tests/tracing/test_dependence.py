@@ -206,7 +206,7 @@ def test_frames_before_or_after_the_channels():
 def test_what_cannot_be_known_is_in_doubt():
     class Mixes(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            return PATCH(x.cumsum(-1)).flatten(2).mT  # whence does not know what it mixes
+            return PATCH(x.cumprod(-1)).flatten(2).mT  # whence does not know what it mixes
 
     x = torch.randn(2, 3, SIZE, SIZE)
     layout = prove_layout(record(Attends(Mixes()), (x,), {}, 0), x)

@@ -121,7 +121,7 @@ def test_functions_pass_relevance_and_have_autograds_gradient(activation):
 
 def test_gates_share_relevance_between_their_factors():
     gated = AttentionLayer(after=lambda x: F.glu(torch.cat([x, x], -1)))
-    by_hand = AttentionLayer(after=lambda x: x * x.sigmoid())
+    by_hand = AttentionLayer(after=lambda x: x * (x[..., :] / 1).sigmoid())
     assert_same(read_everything(gated), read_everything(by_hand))
     some = {kind: rule for kind, rule in rules.get("stable").rules.items() if kind != "product"}
     with pytest.raises(NoRuleError, match=r"`mul`, called in AttentionLayer.forward"):
@@ -269,11 +269,25 @@ def test_outputs_of_experts_are_added():
     assert torch.allclose(relevance.sum((0, 2, 3)), torch.ones(len(x)).double())
 
 
-def test_rows_that_are_added_several_times_refuse_relevance():
-    trace = record(Experts(repeated=True), (make_inputs(),), {}, 0)
-    classes = torch.zeros(2, 1, dtype=torch.long)
-    with pytest.raises(NoRuleError, match="index_add"):
-        trace.read(classes, trace.leaves, rules.get("stable"))
+def test_rows_that_are_added_several_times():
+    """The same as a product with a matrix of ones and zeros, whose rows say what is added where."""
+
+    class ByProduct(Experts):
+        def forward(self, x):
+            weights, _ = self.router(x).softmax(-1).topk(2)
+            added = torch.zeros_like(x)
+            for number, expert in enumerate(self.maps):
+                rows = self.rows[number]
+                where = F.one_hot(rows, x.shape[1]).to(x.dtype)
+                source = expert(x[:, rows]) * weights[:, rows, number, None]
+                added = added + (where[..., None] * source[:, :, None]).sum(1)
+            return self.layer(x + added)
+
+    torch.manual_seed(0)
+    model = Experts(repeated=True)
+    other = ByProduct(repeated=True)
+    other.load_state_dict(model.state_dict())
+    assert_same(read_everything(model), read_everything(other))
 
 
 @pytest.mark.parametrize("over_tokens", [False, True])

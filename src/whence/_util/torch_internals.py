@@ -52,6 +52,8 @@ ADD = "AddBackward0"
 ALIAS = "AliasBackward0"
 CLONE = "CloneBackward0"
 COPY = "torch::autograd::CopyBackwards"
+TO_COPY = "ToCopyBackward0"
+SUB = "SubBackward0"
 MAX_POOLS = ("MaxPool2DWithIndicesBackward0", "MaxPool3DWithIndicesBackward0")
 PERMUTE = "PermuteBackward0"
 RESHAPE_ALIAS = "ReshapeAliasBackward0"
@@ -220,6 +222,9 @@ attribute_name: Callable[[types.MethodWrapperType], str] = attrgetter("__self__.
 AttributeGetter = types.MethodWrapperType
 
 
+_OVERRIDE_CHECKS = ["has_torch_function" + ending for ending in ("", "_unary", "_variadic")]
+
+
 def skip_override_check(function: types.FunctionType) -> types.FunctionType:
     """Copy a function of ``torch.nn.functional`` so that a mode sees the calls of its body.
 
@@ -227,13 +232,21 @@ def skip_override_check(function: types.FunctionType) -> types.FunctionType:
     """
     copy = types.FunctionType(
         function.__code__,
-        {**function.__globals__, "has_torch_function": lambda _: False},
+        {**function.__globals__, **dict.fromkeys(_OVERRIDE_CHECKS, lambda *_: False)},
         function.__name__,
         function.__defaults__,
         function.__closure__,
     )
     copy.__kwdefaults__ = function.__kwdefaults__
     return copy
+
+
+def custom_operator_name(operation: object) -> str:
+    """Return the name of a custom operator, as its calls have it; empty if it is none."""
+    if isinstance(operation, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        return operation.__name__.split(".")[0]
+    is_defined = type(operation).__name__ == "CustomOpDef"
+    return str(getattr(operation, "_name", "")) if is_defined else ""
 
 
 # Tensors, modules and trees ----------------------------------------------------------------------

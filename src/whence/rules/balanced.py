@@ -30,7 +30,7 @@ _SPREADS = frozenset(("sqrt", "rsqrt", "var", "std", "norm", "vector_norm", "var
 
 def _is_activation(operation: Operation) -> bool:
     name = operation.name.lower().removesuffix("activation")
-    return name.endswith((*_ACTIVATIONS, "hardtanh", "hardswish")) or name == "softsign"
+    return name.endswith((*_ACTIVATIONS, "hardtanh", "hardswish")) or name in ("softsign", "square")
 
 
 @batched_over_classes
@@ -49,6 +49,13 @@ def halve_gradient(op: Operation, gradient: Tensor) -> Values:
 def _pass_to_values(op: MatMul, gradient: Tensor) -> Values:
     """Of attention, whose softmax lets nothing through, the values contribute all."""
     return op.gradient(gradient) if op.in_attention else halve_gradient(op, gradient)
+
+
+@batched_over_classes
+def _pass_to_summed(op: Function, gradient: Tensor) -> Values:
+    """The gradient of what is summed; a grid that decides what is read is taken as constant."""
+    summed, *held = op.gradient(gradient)
+    return summed, *[None] * len(held)
 
 
 def pass_to_numerator(op: Function, gradient: Tensor) -> tuple[Tensor, ...]:
@@ -182,7 +189,7 @@ BALANCED = register(
             "add": pass_gradient,
             "product": halve_gradient,
             "quotient": pass_to_numerator,
-            "sum": pass_gradient,
+            "sum": _pass_to_summed,
             "shift": pass_gradient,
             "pass": pass_nonlinear(lambda *_: (None,)),
         },

@@ -23,7 +23,7 @@ from whence.rules.ruleset import (
 )
 from whence.rules.stable import pass_to_numerator, share_equally
 from whence.rules.z_plus import z_plus
-from whence.tracing.ops.base import Add, Function, Operation, Shift
+from whence.tracing.ops.base import Add, Function, Operation, Shift, Values
 from whence.tracing.ops.products import Convolution, Linear, MatMul
 
 
@@ -123,7 +123,8 @@ def with_pixel_rule(rule: Rule) -> Rule:
     """
 
     def share_bounded(op: Linear, relevance: Tensor) -> Tensor | tuple[Tensor | None, ...]:
-        if not (isinstance(op, Convolution) and op.x.dim() == 4 and op.x.shape[1] == 3):
+        direct = isinstance(op, Convolution) and not op.is_transposed
+        if not (direct and op.x.dim() == 4 and op.x.shape[1] == 3):
             return rule(op, relevance)
         low, high = (op.x * 0 + bound((1, 2, 3), True) for bound in (op.x.amin, op.x.amax))
         parts = (
@@ -156,9 +157,9 @@ def _share_add_unscaled(op: Add, relevance: Tensor) -> tuple[Tensor, Tensor]:
     return op.sum_to_shapes(op.a * s, op.b * s)
 
 
-def _share_sum(op: Function, relevance: Tensor) -> Tensor:
-    x = op.inputs[0].detach()
-    return x * op.vjp(_divide(relevance, op.output))[0]
+def _share_sum(op: Function, relevance: Tensor) -> Values:
+    x, *held = op.inputs
+    return x.detach() * op.vjp(_divide(relevance, op.output))[0], *[None] * len(held)
 
 
 REFERENCE = register(

@@ -17,7 +17,7 @@ from whence.rules.ruleset import (
     register,
 )
 from whence.rules.z_plus import z_plus
-from whence.tracing.ops.base import Add, Function
+from whence.tracing.ops.base import Add, Function, Values
 from whence.tracing.ops.products import MatMul, matmul
 
 
@@ -40,10 +40,13 @@ def share_add(op: Add, relevance: Tensor) -> tuple[Tensor, Tensor]:
     return op.sum_to_shapes(to_a, relevance - to_a)
 
 
-def share_sum(op: Function, relevance: Tensor) -> Tensor:
-    """Shares of a sum or mean along a dimension, by absolute values."""
-    x = op.inputs[0].detach().abs()
-    return x * op.vjp(relevance / offset_from_zero(op.function(x)))[0]
+def share_sum(op: Function, relevance: Tensor) -> Values:
+    """Shares of a sum of its first input, by absolute values; what only decides it gets none."""
+    x, *held = (one.detach() for one in op.inputs)
+    op = op.with_absolute_weights()
+    x = x.abs()
+    to_x = x * op.vjp(relevance / offset_from_zero(op.function(x, *held)))[0]
+    return to_x, *[None] * len(held)
 
 
 def pass_to_numerator(op: Function, relevance: Tensor) -> tuple[Tensor, ...]:

@@ -30,8 +30,13 @@ _CHANGING = frozenset(
     __xor__ __rshift__ __lshift__ __rfloordiv__
     """.split()
 )
-_MOVING = calls.ROUTING | frozenset("copy detach data fill long int short".split())
-_MOVING -= frozenset("max amax min amin maximum minimum".split())
+_MOVING = calls.ROUTING | frozenset("copy detach data fill long int scatter short".split())
+_MOVING -= frozenset(
+    """
+    max amax min amin aminmax maximum minimum fmax fmin cummax cummin median nanmedian mode
+    logsumexp logaddexp complex
+    """.split()
+)
 _CASTS = frozenset("to type type_as long int short".split())
 # Where such a call takes entries from beside its first argument. All else says where they go.
 _SOURCES = {

@@ -17,10 +17,13 @@ from typing_extensions import override
 
 from whence._util.torch_internals import is_dynamic_quantized_linear, without_torch_function
 from whence.errors import LostGradientError
-from whence.tracing.calls import TorchCall, find_mixed_dims, fits_kind
-from whence.tracing.ops.base import Function, is_traced
+from whence.tracing.calls import TorchCall
+from whence.tracing.ops.base import is_traced
 from whence.tracing.ops.products import Linear
+from whence.tracing.recorders.functions import fits_kind
+from whence.tracing.recorders.whole import check_registered, record_whole
 from whence.tracing.recording import Recording
+from whence.tracing.registration import find_mixed_dims, find_registered_kind
 
 # How far, relative to its norm, the output of a linear map may be from what its weight gives:
 # quantized ones round their inputs.
@@ -32,17 +35,20 @@ def record_module(
 ) -> Callable[..., Any]:
     """A forward that runs a module as one operation of the given kind."""
     forward, mixed_dims = module.forward, find_mixed_dims(module)
+    registered = find_registered_kind(type(module)) is not None
+    name, where = type(module).__name__, f"module '{path}'"
 
     def record_forward(*args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return forward(*args, **kwargs)
         with without_torch_function():
             function, inputs = TorchCall("", forward, args, kwargs).as_function()
+            if registered and inputs:
+                check_registered(name, kind, inputs)
             if fits_kind(kind, inputs):
-                at = {"name": type(module).__name__, "where": f"module '{path}'"}
-                operation = Function(kind, function, mixed_dims, **at)
-                operation.keeps_graph = False  # the graph of many calls would keep much
-                return recording.apply(operation, *inputs)
+                return record_whole(
+                    recording, kind, function, inputs, mixed_dims, name, where, registered
+                )
         return forward(*args, **kwargs)
 
     return record_forward

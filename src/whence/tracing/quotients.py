@@ -18,11 +18,16 @@ _RECIPROCALS = frozenset((_RECIPROCAL, "rsqrt", "__rdiv__", "__rtruediv__"))
 
 
 def name_function(call: TorchCall) -> str:
-    """The name of a call; `reciprocal` if it divides a constant or takes a negative power."""
+    """The name of a call; `reciprocal` if it divides a constant or takes a negative power.
+
+    A power of 1 or more is called `square`: like a square, it is a function through the origin.
+    """
     divides_constant = "div" in call.name and not is_traced(call.argument(0, "input"))
     power = call.argument(1, "exponent") if call.name in ("pow", "float_power") else 0
-    is_negative = isinstance(power, int | float) and power < 0
-    return _RECIPROCAL if divides_constant or is_negative else call.name
+    power = power if isinstance(power, int | float) else 0
+    if divides_constant or power < 0:
+        return _RECIPROCAL
+    return "square" if power >= 1 else call.name
 
 
 def as_quotient(call: TorchCall) -> TorchCall | None:

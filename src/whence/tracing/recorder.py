@@ -13,15 +13,13 @@ from torch.overrides import TorchFunctionMode
 
 from whence._util.progress import check_watcher
 from whence._util.torch_internals import SET_GRAD_ENABLED, AttributeGetter
-from whence.errors import LostGradientError
-from whence.tracing import calls
+from whence.tracing import calls, registration
 from whence.tracing.calls import TorchCall, name_of
-from whence.tracing.experts import record_grouped_matmul
 from whence.tracing.ids import IdTracker
-from whence.tracing.ops.attention import is_made_of_patches
-from whence.tracing.ops.base import Add, Function, Shift, is_traced
-from whence.tracing.ops.products import ConstantMatMul, Convolution, Linear, MatMul
-from whence.tracing.quotients import as_quotient, divides_by_own_sum, name_function
+from whence.tracing.ops.base import is_traced
+from whence.tracing.recorders import RECORDERS
+from whence.tracing.recorders.functions import record_routing
+from whence.tracing.recorders.whole import record_registered
 from whence.tracing.recording import Recording, flatten_lists, start_tracing
 
 # Attributes that are no tensors, which models ask for all the time.
@@ -136,18 +134,14 @@ def _detach(value: Any) -> Any:
 
 def record_call(recording: Recording, call: TorchCall) -> Any:
     """Record a call as the operation that it computes."""
-    if call.name in calls.registered_kinds:
-        return _record_function(recording, call, calls.registered_kinds[call.name])
-    if call.name in calls.ROUTING:
-        return _record_routing(recording, call)
-    if call.name in calls.PASSING:
-        return _record_function(recording, call, "pass")
-    if call.name in calls.SUMMING:
-        return _record_function(recording, call, "sum")
-    if call.name in calls.DROPOUT:
-        return call.argument(0, "input")
-    if call.name in _RECORDERS:
-        return _RECORDERS[call.name](recording, call)
+    if call.name in registration.registered_kinds:
+        return record_registered(recording, call, registration.registered_kinds[call.name])
+    recorder = RECORDERS.get(call.name)
+    if recorder is not None:
+        return recorder(recording, call)
+    if call.name.startswith("special_"):  # torch.special.softmax and others
+        call.name = call.name.removeprefix("special_")
+        return record_call(recording, call)
     return recording.refuse(call.run(), call.name)
 
 
@@ -157,186 +151,9 @@ def _record_in_place(recording: Recording, call: TorchCall) -> Any:
     plain = next((getattr(of, name) for of in (Tensor, F, torch) if hasattr(of, name)), None)
     if call.name == "__setitem__" or name in calls.ROUTING or name == "copy":
         recording.preserve(call.args[0])
-        return _record_routing(recording, call)
+        return record_routing(recording, call)
     if plain is None:
         recording.preserve(call.args[0])
         return recording.refuse(call.run(), call.name)
     value = record_call(recording, TorchCall(name, plain, call.args, call.kwargs))
     return recording.overwrite(call.args[0], value)
-
-
-def _record_routing(recording: Recording, call: TorchCall) -> Any:
-    """Make a call whose ordinary backward routes relevance as it routes gradients."""
-    arguments = flatten_lists((*call.args, *call.kwargs.values()))
-    before = [x.grad_fn for x in arguments if is_traced(x)]
-    result = call.run()
-    if isinstance(result, Tensor) and result.dtype == torch.int8:
-        raise LostGradientError.at_call(call.name, recording.where())
-    return recording.mark_routing(result if result is not None else call.args[0], before)
-
-
-def _record_function(recording: Recording, call: TorchCall, kind: str) -> Any:
-    function, inputs = call.as_function()
-    if not calls.fits_kind(kind, inputs):
-        return recording.refuse(call.run(), call.name)
-    at = {"name": name_function(call), "where": recording.where(kind)}
-    operation = Function(kind, function, _count_mixed_dims(call), **at)
-    if kind == "quotient" and len(inputs) == 2:
-        operation.divides_by_own_sum = divides_by_own_sum(*inputs)
-    return recording.apply(operation, *inputs)
-
-
-def _count_mixed_dims(call: TorchCall) -> int | None:
-    """How many of the last dimensions of its input a call mixes, if that is known."""
-    if call.name in calls.ELEMENT_WISE:
-        # A constant of fewer dimensions is the same for all rows that are counted further ahead.
-        others = (v for v in (*call.args, *call.kwargs.values()) if isinstance(v, Tensor))
-        return max((v.dim() for v in others if not is_traced(v)), default=0)
-    if call.name in ("layer_norm", "rms_norm"):
-        return len(call.argument(1, "normalized_shape"))
-    if call.name == "softmax":
-        return 1 if call.argument(1, "dim") in (-1, call.argument(0, "input").dim() - 1) else None
-    return None
-
-
-def _record_linear(recording: Recording, call: TorchCall) -> Any:
-    x, weight, bias = (call.argument(i, n) for i, n in enumerate(("input", "weight", "bias")))
-    if is_traced(weight) or is_traced(bias):
-        with recording.active():
-            product = x @ weight.mT
-            return product if bias is None else product + bias
-    return recording.apply(Linear(weight, bias), x)
-
-
-def _record_convolution(recording: Recording, call: TorchCall) -> Any:
-    x, weight, bias = (call.argument(i, n) for i, n in enumerate(("input", "weight", "bias")))
-    dims = int(call.name[4])
-    if is_traced(weight) or is_traced(bias) or x.dim() != dims + 2:
-        return recording.refuse(call.run(), call.name)
-    settings = (("stride", 1), ("padding", 0), ("dilation", 1))
-    given = (call.argument(3 + n, name, default) for n, (name, default) in enumerate(settings))
-    stride, padding, dilation = ([v] * dims if isinstance(v, int) else v for v in given)
-    if padding == "same":
-        total = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=True)]
-        with recording.active():
-            x = F.pad(x, [p for n in reversed(total) for p in (n // 2, n - n // 2)])
-    if isinstance(padding, str):
-        padding = [0] * dims
-    return recording.apply(
-        Convolution(
-            weight,
-            bias,
-            stride=stride,
-            padding=padding,
-            dilation=dilation,
-            groups=call.argument(6, "groups", 1),
-        ),
-        x,
-    )
-
-
-def _record_matmul(recording: Recording, call: TorchCall) -> Any:
-    a, b = call.argument(0, "input"), call.argument(1, "other", call.kwargs.get("mat2"))
-    if b.dim() == 1 and a.dim() > 1:
-        with recording.active():
-            return (a @ b[:, None])[..., 0]
-    if min(a.dim(), b.dim()) < 2:
-        return recording.refuse(call.run(), call.name)
-    if is_traced(a) and is_traced(b):
-        product = MatMul()
-        output = recording.apply(product, a, b)
-        recording.note_attention(product, a, b)
-        return output
-    if is_traced(a):
-        return recording.apply(ConstantMatMul(b, weight_first=False), a)
-    return recording.apply(ConstantMatMul(a, weight_first=True), b)
-
-
-def _record_added_matmul(recording: Recording, call: TorchCall) -> Any:
-    term = call.argument(0, "input")
-    a = call.argument(1, "mat1", call.kwargs.get("batch1"))
-    b = call.argument(2, "mat2", call.kwargs.get("batch2"))
-    beta, alpha = call.kwargs.get("beta", 1), call.kwargs.get("alpha", 1)
-    constant = not is_traced(b) and not is_traced(term)
-    if call.name == "addmm" and constant and term.dim() == 1 and alpha == beta == 1:
-        return recording.apply(Linear(b.mT, term), a)
-    with recording.active():
-        product = a @ b
-        product = product if alpha == 1 else product * alpha
-        return product if beta == 0 else product + (term if beta == 1 else term * beta)
-
-
-def _record_einsum(recording: Recording, call: TorchCall) -> Any:
-    equation, *operands = call.args
-    if len(operands) == 1 and isinstance(operands[0], list | tuple):
-        operands = list(operands[0])
-    indices = calls.parse_einsum(equation, operands)
-    if indices is None:
-        return recording.refuse(call.run(), "einsum")
-    with recording.active():
-        return calls.einsum_as_matmul(*indices, *operands)
-
-
-def _record_add(recording: Recording, call: TorchCall) -> Any:
-    a, b = call.argument(0, "input"), call.argument(1, "other")
-    scale = call.kwargs.get("alpha", 1)
-    if "sub" in call.name:
-        scale = -scale
-    if call.name in ("__rsub__", "rsub"):
-        a, b = b, a
-    if is_traced(a) and is_traced(b):
-        return recording.apply(Add(scale), a, b)
-    traced, constant = (a, b) if is_traced(a) else (b, a)
-    if scale == 1 and isinstance(constant, Tensor) and is_made_of_patches(traced):
-        return recording.apply(Shift(constant), traced)
-    if is_traced(a) or scale == 1:
-        # A constant is added: the ordinary backward hands everything to the other term.
-        return _record_routing(recording, call)
-    return _record_function(recording, call, "pass")
-
-
-def _record_multiply(recording: Recording, call: TorchCall) -> Any:
-    if call.kwargs.get("rounding_mode") is not None:
-        return recording.refuse(call.run(), call.name)
-    if not (is_traced(call.argument(0, "input")) and is_traced(call.argument(1, "other"))):
-        return _record_function(recording, call, "pass")
-    quotient = as_quotient(call) if "mul" in call.name else call
-    if quotient is None:
-        return _record_function(recording, call, "product")
-    return _record_function(recording, quotient, "quotient")
-
-
-def _record_index_add(recording: Recording, call: TorchCall) -> Any:
-    x, dim, index, source = (
-        call.argument(i, n) for i, n in enumerate(("input", "dim", "index", "source"))
-    )
-    repeated = recording.guard.look_at(torch.tensor(index.unique().numel() != index.numel()))
-    if repeated or call.kwargs.get("alpha", 1) != 1 or not is_traced(source):
-        return recording.refuse(call.run(), call.name)
-    args = torch.zeros_like(x).detach(), dim, index, source
-    moved = _record_routing(recording, TorchCall(call.name, torch.index_add, args, {}))
-    with recording.active():
-        return x + moved
-
-
-def _record_attention(recording: Recording, call: TorchCall) -> Tensor:
-    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
-    given = {**dict(zip(names, call.args, strict=False)), **call.kwargs}
-    return calls.decompose_attention(recording, **given)
-
-
-_RECORDERS: dict[str, Callable[[Recording, TorchCall], Any]] = {
-    **dict.fromkeys(("linear",), _record_linear),
-    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _record_convolution),
-    **dict.fromkeys(("matmul", "mm", "bmm"), _record_matmul),
-    **dict.fromkeys(("_grouped_mm", "grouped_mm", "grouped_mm_fallback"), record_grouped_matmul),
-    **dict.fromkeys(("addmm", "baddbmm"), _record_added_matmul),
-    **dict.fromkeys(("einsum",), _record_einsum),
-    **dict.fromkeys(("add", "sub", "subtract", "rsub", "__rsub__"), _record_add),
-    **dict.fromkeys(("mul", "multiply", "div", "divide", "true_divide"), _record_multiply),
-    **dict.fromkeys(("glu",), calls.run_glu),
-    **dict.fromkeys(("norm", "linalg_norm", "linalg_vector_norm"), calls.run_norm),
-    **dict.fromkeys(("index_add",), _record_index_add),
-    **dict.fromkeys(("scaled_dot_product_attention",), _record_attention),
-    **dict.fromkeys(("multi_head_attention_forward",), calls.run_body),
-}

@@ -226,14 +226,22 @@ class Function(Operation):
         inputs: The inputs that depend on the model's input.
         mixed_dims: How many of the last dimensions it mixes: 0 for an element-wise function, 1 for
             a norm of rows; None if that is not known.
+        mixed_axes: The dimensions it mixes, counted from the end, where they are not the last.
+        absolute: Of a sum with negative weights, the same with their absolute values.
+        is_by_value: Whether values, of an index or a grid, decide which elements it reads.
         divides_by_own_sum: Whether it is x / sum(x), as a softmax is of exponentials.
         keeps_graph: Whether the graph is kept from the forward pass on, or made when it is wanted.
+        first_output: The output of the first run, where it is known already.
     """
 
     activations = ("inputs", "output", "_graph_output")
     inputs: tuple[Tensor, ...]
+    mixed_axes: tuple[int, ...] | None = None
+    absolute: Callable[..., Tensor] | None = None
+    is_by_value = False
     divides_by_own_sum = False
     keeps_graph = True
+    first_output: Tensor | None = None
 
     def __init__(
         self,
@@ -250,9 +258,10 @@ class Function(Operation):
 
     @override
     def forward(self, *inputs: Tensor) -> Tensor:
+        known, self.first_output = self.first_output, None
         with torch.set_grad_enabled(self.keeps_graph):
             self.inputs = tuple(x.detach().requires_grad_(self.keeps_graph) for x in inputs)
-            self._graph_output = self.function(*self.inputs)
+            self._graph_output = self.function(*self.inputs) if known is None else known
         self.output = self._graph_output.detach()
         return self.output
 
@@ -272,6 +281,15 @@ class Function(Operation):
         return torch.autograd.grad(
             graph._graph_output, graph.inputs, cotangent, retain_graph=True, materialize_grads=True
         )
+
+    def with_absolute_weights(self) -> Function:
+        """Of a sum, the one with the absolute values of its weights; mostly it is the same."""
+        if self.absolute is None:
+            return self
+        absolute = copy.copy(self)
+        absolute.function = self.absolute
+        absolute.forward(*self.inputs)
+        return absolute
 
     @override
     def gradient(self, output: Tensor) -> Values:

@@ -155,7 +155,7 @@ class Linear(Operation):
 
 
 class Convolution(Linear):
-    """A convolution in any number of dimensions."""
+    """A convolution in any number of dimensions, or the transpose of one."""
 
     def __init__(
         self,
@@ -166,9 +166,17 @@ class Convolution(Linear):
         padding: list[int],
         dilation: list[int],
         groups: int,
+        transposed: bool = False,
+        output_padding: list[int] | None = None,
     ) -> None:
         super().__init__(weight, bias)
-        self.settings = (stride, padding, dilation, False, [0] * len(stride), groups)
+        added = [0] * len(stride) if output_padding is None else output_padding
+        self.settings = (stride, padding, dilation, transposed, added, groups)
+
+    @property
+    def is_transposed(self) -> bool:
+        """Whether it is the transpose of a convolution, which makes images larger."""
+        return self.settings[3]
 
     @override
     def map(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -1,0 +1,87 @@
+"""Attention in one call, as the operations that it consists of."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from whence._util.torch_internals import without_torch_function
+from whence.tracing.calls import TorchCall
+from whence.tracing.ops.base import is_traced
+from whence.tracing.ops.softmax import ChunkedAttention, Softmax, masked_softmax
+from whence.tracing.recording import Recording
+
+_LEAST_QUERIES = 16  # are worked on together: fewer would take too long
+
+
+def record_attention(recording: Recording, call: TorchCall) -> Tensor:
+    """Record ``scaled_dot_product_attention``."""
+    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+    given = {**dict(zip(names, call.args, strict=False)), **call.kwargs}
+    return decompose_attention(recording, **given)
+
+
+def decompose_attention(
+    recording: Recording,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,  # noqa: ARG001  explained as in evaluation mode
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Record ``scaled_dot_product_attention`` as the operations that it consists of."""
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    with recording.active():
+        if enable_gqa:
+            key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+            value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
+        output = _record_without_maps(recording, query, key, value, attn_mask, scale, is_causal)
+        if output is not None:
+            return output
+        if is_causal:
+            size = query.shape[-2], key.shape[-2]
+            attn_mask = torch.ones(size, dtype=torch.bool, device=query.device).tril()
+        scores = query @ key.mT
+        if attn_mask is not None and attn_mask.requires_grad and not attn_mask.is_leaf:
+            return (scores * scale + attn_mask).softmax(-1) @ value
+    mask = None if attn_mask is None else attn_mask.detach()
+    if scores.requires_grad:
+        weights = recording.apply(Softmax(scale, mask), scores)
+    else:
+        weights = masked_softmax(scores, scale, mask)
+    with recording.active():
+        return weights @ value
+
+
+def _record_without_maps(
+    recording: Recording,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    scale: float,
+    causal: bool,
+) -> Tensor | None:
+    """Record attention as one operation that keeps no maps; None if they are small enough."""
+    all_traced = all(map(is_traced, (query, key, value)))
+    constant = mask is None or not mask.requires_grad or mask.is_leaf
+    if query.dim() != 4 or not (all_traced and constant):
+        return None
+    bytes_of_query = query.shape[0] * query.shape[1] * key.shape[-2] * query.element_size()
+    if bytes_of_query * query.shape[-2] <= recording.max_map_bytes:
+        return None
+    queries_at_once = max(_LEAST_QUERIES, int(recording.max_map_bytes // bytes_of_query))
+    if not query.shape[:2] == key.shape[:2] == value.shape[:2]:
+        shared = torch.broadcast_shapes(query.shape[:2], key.shape[:2], value.shape[:2])  # type: ignore[no-untyped-call]
+        query, key, value = (x.expand(*shared, -1, -1) for x in (query, key, value))
+    mask = None if mask is None else mask.detach()
+    attention = ChunkedAttention(scale, mask, queries_at_once, causal=causal)
+    with without_torch_function():
+        output = recording.apply(attention, query, key, value)
+    recording.note_chunked_attention(attention, (*query.shape[:-1], key.shape[-2]), output)
+    return output
