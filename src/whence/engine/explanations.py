@@ -10,6 +10,7 @@ from torch import Tensor
 
 from whence import methods
 from whence._util.model_name import find_model_name
+from whence.engine.media import see_input
 from whence.engine.request import Request, Result
 from whence.explanation import Check, Explanation
 from whence.targets import AskedClasses, join_names
@@ -35,12 +36,13 @@ def make_explanation(
     one = request.asked.is_one
     chosen = (slice(None), 0 if one else slice(None))
     lengths = [request.arguments.main.shape[1 + axis] for axis in layout.axes[-2:]]
-    names = _name_targets(request, result)
+    names, seen = _name_targets(request, result), see_input(request, layout)
     return Explanation(
         scores=result.scores[chosen],
         target=result.classes[chosen],
         logits=result.logits,
         grid=layout.grid,
+        axes=seen.axes,
         image_size=(lengths[0], lengths[1]) if len(lengths) == 2 else None,
         tokens=result.tokens,
         target_names=[name for (name,) in names] if one and names is not None else names,
@@ -55,6 +57,8 @@ def make_explanation(
         checks=checks,
         values=None if result.values is None else result.values[chosen],
         probabilities=None if result.probabilities is None else result.probabilities[chosen],
+        length=seen.length,
+        media=seen.media,
         evidence=result.evidence,
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,8 +15,9 @@ from whence._util.saved import SUFFIX, explain_damage, read_form, read_parts, wr
 from whence._util.text import to_printable
 from whence.errors import WhenceError
 from whence.explanation.classes import list_classes, select_class
-from whence.explanation.heatmaps import upsample_scores
+from whence.explanation.heatmaps import find_picture_grid, upsample_scores
 from whence.explanation.matrix import ScoreMatrix, make_dataframe, tabulate_classes
+from whence.explanation.media import Media
 from whence.explanation.parts import Check, ExplainedClass, KeptEvidence
 from whence.explanation.photo import Photo
 from whence.explanation.regions import PeakRegion, list_regions
@@ -48,7 +48,10 @@ class Explanation:
             tokens, vocabulary); empty where targets are none of logits.
         grid: Number of units along each axis: rows and columns of an image; frames, rows and
             columns of a video; segments of a signal. None for text, and for plain tokens.
-        image_size: Height and width of the image that the model saw; None if it is none.
+        axes: The names of the grid's axes: row, column, frame; time, frequency; segment.
+        image_size: Height and width of the image that the model saw, or of a spectrogram the
+            lengths of both axes; None if it is neither.
+        length: Length of the signal that the model saw; None if it is none.
         tokens: The tokens and the words they belong to, where a tokenizer gives them.
         target_names: Names of the explained classes, where the model names them.
         areas: Where in the picture the explained boxes, places or masks lie, in the shape of
@@ -66,6 +69,7 @@ class Explanation:
         model: The name of the model; empty if it is not known.
         model_knows: What it knows, such as "cat or dog", where its folder says so.
         photos: The photo of each sample, and what the model saw of it; None if not known.
+        media: The video, the waveform or the spectrogram of each sample; None of photos and texts.
         evidence: The readings behind the scores, if they were kept. Not saved.
     """
 
@@ -73,7 +77,9 @@ class Explanation:
     target: Tensor
     logits: Tensor
     grid: tuple[int, ...] | None = None
+    axes: tuple[str, ...] = ()
     image_size: tuple[int, int] | None = None
+    length: int | None = None
     tokens: Tokens | None = None
     target_names: list[Any] | None = None
     areas: list[Any] | None = None
@@ -89,6 +95,7 @@ class Explanation:
     model: str = ""
     model_knows: str = ""
     photos: list[Photo] | None = field(default=None, repr=False)
+    media: list[Media] | None = field(default=None, repr=False)
     evidence: KeptEvidence | None = field(default=None, repr=False, compare=False)
 
     _form: ClassVar[str] = "whence explanation 1"
@@ -105,27 +112,28 @@ class Explanation:
         """The explanation of one sample, or of some: a batch again."""
         return select_samples(self, samples)
 
-    def heatmap(self, size: tuple[int, int] | None = None) -> Tensor:
-        """Scores as images, bilinearly upsampled from the grid of patches.
+    def heatmap(self, size: int | tuple[int, ...] | None = None) -> Tensor:
+        """Scores as images, linearly upsampled from the grid of units.
 
         Args:
-            size: Height and width; the size of the model's input if left out.
+            size: Height and width; of a video also frames, height and width; of a signal its
+                length. The size of the model's input if left out.
 
         Returns:
             (batch, height, width), or (batch, classes, height, width); of a video with frames
-            before the height, as many as the grid has.
+            before the height, as many as the grid has, or as asked for; of a signal (batch,
+            length). Axes are in the order that the model's input has: of a spectrogram as an AST
+            takes it, (batch, time, frequency).
 
         Raises:
-            WhenceError: The explanation is not of an image, or the size is none.
+            WhenceError: The explanation is of tokens, or the size is none.
         """
         return upsample_scores(self, size)
 
     @property
     def picture_grid(self) -> tuple[int, int] | None:
         """Rows and columns of the scores as a picture, frames below each other; None for texts."""
-        if self.grid is None or len(self.grid) < 2:
-            return None
-        return math.prod(self.grid[:-1]), self.grid[-1]
+        return find_picture_grid(self.grid, self.axes)
 
     def words(self, sample: int = 0, target: int = 0) -> list[tuple[str, float]]:
         """The words of a text with their scores: the sum over each word's tokens.
@@ -175,7 +183,7 @@ class Explanation:
     def regions(
         self, sample: int = 0, target: int = 0, *, against: bool = False
     ) -> list[PeakRegion]:
-        """The peak regions of a photo's map: connected parts that hold much of the evidence.
+        """The peak regions of the map of a photo or a sound: parts that hold much of the evidence.
 
         They are none where the map is flat or lies as noise does; see `find_regions`.
 
@@ -187,7 +195,8 @@ class Explanation:
         Raises:
             WhenceError: The explanation is not of photos, or there is no such sample or class.
         """
-        return list_regions(self.get_class(sample, target).scores, self.grid, against)
+        scores = self.get_class(sample, target).scores
+        return list_regions(scores, self.grid, against, self.axes)
 
     def describe(self, sample: int = 0) -> str:
         """Say which classes of a sample were explained, and where the evidence for each is."""

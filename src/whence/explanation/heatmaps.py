@@ -1,11 +1,14 @@
-"""Scores as images of any size."""
+"""Scores as images of any size, and in the order in which one sees them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from operator import index
-from typing import TYPE_CHECKING, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -14,12 +17,20 @@ from whence.errors import WhenceError
 if TYPE_CHECKING:
     from whence.explanation.explanation import Explanation
 
+_Float = TypeVar("_Float", bound=np.floating[Any])
 
-def upsample_scores(explanation: Explanation, size: tuple[int, int] | None = None) -> Tensor:
-    """Upsample scores bilinearly from the grid of patches to height and width.
+_SIZES = {
+    1: "A size of a signal is its length, at least 1",
+    2: "A size is a height and a width of at least 1",
+    3: "A size of a video is a height and a width, or frames, height and width, of at least 1",
+}
+
+
+def upsample_scores(explanation: Explanation, size: int | tuple[int, ...] | None = None) -> Tensor:
+    """Upsample scores linearly from the grid of units, as `Explanation.heatmap` does.
 
     Raises:
-        WhenceError: The explanation is not of an image or a video, or the size is none.
+        WhenceError: The explanation is of tokens, or the size is none.
     """
     grid, scores = explanation.grid, explanation.scores
     if grid is None:
@@ -28,22 +39,60 @@ def upsample_scores(explanation: Explanation, size: tuple[int, int] | None = Non
             "patches and whence could not prove so, say so: Explainer(model, "
             "layout=Layout(grid=(rows, columns), prefix=1))."
         )
-    if len(grid) < 2:
-        raise WhenceError(
-            f"This explanation is of {grid[0]} segments of a signal, which have no heatmap; see "
-            f".scores."
+    sides = _choose_size(explanation, grid, size)
+    planar = min(len(grid), 2)
+    maps = scores.reshape(-1, math.prod(grid[:-planar]), *grid[-planar:])
+    mode = "linear" if planar == 1 else "bilinear"
+    maps = F.interpolate(maps, size=sides[-planar:], mode=mode, align_corners=False)
+    if len(sides) == 3:  # each frame of the video has the map of the unit that it belongs to
+        maps = maps[:, [frame * grid[0] // sides[0] for frame in range(sides[0])]]
+        return maps.reshape(*scores.shape[:-1], *sides)
+    return maps.reshape(*scores.shape[:-1], *grid[:-planar], *sides)
+
+
+def find_picture_grid(
+    grid: tuple[int, ...] | None, axes: tuple[str, ...]
+) -> tuple[int, int] | None:
+    """Rows and columns of a grid as a picture, frames below each other; None for fewer axes.
+
+    Of a spectrogram these are frequencies and times.
+    """
+    if grid is None or len(grid) < 2:
+        return None
+    if axes == ("time", "frequency"):
+        return grid[1], grid[0]
+    return math.prod(grid[:-1]), grid[-1]
+
+
+def arrange_picture(
+    scores: NDArray[_Float], grid: tuple[int, ...], axes: tuple[str, ...]
+) -> NDArray[_Float]:
+    """Arrange the scores of units as a picture: (rows, columns), with frames before them.
+
+    Time goes to the right, and low frequencies are at the bottom; a signal is one row.
+    """
+    maps = scores.reshape((1, *grid)[-max(2, len(grid)) :])
+    if axes == ("time", "frequency"):
+        maps = maps.T
+    return maps[::-1] if "frequency" in axes else maps
+
+
+def _choose_size(
+    explanation: Explanation, grid: tuple[int, ...], size: int | tuple[int, ...] | None
+) -> tuple[int, ...]:
+    """The lengths of a heatmap: those asked for, or else those of what the model saw."""
+    if size is None:
+        return (
+            (explanation.length or grid[0],)
+            if len(grid) == 1
+            else (explanation.image_size or grid[-2:])
         )
-    rows, columns = grid[-2:]
-    maps = scores.reshape(-1, scores.shape[-1] // (rows * columns), rows, columns)
-    size = size or explanation.image_size or (rows, columns)
-    if not _is_size(size):
-        raise WhenceError(f"A size is a height and a width of at least 1, not {size!r}.")
-    maps = F.interpolate(maps, size=tuple(size), mode="bilinear", align_corners=False)
-    return maps.reshape(*scores.shape[:-1], *grid[:-2], *maps.shape[-2:])
+    sides = (size,) if isinstance(size, SupportsIndex) else size
+    counts = {1: (1,), 2: (2,), 3: (2, 3)}[len(grid)]
+    if not isinstance(sides, Sequence) or len(sides) not in counts or not _are_lengths(sides):
+        raise WhenceError(f"{_SIZES[len(grid)]}, not {size!r}.")
+    return tuple(map(index, sides))
 
 
-def _is_size(size: object) -> bool:
-    """Whether this is a height and a width."""
-    if not isinstance(size, Sequence) or len(size) != 2:
-        return False
-    return all(isinstance(side, SupportsIndex) and index(side) > 0 for side in size)
+def _are_lengths(sides: Sequence[object]) -> bool:
+    return all(isinstance(side, SupportsIndex) and index(side) > 0 for side in sides)

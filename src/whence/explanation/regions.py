@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whence.errors import WhenceError
+from whence.explanation.heatmaps import arrange_picture
 
 # Half of the evidence on more patches than this share: the map is flat.
 MOST_AREA = 0.4
@@ -41,14 +42,18 @@ class PeakRegion:
 
 
 def list_regions(
-    scores: NDArray[np.float64], grid: tuple[int, ...] | None, against: bool = False
+    scores: NDArray[np.float64],
+    grid: tuple[int, ...] | None,
+    against: bool = False,
+    axes: tuple[str, ...] = (),
 ) -> list[PeakRegion]:
     """List the peak regions of scores of units, as `Explanation.regions` does."""
-    if grid is None or len(grid) != 2:
+    if grid is None or (len(grid) != 2 and "time" not in axes):
         raise WhenceError(
-            "Regions are of photos, and this explanation is of none; see .words() for texts."
+            "Regions are of photos and sounds, and this explanation is of none; see .words() for "
+            "texts."
         )
-    return find_regions((-scores if against else scores).reshape(grid))
+    return find_regions(arrange_picture(-scores if against else scores, grid, axes))
 
 
 def find_regions(scores: NDArray[np.float64]) -> list[PeakRegion]:

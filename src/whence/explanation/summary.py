@@ -43,7 +43,9 @@ def list_provenance(explanation: Explanation) -> list[tuple[str, str]]:
 
 
 def name_kind(explanation: Explanation) -> str:
-    """What kind of input was explained, in a word: photo, video, signal, text or input."""
+    """What kind of input was explained, in a word: photo, video, sound, signal, text or input."""
+    if "time" in explanation.axes:
+        return "sound"
     if explanation.grid is not None:
         return {1: "signal", 2: "photo", 3: "video"}.get(len(explanation.grid), "input")
     return "text" if explanation.tokens is not None else "input"

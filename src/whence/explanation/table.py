@@ -11,17 +11,18 @@ from whence.explanation.photo import Photo
 if TYPE_CHECKING:
     from whence.explanation.explanation import Explanation
 
-_AXES = ("frame", "row", "column")
+_AXES = {1: ("segment",), 2: ("row", "column"), 3: ("frame", "row", "column")}
 
 
 def list_unit_records(explanation: Explanation, sample: int = 0) -> list[dict[str, object]]:
     """One record for each class and patch of a photo: names, where it lies, and its score.
 
     Patches of a photo have their middle in pixels of the whole photo, x and y; if the photo is not
-    known, of the image as the model saw it. Videos have frames before rows, signals have segments.
+    known, of the image as the model saw it. Videos have frames before rows, signals have segments,
+    sounds have time, or time and frequency: steps of the grid, counted from 0.
     """
     grid = explanation.grid or ()
-    axes = ("segment",) if len(grid) == 1 else _AXES[-len(grid) :]
+    axes = explanation.axes or _AXES[len(grid)]
     records = []
     for number, one in enumerate(explanation.classes(sample)):
         for place, score in zip(np.ndindex(*grid), one.scores.tolist(), strict=True):
@@ -31,7 +32,7 @@ def list_unit_records(explanation: Explanation, sample: int = 0) -> list[dict[st
                 "probability": one.probability,
             }
             record |= dict(zip(axes, place, strict=True))
-            if len(grid) > 1:
+            if axes[-1] == "column":
                 x, y = _locate(explanation, sample, place[-2], place[-1])
                 record |= {"x": x, "y": y}
             records.append({**record, "score": score})

@@ -11,8 +11,8 @@ from whence.layout.lattice import Cells
 
 # An image is divided into squares of so many pixels or fewer, and has at least so many rows and
 # columns of them, and of smaller ones at most so many; or else it has so many rows and columns. A
-# signal has at most so many segments.
-_SQUARE, _FEWEST, _MOST, _OTHERWISE, _MOST_SEGMENTS = 16, 8, 32, 14, 100
+# signal has at most so many segments, and a video at most so many times.
+_SQUARE, _FEWEST, _MOST, _OTHERWISE, _MOST_SEGMENTS, _MOST_FRAMES = 16, 8, 32, 14, 100, 32
 
 
 def choose_grid(main: Tensor, stated: tuple[int, ...] | None) -> tuple[int, ...]:
@@ -35,6 +35,13 @@ def choose_grid(main: Tensor, stated: tuple[int, ...] | None) -> tuple[int, ...]
     if main.dim() <= 3:
         return (min(_get_lengths(main, 1)[0], _MOST_SEGMENTS),)
     lengths = _get_lengths(main, 2)
+    if main.dim() == 5:
+        return (min(_get_lengths(main, 3)[0], _MOST_FRAMES), *_choose_squares(lengths))
+    return _choose_squares(lengths)
+
+
+def _choose_squares(lengths: tuple[int, ...]) -> tuple[int, ...]:
+    """Choose rows and columns of an image."""
     common = math.gcd(*lengths)
     for side in range(_SQUARE, 0, -1):
         is_few = side == _SQUARE or max(lengths) <= side * _MOST

@@ -13,11 +13,15 @@ from PIL import Image, ImageShow
 
 from whence._util.text import to_printable
 from whence.errors import WhenceError
+from whence.explanation.heatmaps import arrange_picture
+from whence.explanation.summary import name_kind
 from whence.layout.grouping import Grouping
+from whence.render.colors import Floats
 from whence.render.drawing import Figure
 from whence.render.figure import draw_figure
 from whence.render.files import save
 from whence.render.maps import find_photo
+from whence.render.media import find_shape
 from whence.render.pages import format_notebook_html, format_page
 from whence.render.sentences import describe_evidence, name_model
 from whence.render.strengths import list_strengths
@@ -64,8 +68,8 @@ def show(
     Raises:
         WhenceError: An image was given for an explanation of texts, or the file cannot be written.
     """
-    if image is not None and explanation.picture_grid is None:
-        raise WhenceError("This explanation is of tokens; it cannot be laid over an image.")
+    if image is not None and len(explanation.grid or ()) != 2:
+        raise WhenceError("This explanation is of no photo; it cannot be laid over an image.")
     if path is not None and image is not None:
         draw_figure(explanation, image=image).save(path)
     elif path is not None:
@@ -92,11 +96,12 @@ def _print(explanation: Explanation, image: Image.Image | None, console: Console
         strengths = list_strengths(explanation, sample)
         for target, one in enumerate(explanation.classes(sample)):
             console.print(terminal.format_heading(one))
-            if explanation.picture_grid is None:
+            if explanation.grid is None:
                 console.print(terminal.format_terminal_text(explanation, sample, target))
             else:
-                scores = one.scores.reshape(explanation.picture_grid)
-                shape = explanation.image_size or explanation.picture_grid
+                shares = arrange_picture(one.scores, explanation.grid, explanation.axes)
+                scores = shares.reshape(-1, shares.shape[-1])
+                shape = _find_shape(explanation, scores)
                 shape = shape if seen is None else (seen.height, seen.width)
                 drawn = terminal.draw_heatmap(scores, shape, seen, has_colors, strengths[target])
                 console.print(drawn)
@@ -107,6 +112,15 @@ def _print(explanation: Explanation, image: Image.Image | None, console: Console
         console.print(Text(f"{note}."))
     if model := name_model(explanation):
         console.print(Text(to_printable(model)))
+
+
+def _find_shape(explanation: Explanation, scores: Floats) -> tuple[int, int]:
+    """Height and width of a map alone on a terminal: frames of a video are below each other."""
+    if len(explanation.grid or ()) == 2 and "time" not in explanation.axes:
+        return explanation.image_size or (scores.shape[0], scores.shape[1])
+    if len(explanation.grid or ()) == 3:
+        return scores.shape[0], scores.shape[1]
+    return find_shape(explanation, None)
 
 
 def show_figure(drawn: Drawable) -> bool:
@@ -120,12 +134,13 @@ def show_figure(drawn: Drawable) -> bool:
 
 def _open_figure(explanation: Explanation, image: Image.Image | None) -> bool:
     """Open the figure of a photo in the system's viewer; False if there is none, or no photo."""
-    is_photo = len(explanation.grid or ()) == 2 and (image is not None or explanation.photos)
-    if not is_photo or not has_screen():
+    is_known = bool(image is not None or explanation.photos or explanation.media)
+    if explanation.grid is None or not is_known or not has_screen():
         return False
     is_open = ImageShow.show(draw_figure(explanation, image=image).to_image(2.0))
     if is_open and len(explanation) > 1 and image is None:
-        print(f"The first of {len(explanation)} photos is shown; .plot(1) draws the second.")
+        kind = name_kind(explanation)
+        print(f"The first of {len(explanation)} {kind}s is shown; .plot(1) draws the second.")
     return is_open
 
 

@@ -14,6 +14,7 @@ from whence.render.colors import get_theme
 from whence.render.drawing import Figure, Picture
 from whence.render.maps import describe_axes, list_maps, make_painter
 from whence.render.matrix import draw_matrix
+from whence.render.media import describe_time
 from whence.render.panels import (
     Caption,
     Legend,
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 # A picture has about the area of this square, whatever its shape.
 _SIDE, _WIDEST, _TALLEST = 320.0, 640.0, 480.0
+# Sounds and rows of frames are wider, and stand below each other.
+_STRIP, _WIDEST_STRIP = 480.0, 960.0
 
 
 def draw_figure(
@@ -73,15 +76,18 @@ def draw_figure(
     look, maps = get_theme(theme), list_maps(explanation, sample, outlines)
     options = {"image": image, "whole": whole, "colormap": colormap, "opacity": opacity}
     painter = make_painter(explanation, sample, maps, **options)  # type: ignore[arg-type]
-    width, height = painter.fit(_SIDE, _WIDEST, _TALLEST)
+    width, height = painter.fit(
+        *((_STRIP, _WIDEST_STRIP) if painter.is_wide else (_SIDE, _WIDEST)), _TALLEST
+    )
+    ends = describe_time(painter.media)
     panels = []
-    if painter.photo is not None:
+    if painter.has_photo:
         picture = Picture(0, 0, width, height, painter.draw_photo, is_photo=True)
-        panels.append(Panel(Caption(painter.photo_name), picture))
+        panels.append(Panel(Caption(painter.photo_name), picture, ends))
     for one in maps:
         draw, name = partial(painter.draw, one), f"Map for {one.explained.name}"
         picture = Picture(0, 0, width, height, draw, name, is_photo=True)
-        panels.append(Panel(Caption.from_class(one.explained), picture))
+        panels.append(Panel(Caption.from_class(one.explained), picture, ends))
     strengths = [one.strength for one in maps]
     note = describe_scale(strengths, [painter.colors.diverging]) + describe_axes(explanation)
     note += painter.note
@@ -90,4 +96,4 @@ def draw_figure(
     elif outlines:
         note += "; no outlines: the evidence is spread out"
     legend = Legend([painter.colors], note, format_origin([explanation]))
-    return lay_out_panels(panels, look, legend, title)
+    return lay_out_panels(panels, look, legend, title, columns=1 if painter.is_wide else None)

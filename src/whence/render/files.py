@@ -20,6 +20,7 @@ from whence._util.saved import SUFFIX
 from whence.explanation import Generation
 from whence.explanation.table import list_unit_records
 from whence.layout.grouping import Grouping
+from whence.render.animation import encode_gif
 from whence.render.figure import draw_figure
 from whence.render.pages import format_page
 
@@ -32,7 +33,7 @@ _TEXTS: dict[str, Callable[[Explanation, Grouping], str]] = {
     ".json": lambda explanation, by: format_json(explanation, by),
     ".csv": lambda explanation, by: format_csv(explanation, by),
 }
-SUFFIXES = (*_FIGURES, *_TEXTS, ".npz", SUFFIX)
+SUFFIXES = (*_FIGURES, ".gif", *_TEXTS, ".npz", SUFFIX)
 
 
 def save(explanation: Explanation, path: str | Path, by: Grouping = "word") -> None:
@@ -51,6 +52,8 @@ def save(explanation: Explanation, path: str | Path, by: Grouping = "word") -> N
     path, ending = Path(path), check_ending(path, SUFFIXES)
     if ending in _FIGURES:
         draw_figure(explanation, by=by).save(path)
+    elif ending == ".gif":
+        write_atomically(path, encode_gif(explanation))
     elif ending in _TEXTS:
         write_atomically(path, _TEXTS[ending](explanation, by).encode())
     elif ending == ".npz":
@@ -103,11 +106,13 @@ def format_npz(explanation: Explanation) -> bytes:
     (width, height), and `method`, `model`, `version` and `checks` (as JSON).
     """
     tensors = {
-        name: one for name, one in explanation._to_parts()[1].items() if "photo." not in name
+        name: one
+        for name, one in explanation._to_parts()[1].items()
+        if not name.startswith(("photo.", "media."))
     }
     arrays: dict[str, NDArray[np.generic]] = {n: _to_array(one) for n, one in tensors.items()}
-    for name in ("grid", "image_size"):
-        if (value := getattr(explanation, name)) is not None:
+    for name in ("grid", "axes", "image_size", "length"):
+        if (value := getattr(explanation, name)) not in (None, ()):
             arrays[name] = np.array(value)
     names = [[one.name for one in explanation.classes(n)] for n in range(len(explanation))]
     arrays["names"] = _pad_rows(names).reshape(explanation.target.shape)
@@ -152,7 +157,9 @@ def _describe_sample(explanation: Explanation, sample: int, by: Grouping) -> dic
         "rows": [one.name for one in classes],
         "probabilities": [one.probability for one in classes],
         "grid": explanation.grid,
+        "axes": explanation.axes,
         "image_size": explanation.image_size,
+        "length": explanation.length,
         "scores": [one.scores.reshape(explanation.grid).tolist() for one in classes],
     }
     if explanation.areas:

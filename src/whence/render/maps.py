@@ -7,12 +7,21 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import TYPE_CHECKING
 
-import numpy as np
 from PIL import Image
 
 from whence.errors import WhenceError
 from whence.explanation import PeakRegion, Photo
+from whence.explanation.heatmaps import arrange_picture
+from whence.explanation.media import Media, Video
 from whence.render.colors import Colormap, Floats, get_colormap
+from whence.render.media import (
+    draw_sound,
+    find_shape,
+    join_frames,
+    list_frames,
+    name_media,
+    place_frames,
+)
 from whence.render.outlines import draw_areas, draw_outlines
 from whence.render.overlay import (
     blend,
@@ -31,14 +40,12 @@ if TYPE_CHECKING:
 
 Size = tuple[int, int]
 
+# Sounds and frames that are wider than this, for their height, stand below each other.
+_WIDE = 2.4
 # How far what the model did not see turns grey.
 _GREYED = 0.6
-# Pixels between the frames of a video.
-_BETWEEN = 4
 # What the lines of a target's area show.
 _AREAS = {"box": "the box", "place": "the place", "mask": "the places explained"}
-# Width divided by height of the strip that shows a signal.
-_STRIP = 6
 
 
 @dataclass(frozen=True)
@@ -53,12 +60,12 @@ class ClassMap:
 
 @dataclass(frozen=True)
 class MapPainter:
-    """Draws the maps of one photo, all in the same colours and at the same place.
+    """Draws the maps of one photo, video or sound, all in the same colours and at the same place.
 
     Attributes:
-        photo: The photo; None if it is not known, and maps are drawn alone.
+        photo: The photo; None if there is none, or it is not known.
         shape: Height and width of the model's input, whose proportions maps alone have; the frames
-            of a video stand side by side.
+            of a video stand in rows.
         colors: The colour map.
         opacity: Of the strongest colour.
         whole: Whether maps lie on the whole photo, rather than on what the model saw.
@@ -71,6 +78,13 @@ class MapPainter:
     opacity: float = 0.6
     whole: bool = False
     areas: Sequence[TargetArea] = ()
+    media: Media | None = None  # a video or a sound; without it and a photo, maps are drawn alone
+    frames: int = 1  # of a video, how many are shown
+
+    @property
+    def has_photo(self) -> bool:
+        """Whether there is something that maps are laid over."""
+        return self.photo is not None or self.media is not None
 
     @property
     def ratio(self) -> float:
@@ -81,8 +95,15 @@ class MapPainter:
         return shown.width / shown.height
 
     @property
+    def is_wide(self) -> bool:
+        """Whether pictures are strips, which stand below each other."""
+        return self.photo is None and self.ratio > _WIDE
+
+    @property
     def photo_name(self) -> str:
         """What the picture of the photo shows."""
+        if self.media is not None:
+            return name_media(self.media)
         is_part = self.photo is not None and self.photo.has_crop and not self.whole
         return "What the model saw" if is_part else "Photo"
 
@@ -109,6 +130,10 @@ class MapPainter:
         return canvas
 
     def _resize_photo(self, size: Size) -> Image.Image:
+        if isinstance(self.media, Video):
+            return join_frames(self.media, self.frames, size)
+        if self.media is not None:
+            return draw_sound(self.media, size)
         if self.photo is None:
             raise WhenceError("The photo is not known.")
         return resize(self.photo.image if self.whole else self.photo.crop, size)
@@ -117,7 +142,7 @@ class MapPainter:
         """The map of a class."""
         if one.shares.ndim == 3:
             return self._draw_frames(one, size)
-        if self.photo is None:
+        if not self.has_photo:
             return _draw_lines(draw_map(one.shares, self.colors, size, one.strength), one)
         if not self.whole:
             return self._blend(self._resize_photo(size), one)
@@ -130,13 +155,24 @@ class MapPainter:
         return canvas
 
     def _draw_frames(self, one: ClassMap, size: Size) -> Image.Image:
-        """The frames of a video side by side."""
+        """The maps of frames in rows, over the frames where they are known."""
         canvas = Image.new("RGB", size, "white")
-        edges = np.linspace(0, size[0] + _BETWEEN, len(one.shares) + 1).round().astype(int)
-        for shares, left, right in zip(one.shares, edges[:-1], edges[1:], strict=True):
-            width = max(1, int(right - left) - _BETWEEN)
-            frame = draw_map(shares, self.colors, (width, size[1]), one.strength)
-            canvas.paste(frame, (int(left), 0))
+        count = len(one.shares)
+        known = list_frames(self.media, count) if isinstance(self.media, Video) else [None] * count
+        places = place_frames(count, size)
+        for shares, frame, (left, top, *sides) in zip(one.shares, known, places, strict=True):
+            drawn = (
+                draw_map(shares, self.colors, (sides[0], sides[1]), one.strength)
+                if frame is None
+                else blend(
+                    resize(frame, (sides[0], sides[1])),
+                    shares,
+                    self.colors,
+                    self.opacity,
+                    one.strength,
+                )
+            )
+            canvas.paste(drawn, (left, top))
         return canvas
 
     def _blend(self, photo: Image.Image, one: ClassMap) -> Image.Image:
@@ -187,11 +223,10 @@ def list_maps(explanation: Explanation, sample: int = 0, outlines: bool = False)
     if grid is None:
         raise WhenceError("This explanation is of tokens, which have no map; see .words().")
     strengths = list_strengths(explanation, sample)
-    shape = (1, *grid)[-max(2, len(grid)) :]
     return [
         ClassMap(
             one,
-            stretch_contrast(one.scores).reshape(shape),
+            arrange_picture(stretch_contrast(one.scores), grid, explanation.axes),
             strength,
             explanation.regions(sample, number) if outlines else (),
         )
@@ -216,21 +251,17 @@ def make_painter(
     if whole and photo is None:
         raise WhenceError("The photo is not known, so nothing can be drawn on the whole of it.")
     colors = get_colormap(colormap, any(is_signed(one.explained.scores) for one in maps))
-    shape, areas = _find_shape(explanation), [one.explained.area for one in maps]
-    known = tuple(area for area in areas if area is not None)
-    return MapPainter(photo, shape, colors, check_opacity(opacity), whole, known)
+    areas = tuple(one.explained.area for one in maps if one.explained.area is not None)
+    media = explanation.media[sample] if explanation.media and photo is None else None
+    shape, frames = find_shape(explanation, media), (explanation.grid or (1,))[0]
+    return MapPainter(
+        photo, shape, colors, check_opacity(opacity), whole, areas, media=media, frames=frames
+    )
 
 
 def describe_axes(explanation: Explanation) -> str:
     """How a map that is not one of a photo is read, in a few words; empty for photos."""
+    if "frequency" in explanation.axes:
+        return "; time to the right, high frequencies at the top"
     order = {1: "; from the start of the signal to its end", 3: "; frames from left to right"}
     return order.get(len(explanation.grid or ()), "")
-
-
-def _find_shape(explanation: Explanation) -> tuple[int, int]:
-    """Height and width of a map alone, as far as their proportions go."""
-    grid = explanation.grid or (1, 1)
-    if len(grid) == 1:
-        return 1, _STRIP
-    height, width = explanation.image_size or grid[-2:]
-    return height, width * (grid[0] if len(grid) == 3 else 1)

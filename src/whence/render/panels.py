@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 MARGIN, GAP = 24.0, 20.0
 CAPTION = 34.0
 TITLE, LARGE, SMALL = 22.0, 15.0, 12.0
+_ENDS = 18.0  # the height of what stands below a picture
 _RAMP, _STEPS = 160.0, 13
 _NARROWEST_CELL, _WIDEST_PAGE = 200.0, 1400.0
 
@@ -56,6 +57,7 @@ class Panel:
 
     caption: Caption
     picture: Picture  # wherever it lies
+    ends: tuple[str, str] = ("", "")  # what stands below its left and its right end
 
 
 @dataclass(frozen=True)
@@ -75,22 +77,33 @@ class Legend:
     origin: str
 
 
-def lay_out_panels(panels: list[Panel], look: Theme, legend: Legend, title: str | None) -> Figure:
-    """Lay panels of one size out in rows, under a title and above a legend."""
+def lay_out_panels(
+    panels: list[Panel],
+    look: Theme,
+    legend: Legend,
+    title: str | None,
+    columns: int | None = None,
+) -> Figure:
+    """Lay panels of one size out in rows, under a title and above a legend.
+
+    Without a number of columns, there are as many as the page is wide.
+    """
     picture = panels[0].picture
     cell = max(picture.width, _NARROWEST_CELL)
-    columns = _count_columns(len(panels), cell)
+    columns = columns or _count_columns(len(panels), cell)
     rows = ceil(len(panels) / columns)
     width = 2 * MARGIN + columns * (cell + GAP) - GAP
     top = MARGIN + (TITLE + GAP if title else 0)
     legend_shapes, legend_height = draw_legend(legend, width, look)
-    height = top + rows * (CAPTION + picture.height + GAP)
+    below = _ENDS if any(panels[0].ends) else 0.0
+    step = CAPTION + picture.height + below + GAP
+    height = top + rows * step
     page = Figure(width, height + legend_height, look.background)
     page.shapes += draw_title(title, width, look)
     for number, panel in enumerate(panels):
         row, column = divmod(number, columns)
         x = MARGIN + column * (cell + GAP)
-        y = top + row * (CAPTION + picture.height + GAP)
+        y = top + row * step
         page.shapes += draw_panel(panel, x, y, cell, look)
     page.shapes += move(legend_shapes, 0, height)
     return page
@@ -113,7 +126,13 @@ def draw_panel(panel: Panel, x: float, y: float, cell: float, look: Theme) -> li
     # A hairline keeps a white photo apart from a white page.
     frame = (picture.x - 1, picture.y - 1, picture.width + 2, picture.height + 2)
     caption = draw_caption(panel.caption, x, y, cell, look)
-    return [*caption, Rectangle(*frame, look.track), picture]
+    start, stop = panel.ends
+    line, end = picture.y + picture.height + 15, picture.x + picture.width
+    ends: list[Shape] = []
+    if start or stop:
+        ends.append(TextLine(picture.x, line, start, SMALL, look.muted))
+        ends.append(TextLine(end, line, stop, SMALL, look.muted, right=True))
+    return [*caption, Rectangle(*frame, look.track), picture, *ends]
 
 
 def draw_caption(caption: Caption, x: float, y: float, cell: float, look: Theme) -> list[Shape]:

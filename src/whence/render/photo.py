@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from whence._util.text import to_printable
+from whence._util.text import data_uri, to_printable
+from whence.explanation.media import Video
+from whence.explanation.summary import name_kind
+from whence.render.animation import encode_gif
 from whence.render.colors import Colormap, get_theme
 from whence.render.drawing import encode_uri
-from whence.render.maps import list_maps, make_painter
+from whence.render.maps import describe_axes, list_maps, make_painter
+from whence.render.media import describe_time
 from whence.render.overlay import draw_ramp, fit_size
 from whence.render.panels import describe_scale
 from whence.render.sentences import describe_evidence
@@ -44,6 +48,9 @@ class ShownPhoto:
     faintest: float  # strength of the palest map
     photo: str = ""  # a data URI; empty if the photo is not known
     photo_name: str = ""
+    is_wide: bool = False  # whether pictures stand below each other
+    ends: tuple[str, str] = ("", "")  # of the axis of time
+    animation: str = ""  # of a video, a data URI
 
 
 @dataclass(frozen=True)
@@ -73,13 +80,19 @@ def format_photo_page(
         get_theme(theme)
     samples = range(len(explanation))
     views = [show_photo(explanation, n, _PAGE, whole) for n in samples]
+    if explanation.media and isinstance(explanation.media[0], Video):
+        moving = [data_uri(encode_gif(explanation, n), "image/gif") for n in samples]
+        views = [replace(v, animation=one) for v, one in zip(views, moving, strict=True)]
     page = render_template(
         "render/templates/photo_page.html.j2",
         title=title or _choose_title(explanation),
         theme=theme,
+        noun=name_kind(explanation).capitalize(),
         views=views,
         legend=render_map_legend(
-            [view.colors for view in views], [view.faintest for view in views]
+            [view.colors for view in views],
+            [view.faintest for view in views],
+            describe_axes(explanation),
         ),
         provenance=explanation.provenance,
         note=". ".join(explanation.notes),
@@ -94,7 +107,9 @@ def format_photo_html(explanation: Explanation, most: int = 16) -> str:
         "render/templates/photo_fragment.html.j2",
         views=views,
         legend=render_map_legend(
-            [view.colors for view in views], [view.faintest for view in views]
+            [view.colors for view in views],
+            [view.faintest for view in views],
+            describe_axes(explanation),
         ),
         total=len(explanation),
         provenance=explanation.provenance,
@@ -108,7 +123,9 @@ def show_photo(explanation: Explanation, sample: int, side: int, whole: bool = F
     maps = list_maps(explanation, sample)
     whole = whole and explanation.photos is not None
     painter = make_painter(explanation, sample, maps, whole=whole)
-    size = fit_size((1000, round(1000 * painter.ratio)), side)
+    size = fit_size(
+        (1000, round(1000 * painter.ratio)), round(side * (1.5 if painter.is_wide else 1))
+    )
     shown = [
         ShownMap(
             one.explained,
@@ -119,18 +136,26 @@ def show_photo(explanation: Explanation, sample: int, side: int, whole: bool = F
         for number, one in enumerate(maps)
     ]
     faintest = min(one.strength for one in maps)
-    if painter.photo is None:
-        return ShownPhoto(shown, size, painter.colors, faintest)
-    photo = encode_uri(painter.draw_photo(size), is_photo=True)
-    return ShownPhoto(shown, size, painter.colors, faintest, photo, painter.photo_name)
+    view = ShownPhoto(shown, size, painter.colors, faintest, is_wide=painter.is_wide)
+    if not painter.has_photo:
+        return view
+    return replace(
+        view,
+        photo=encode_uri(painter.draw_photo(size), is_photo=True),
+        photo_name=painter.photo_name,
+        ends=describe_time(painter.media),
+    )
 
 
-def render_map_legend(colors: Iterable[Colormap], strengths: Iterable[float]) -> Markup:
+def render_map_legend(
+    colors: Iterable[Colormap], strengths: Iterable[float], axes: str = ""
+) -> Markup:
     """What the colours of maps mean: a bar of each colour map, and what colours are relative to.
 
     Args:
         colors: The colour maps of all maps on the page; those that repeat count once.
         strengths: The strengths of all maps, as `list_strengths` gives them.
+        axes: How maps are read, as `describe_axes` says it.
     """
     bars = list(dict.fromkeys(colors))
     scales = [
@@ -140,12 +165,12 @@ def render_map_legend(colors: Iterable[Colormap], strengths: Iterable[float]) ->
         )
         for one in bars
     ]
-    note = describe_scale(list(strengths), [one.diverging for one in bars])
+    note = describe_scale(list(strengths), [one.diverging for one in bars]) + axes
     return render_macro("render/templates/photos.html.j2", "legend", scales, note)
 
 
 def _choose_title(explanation: Explanation) -> str:
     if len(explanation) != 1:
-        return f"{len(explanation)} photos"
+        return f"{len(explanation)} {name_kind(explanation)}s"
     first = explanation.get_class()
     return to_printable(f"{first.name} {first.percent}".rstrip())

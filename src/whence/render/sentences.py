@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from whence._util.text import percent
+from whence.explanation.media import Video
 from whence.render.words import Word, list_words
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ _PLACES = (
     *("the left", "the middle", "the right"),
     *("the lower left", "the bottom", "the lower right"),
 )
+_HEIGHTS = ("high", "middle", "low")
 # Evidence against a class is told if it is at least this share of all.
 _LEAST_AGAINST = 0.1
 # A word is named if it holds at least so many times what it would if all words were alike.
@@ -47,7 +49,8 @@ def describe_evidence(explanation: Explanation, sample: int = 0, target: int = 0
     hold, the place of each in a word, and its centre as shares of the photo's width and height. Of
     texts, the words that hold at least twice what they would if all words were alike, three at
     most, equal words joined. Where a tenth of all evidence or more is against the class, it is told
-    in the same way. Videos, signals and bare tokens get no sentence.
+    in the same way. Of sounds, regions have times, and heights of a spectrogram. Videos, other
+    signals and bare tokens get no sentence.
 
     Args:
         explanation: Of anything.
@@ -91,7 +94,7 @@ def _describe_side(
     """Say where the evidence for a class is, or that against it."""
     if explanation.grid is None and explanation.tokens is not None:
         return _describe_words(list_words(explanation, sample, target), side, against)
-    if len(explanation.grid or ()) == 2:
+    if len(explanation.grid or ()) == 2 or "time" in explanation.axes:
         regions = explanation.regions(sample, target, against=against)
         return _describe_regions(explanation, sample, regions, side)
     return ""
@@ -102,6 +105,8 @@ def _describe_regions(
 ) -> str:
     if not regions:
         return ""
+    if "time" in explanation.axes:
+        return _describe_times(explanation, sample, regions, side)
     photo = explanation.photos[sample] if explanation.photos else None
     scale, centers = 1.0, [region.center for region in regions]
     if photo is not None and photo.has_crop:  # from shares of what the model saw to the photo's
@@ -116,6 +121,27 @@ def _describe_regions(
     return (
         f"{_percent(area)} of the photo holds {_percent(held)} of the evidence{side}, "
         f"{count}around {where}"
+    )
+
+
+def _describe_times(
+    explanation: Explanation, sample: int, regions: Sequence[PeakRegion], side: str
+) -> str:
+    """Name the times of a sound that hold much of the evidence, and how high they sound."""
+    media = explanation.media[sample] if explanation.media else None
+    seconds = None if media is None or isinstance(media, Video) else media.seconds
+    where = []
+    for region in regions:
+        x, y = region.center
+        time = f"{x:.0%} of its length" if seconds is None else f"{x * seconds:.2f} s"
+        height = f" at {_HEIGHTS[min(int(3 * y), 2)]} frequencies"
+        where.append(time + height * ("frequency" in explanation.axes))
+    area, held = (sum(v) for v in zip(*((one.area, one.evidence) for one in regions), strict=True))
+    what = "spectrogram" if "frequency" in explanation.axes else "sound"
+    count = f"in {len(regions)} places, " if len(regions) > 1 else ""
+    return (
+        f"{_percent(area)} of the {what} holds {_percent(held)} of the evidence{side}, "
+        f"{count}around {_join(where)}"
     )
 
 
