@@ -253,7 +253,7 @@ class Explanation:
         theme: str = "light",
         title: str | None = None,
     ) -> Figure:
-        """Draw one sample: the photo beside a map of each class, or coloured words of each class.
+        """Draw one sample: the photo, frames or sound with a map of each class, or coloured words.
 
         The figure shows itself in notebooks; `.save("a.png")` or `"a.svg"` writes it.
 
@@ -302,9 +302,6 @@ class Explanation:
         Args:
             by: Of generated text, as for `Generation.matrix`.
             title: Its heading; the text, or the first class of a photo, if left out.
-
-        Raises:
-            WhenceError: The explanation is of a signal or a video, which have no page.
         """
         from whence.render import display
 
@@ -314,9 +311,9 @@ class Explanation:
         """Write a file, whole or not at all, in the form that its name's ending says.
 
         Args:
-            path: Where to write. .png and .svg are a figure of the first sample, .html a page,
-                .json all for other programs, .csv the scores, .npz arrays of numpy; .safetensors
-                is all that `load` reads again.
+            path: Where to write. .png and .svg are a figure of the first sample, .gif of a video
+                that moves, .html a page, .json all for other programs, .csv the scores, .npz arrays
+                of numpy; .safetensors is all that `load` reads again.
             by: As for `matrix`, where scores of texts are written to be read.
 
         Raises:
