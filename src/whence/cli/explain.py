@@ -31,6 +31,7 @@ EPILOG = """[bold]Examples[/bold]
     whence explain "A wonderful film, and far too short."
     whence explain photos/ --model ./my-vit --top 3
     whence explain cat.jpg --model ./my-vit --target tabby --against "Egyptian cat"
+    whence explain street.jpg --model ./my-detr --target car
     whence explain photos/*.jpg --model timm:vit_tiny_patch16_224 --weights vit.safetensors
     cat review.txt | whence explain - --target negative --json
     whence explain photos/ --format parquet --out results"""
@@ -47,6 +48,8 @@ def explain(
     target: options.Targets = None,
     against: options.Against = None,
     position: options.Position = None,
+    box: options.Box = None,
+    pixel: options.Pixel = None,
     top: options.Top = None,
     of: Annotated[
         str | None,
@@ -165,6 +168,8 @@ def explain(
         of,
         against,
         position,
+        box=box,
+        pixel=pixel,
     )
     if is_many:
         many.explain_many(inputs, rows.make_settings(settings), out, cluster, how)

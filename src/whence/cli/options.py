@@ -103,8 +103,32 @@ Position = Annotated[
         "0, or from the end if negative.",
     ),
 ]
+Box = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=0,
+        rich_help_panel=TARGET_PANEL,
+        help="Explain box N of a detection model, counted from 0; without it, the most confident "
+        "one, of the target if one is named.",
+    ),
+]
+Pixel = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ROW,COLUMN",
+        rich_help_panel=TARGET_PANEL,
+        help="Explain one place of a segmentation or depth model: row and column of its own grid, "
+        "or shares such as 0.5,0.25. Without it, all places that the model gives to the target.",
+    ),
+]
 Top = Annotated[
-    int | None, typer.Option(min=1, help="Explain the K most probable classes.", metavar="K")
+    int | None,
+    typer.Option(
+        min=1,
+        help="Explain the K most probable classes, or the K most confident boxes.",
+        metavar="K",
+    ),
 ]
 Rules = Annotated[
     str,

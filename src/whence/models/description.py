@@ -15,6 +15,7 @@ from whence.inputs.images import read_image
 from whence.inputs.sources import Kind
 from whence.methods import registry
 from whence.methods.registry import Method
+from whence.models.dense import DENSE_TASKS, find_dense_task
 from whence.models.loaded import LoadedModel, PreparedBatch
 
 _NO_ATTENTION = "The model has no attention that could be seen"
@@ -167,6 +168,8 @@ def _measure_attention(loaded: LoadedModel, prepared: PreparedBatch) -> list[lis
 def _describe_task(loaded: LoadedModel) -> str:
     if loaded.generates:
         return "generates text"
+    if (task := find_dense_task(loaded.model)) is not None:
+        return DENSE_TASKS[task]
     if loaded.kind == "image":
         return "classifies photos"
     return "classifies texts" if loaded.class_names else "predicts tokens of texts"

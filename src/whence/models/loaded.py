@@ -22,6 +22,7 @@ from whence.explanation import Explanation, Photo
 from whence.inputs.sources import Kind
 from whence.layout import Tokens
 from whence.layout.words import cut_words
+from whence.models.dense import aim_at_places, find_dense_task
 from whence.models.masked import aim_at_mask
 from whence.targets import AnyTarget, AskedClasses, SeveralTargets, parse_targets
 
@@ -148,7 +149,9 @@ class LoadedModel:
         against: AnyTarget | None = None,
         classes: SeveralTargets | None = None,
     ) -> None:
-        """Refuse classes that the model does not have; tokens are looked up when explained."""
+        """Refuse classes that the model does not have; tokens and boxes are looked up later."""
+        if find_dense_task(self.model) is not None:
+            return
         asked = parse_targets(target, against, classes, generates=self.generates)
         if isinstance(asked, AskedClasses):
             logits = torch.zeros(1, self.class_count)
@@ -159,6 +162,7 @@ class LoadedModel:
         """Explain a prepared batch; the arguments are those of `Explainer.explain`."""
         if self.tokenizer is not None:
             request = aim_at_mask(self.model, self.tokenizer, prepared.inputs, request)
+        request = aim_at_places(self.model, request)
         explanation: Explanation = self.explainer.explain(prepared.inputs, **request)
         self.attach_inputs(explanation, prepared)
         return explanation

@@ -13,6 +13,7 @@ from whence._util.near_names import suggest_paths
 from whence._util.text import first_line
 from whence.errors import WhenceError
 from whence.inputs.sources import Kind
+from whence.models.dense import DENSE_TASKS
 from whence.models.folder import check_embedded, check_folder, read_knowledge
 from whence.models.hub import check_on_hub
 from whence.models.image_preprocessing import ProcessorPreprocessor
@@ -23,7 +24,8 @@ from whence.targets import find_class_names
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_TASKS = ("ImageClassification", "SequenceClassification", "TokenClassification", "MaskedLM")
+_IMAGE_TASKS = ("ImageClassification", *DENSE_TASKS)
+_TASKS = (*_IMAGE_TASKS, "SequenceClassification", "TokenClassification", "MaskedLM")
 
 
 def load(name: str | Path) -> LoadedModel:
@@ -70,7 +72,7 @@ def _from_pretrained(place: str, name: str, local_files_only: bool) -> LoadedMod
     try:
         config = library.AutoConfig.from_pretrained(place, **common)
         task = find_task(config)
-        kind: Kind = "image" if task == "ImageClassification" else "text"
+        kind: Kind = "image" if task in _IMAGE_TASKS else "text"
         model, info = getattr(library, f"AutoModelFor{task}").from_pretrained(
             place, config=config, use_safetensors=True, output_loading_info=True, **common
         )
@@ -83,7 +85,8 @@ def _from_pretrained(place: str, name: str, local_files_only: bool) -> LoadedMod
             processor = library.AutoTokenizer.from_pretrained(place, **common)
     except Exception as error:  # transformers raises many kinds, some from other libraries
         raise _to_error(name, error) from error
-    _check_complete(name, info, "language model" if task.endswith("LM") else "classifier")
+    what = "language model" if task.endswith("LM") else "classifier"
+    _check_complete(name, info, "model" if task in DENSE_TASKS else what)
     if kind == "text":
         _check_tokenizer(name, processor, getattr(config, "vocab_size", 0))
     model = model.float()
@@ -144,7 +147,8 @@ def _to_error(name: str, error: Exception) -> WhenceError:
         )
     if "Unrecognized configuration class" in message:
         return WhenceError(
-            f"'{name}' is neither a classifier of images or texts nor a causal language model."
+            f"'{name}' is neither a classifier, detector or segmenter of photos, nor a classifier "
+            f"of texts or a language model. Load it yourself and use Explainer(model)."
         )
     if "safetensors" in message and "no file named" in message:
         return WhenceError(f"'{name}' has no weights in safetensors, and whence opens no pickles.")

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 ModelObject: TypeAlias = "nn.Module | Pipeline | LoadedModel"
 
-_IMAGE_TASKS = ("image-classification",)
+_IMAGE_TASKS = (
+    *("image-classification", "object-detection"),
+    *("image-segmentation", "depth-estimation"),
+)
 _TEXT_TASKS = (
     *("text-classification", "sentiment-analysis", "token-classification", "ner"),
     *("fill-mask", "text-generation"),

@@ -13,7 +13,7 @@ from whence.methods import registry
 from whence.methods.registry import MethodSpecification
 from whence.models import LoadedModel, load
 from whence.rules import get as get_rules
-from whence.targets import token
+from whence.targets import box, pixel, token
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,8 @@ class ExplainSettings:
     of: str | None = None  # the model's input that gets scores; its main one if left out
     against: str | None = None  # a class or token: why the target and not this one
     position: int | None = None  # of the explained token, in models with an output for each token
+    box: int | None = None  # of a detection model
+    pixel: str | None = None  # "row,column" of a dense head, or shares of height and width
 
     def check(self) -> None:
         """Refuse wrong settings before a model is loaded."""
@@ -46,8 +48,11 @@ class ExplainSettings:
         """Return the targets as arguments of `Explainer.explain`."""
         if self.targets and self.top is not None:
             raise WhenceError("Give either --target or --top, not both.")
-        if self.position is not None and self.top is not None:
-            raise WhenceError("Give either --position or --top, not both.")
+        places = {"--position": self.position, "--box": self.box, "--pixel": self.pixel}
+        given = [name for name, value in places.items() if value is not None]
+        given += ["--top"] if given and self.top is not None else []
+        if len(given) > 1:
+            raise WhenceError(f"Give either {given[0]} or {given[1]}, not both.")
         arguments: dict[str, Any] = {}
         if self.against is not None:
             arguments["against"] = self._read_target(self.against)
@@ -56,12 +61,16 @@ class ExplainSettings:
         named = [self._read_target(one) for one in self.targets]
         if len(named) > 1:
             return {"classes": named, **arguments}
-        if named or self.position is not None:
+        if named or given:
             arguments["target"] = named[0] if named else self._read_target(None)
         return arguments
 
     def _read_target(self, name: str | None) -> Any:
         """A class or token by its name, or by its number where no name is that number."""
+        if self.box is not None:
+            return box(self.box, name)
+        if self.pixel is not None:
+            return pixel(*_read_place(self.pixel), name)
         return name if self.position is None else token(self.position, name)
 
     def load_models(self, sources: Sequence[Source]) -> dict[Kind, LoadedModel]:
@@ -80,3 +89,14 @@ class ExplainSettings:
     def _load(self, kind: Kind | None) -> LoadedModel:
         model, weights, device = self.model, self.weights, self.device
         return load(model, kind, weights, device, compile=self.compile, precision=self.precision)
+
+
+def _read_place(text: str) -> tuple[int | float, int | float]:
+    """Read "row,column" as whole numbers, or as shares where there is a point."""
+    try:
+        row, column = (float(one) if "." in one else int(one) for one in text.split(","))
+    except ValueError:
+        raise WhenceError(
+            f"--pixel takes a row and a column, such as 12,30 or 0.5,0.25, not '{text}'."
+        ) from None
+    return row, column

@@ -190,13 +190,15 @@ def parse_targets(
 
 
 def _make_against(target: Target, against: AnyTarget | None, generates: bool) -> Target | None:
-    """What is subtracted from a target; a plain token stands at the target's own position."""
+    """What is subtracted from a target; a plain token or class is at the target's own place."""
     if against is None:
         return None
     if isinstance(target, TokenTarget) and not _holds_target(against):
         other = _make_target(against, generates=True)
         if isinstance(other, TokenTarget):
             return dataclasses.replace(other, position=target.position)
+    if not callable(against) and is_one_class(against):
+        return target.relabel(against) or _make_target(against, generates)
     return _make_target(against, generates)
 
 

@@ -175,6 +175,10 @@ class Target(ABC):
         """The target of some of the samples."""
         return self
 
+    def relabel(self, label: object) -> Target | None:  # noqa: ARG002
+        """The target of another class at the same place; None if it has no place of its own."""
+        return None
+
 
 @dataclass(frozen=True)
 class LogitsPlace(Place):

@@ -85,15 +85,21 @@ class BoxTarget(Target):
         query: The query, or one for each sample; None for the most confident.
         label: The class; None for the highest of the query.
         rank: Without a query, how many are more confident.
+        beside: Another target, whose query is taken.
     """
 
     query: int | tuple[int, ...] | None
     label: OneClass | None
     rank: int = 0
+    beside: BoxTarget | None = None
 
     @override
     def make_place(self, context: TargetContext) -> Place:
         return BoxPlace(context)
+
+    @override
+    def relabel(self, label: object) -> BoxTarget:
+        return BoxTarget(self.query, cast(OneClass, label), beside=self)
 
     @override
     def select_samples(self, rows: slice, batch: int) -> BoxTarget:
@@ -115,11 +121,8 @@ class BoxTarget(Target):
         confidence = read.float().softmax(2)[..., :-1] if has_none else read.float()
         count = confidence.shape[2]
         wanted = [self._find_label(names[n], count) for n in range(batch)]
-        best = [
-            row.amax(1) if of is None else row[:, of]
-            for row, of in zip(confidence, wanted, strict=True)
-        ]
-        chosen = self._choose_queries(torch.stack(best))
+        decides = self.beside if self.beside is not None and self.query is None else self
+        chosen = decides._choose_queries(confidence, names)
         samples = torch.arange(batch, device=read.device)
         highest = pick_rows(confidence, samples, chosen).argmax(1).tolist()
         indices = [h if of is None else of for h, of in zip(highest, wanted, strict=True)]
@@ -133,13 +136,17 @@ class BoxTarget(Target):
     def _find_label(self, names: Mapping[int, str], count: int) -> int | None:
         return None if self.label is None else find_class_index(self.label, names, count)
 
-    def _choose_queries(self, confidence: Tensor) -> list[int]:
-        """The query of each sample, given the confidence of all, (batch, queries)."""
-        batch, queries = confidence.shape
+    def _choose_queries(self, confidence: Tensor, names: Sequence[Mapping[int, str]]) -> list[int]:
+        """The query of each sample, given confidences, (batch, queries, classes), and names."""
+        batch, queries, count = confidence.shape
         if self.query is None:
             if self.rank >= queries:
                 raise WhenceError(f"The model has {queries} queries, and more were asked for.")
-            return cast(list[int], confidence.topk(self.rank + 1).indices[:, -1].tolist())
+            wanted = [self._find_label(names[n], count) for n in range(batch)]
+            pairs = zip(confidence, wanted, strict=True)
+            best = [row.amax(1) if of is None else row[:, of] for row, of in pairs]
+            ranked = torch.stack(best).topk(self.rank + 1).indices
+            return cast(list[int], ranked[:, -1].tolist())
         chosen = self.query if isinstance(self.query, tuple) else (self.query,) * batch
         require_for_each(chosen, batch, "queries")
         for query in chosen:

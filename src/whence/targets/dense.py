@@ -135,11 +135,17 @@ class PixelTarget(Target):
         where: Row and column, or a mask; None for the places that the model gives to the label.
         label: The class; None for the highest.
         rank: Without a place and a label, how many classes have more places.
+        beside: Another target, whose places are taken.
     """
 
     where: Where
     label: OneClass | None
     rank: int = 0
+    beside: PixelTarget | None = None
+
+    @override
+    def relabel(self, label: object) -> PixelTarget:
+        return PixelTarget(self.where, cast(OneClass, label), beside=self)
 
     @override
     def make_place(self, context: TargetContext) -> Place:
@@ -178,10 +184,14 @@ class PixelTarget(Target):
         batch, names = len(read), output.name_channels(context)
         rows, columns = output.values.shape[2:]
         named = self._find_label(output, names)
+        labels = list[int]()
         if self.where is None:
-            labels, weights = _find_regions(output, named, self.rank, names)
+            decides = self.beside or self
+            label = decides._find_label(output, names)
+            labels, weights = _find_regions(output, label, decides.rank, names)
+            labels = labels if self.beside is None else []
         else:
-            weights, labels = self._weigh_places(rows, columns, context), []
+            weights = self._weigh_places(rows, columns, context)
         weights = weights.to(output.values.device)
         cropped = weights[:, place.window[0], place.window[1]]
         scalar = PixelScalar(place, cropped, [0] * batch, [""] * batch, output.quantity)
@@ -231,6 +241,8 @@ def _find_regions(
     values = output.score_places()
     batch, count = values.shape[:2]
     if output.quantity in ("depth", "alpha"):
+        if rank:
+            raise WhenceError(f"This model tells the {output.quantity} of places and no classes.")
         regions = torch.ones_like(values[:, 0])
         return [0] * batch, regions / regions[0].numel()
     if count == 1 or output.quantity == "mask":

@@ -1,0 +1,153 @@
+"""Do maps of boxes and of segments lie on the objects? Toys are trained on drawings of shapes.
+
+python benchmarks/dense.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+import transformers
+from PIL import Image, ImageDraw
+from torch import Tensor, nn
+
+from whence import Explainer, targets
+
+LABELS = ("ball", "box", "tent")
+INKS = ((205, 70, 85), (60, 110, 190), (235, 190, 70))
+SIDE, PATCH, QUERIES = 64, 8, 3
+Box = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A picture of shapes on a mottled ground.
+
+    Attributes:
+        image: The picture.
+        labels: The shape in the left, middle and right third, as its place in `LABELS`; one more
+            where there is none.
+        boxes: Left, top, right and bottom of each, in pixels; zeros where there is none.
+        mask: (side, side), 0 for the ground, or 1 and the label of the object there.
+    """
+
+    image: Image.Image
+    labels: list[int]
+    boxes: list[Box]
+    mask: np.ndarray[Any, np.dtype[np.uint8]]
+
+    @property
+    def pixels(self) -> Tensor:
+        """The picture as models take it, (3, side, side), from -1 to 1."""
+        values = torch.from_numpy(np.array(self.image)).permute(2, 0, 1)
+        return values.float() / 127.5 - 1
+
+
+def draw_shapes(random: np.random.Generator) -> Drawing:
+    """Draw a red ball, a blue box or a yellow tent, or nothing, in each third of a picture."""
+    coarse = random.integers(90, 170, (5, 5, 3), dtype=np.uint8)
+    ground = Image.fromarray(coarse).resize((SIDE, SIDE), Image.Resampling.BICUBIC)
+    fine = random.integers(0, 24, (SIDE, SIDE, 1))
+    image = Image.fromarray((np.asarray(ground) + fine).clip(0, 255).astype(np.uint8))
+    mask, labels, boxes = Image.new("L", image.size), list[int](), list[Box]()
+    absent = random.permutation(QUERIES)[: random.integers(QUERIES)]
+    for third in range(QUERIES):
+        labels.append(len(LABELS) if third in absent else int(random.integers(len(LABELS))))
+        if third in absent:
+            boxes.append((0, 0, 0, 0))
+            continue
+        size, width = int(random.integers(13, 20)), SIDE / QUERIES
+        left = int(third * width + random.uniform(1, width - size - 1))
+        top = int(random.integers(1, SIDE - size - 1))
+        boxes.append((left, top, left + size, top + size))
+        red, green, blue = (int(x) for x in INKS[labels[-1]] + random.integers(-20, 21, 3))
+        _draw_shape(ImageDraw.Draw(image), boxes[-1], labels[-1], (red, green, blue))
+        _draw_shape(ImageDraw.Draw(mask), boxes[-1], labels[-1], labels[-1] + 1)
+    return Drawing(image, labels, boxes, np.array(mask))
+
+
+def _draw_shape(
+    pen: ImageDraw.ImageDraw, box: Box, label: int, ink: tuple[int, int, int] | int
+) -> None:
+    left, top, right, bottom = box
+    if LABELS[label] == "ball":
+        pen.ellipse(box, fill=ink)
+    elif LABELS[label] == "box":
+        pen.rectangle(box, fill=ink)
+    else:
+        pen.polygon([(left, bottom), ((left + right) // 2, top), (right, bottom)], fill=ink)
+
+
+def build_detector() -> nn.Module:
+    """A small YOLOS."""
+    config = transformers.YolosConfig(
+        hidden_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=96,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        image_size=[SIDE, SIDE],
+        patch_size=PATCH,
+        num_detection_tokens=QUERIES,
+        use_mid_position_embeddings=False,
+        id2label=dict(enumerate(LABELS)),
+    )
+    return transformers.YolosForObjectDetection(config)
+
+
+def build_segmenter() -> nn.Module:
+    """A small SegFormer."""
+    config = transformers.SegformerConfig(
+        hidden_sizes=[8, 16, 24, 32],
+        depths=[1, 1, 1, 1],
+        num_attention_heads=[1, 2, 3, 4],
+        sr_ratios=[4, 2, 1, 1],
+        decoder_hidden_size=32,
+        classifier_dropout_prob=0.0,
+        drop_path_rate=0.0,
+        id2label={0: "ground", **{n + 1: name for n, name in enumerate(LABELS)}},
+    )
+    return transformers.SegformerForSemanticSegmentation(config)
+
+
+def compute_detection_loss(returned: Any, drawings: list[Drawing]) -> Tensor:
+    """Query n is to find the object in third n."""
+    labels = torch.tensor([one.labels for one in drawings])
+    corners = torch.tensor([one.boxes for one in drawings]) / SIDE
+    sizes = corners[..., 2:] - corners[..., :2]
+    boxes = torch.cat([corners[..., :2] + sizes / 2, sizes], 2)
+    classes = F.cross_entropy(returned.logits.flatten(0, 1), labels.flatten())
+    return classes + 5 * (returned.pred_boxes - boxes)[labels < len(LABELS)].abs().mean()
+
+
+def compute_segmentation_loss(returned: Any, drawings: list[Drawing]) -> Tensor:
+    """Each place of the head's grid is to find what is drawn there."""
+    masks = torch.from_numpy(np.stack([one.mask for one in drawings])).long()
+    logits = F.interpolate(returned.logits, size=masks.shape[1:], mode="bilinear")
+    return F.cross_entropy(logits, masks, torch.tensor([0.3, 1.0, 1.0, 1.0]))
+
+
+def train(kind: str, steps: int, batch: int = 32, seed: int = 0) -> nn.Module:
+    """Train a toy, "detector" or "segmenter", on drawings that are new at each step."""
+    torch.manual_seed(seed)
+    random = np.random.default_rng(seed)
+    model = build_detector() if kind == "detector" else build_segmenter()
+    compute_loss = compute_detection_loss if kind == "detector" else compute_segmentation_loss
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-3, weight_decay=1e-4)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, steps, pct_start=0.2)
+    model.train()
+    for _ in range(steps):
+        drawings = [draw_shapes(random) for _ in range(batch)]
+        pixels = torch.stack([one.pixels for one in drawings])
+        loss = compute_loss(model(pixel_values=pixels), drawings)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+    return model.eval()
