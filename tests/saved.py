@@ -7,6 +7,7 @@ import torch
 from PIL import Image
 from torch import nn
 
+ANIMALS = ("cat", "dog", "crane")
 WORDS = "a the film is was wonderful awful and very not good bad , . ! it".split()
 
 
@@ -35,6 +36,30 @@ def save_image_model(folder: Path, half: bool = True, **processor: object) -> Pa
     model = _perturb(ViTForImageClassification(config))
     (model.half() if half else model).save_pretrained(folder)
     ViTImageProcessor(size={"height": 32, "width": 32}, **processor).save_pretrained(folder)
+    return folder
+
+
+def save_dense_model(folder: Path, task: str = "ObjectDetection") -> Path:
+    """Save a detector of cats, dogs and cranes, a segmenter of them, or a model of depth."""
+    import transformers
+
+    sizes: dict = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 48}
+    sizes |= {"num_hidden_layers": 2, "patch_size": 8, "id2label": dict(enumerate(ANIMALS))}
+    if task == "ObjectDetection":
+        tokens = {"num_detection_tokens": 4, "use_mid_position_embeddings": False}
+        config = transformers.YolosConfig(**sizes, **tokens, image_size=[32, 48])
+        model = transformers.YolosForObjectDetection(config)
+        processor = transformers.YolosImageProcessor(size={"height": 32, "width": 48})
+    else:
+        neck = {"neck_hidden_sizes": [8] * 4, "fusion_hidden_size": 8, "image_size": 32}
+        neck |= {"backbone_out_indices": [0, 1, 2, 3], "use_auxiliary_head": False}
+        config = transformers.DPTConfig(**{**sizes, "num_hidden_layers": 4}, **neck)
+        model = getattr(transformers, f"DPTFor{task}")(config)
+        if task == "DepthEstimation":
+            model.head.head[4].bias.data += 5  # depths below 0 are cut off
+        processor = transformers.DPTImageProcessor(size={"height": 32, "width": 32})
+    _perturb(model).save_pretrained(folder)
+    processor.save_pretrained(folder)
     return folder
 
 

@@ -101,6 +101,12 @@ def find_dense_output(returned: Any, context: TargetContext) -> DenseOutput:
             f"places. Say where they are, (batch, classes, rows, columns): Explainer(model, "
             f"output=lambda returned: ...)."
         ) from None
+    if logits.dim() == 3 and (context.explains_text or "pred_boxes" in fields):
+        other = "box(query)" if "pred_boxes" in fields else "token(position)"
+        raise WhenceError(
+            f"A pixel is a target of models with a dense head, and this one gives "
+            f"{tuple(logits.shape)}; its targets are targets.{other}."
+        )
     return _make_output("logits", logits, None)
 
 
