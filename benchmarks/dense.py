@@ -15,8 +15,6 @@ import transformers
 from PIL import Image, ImageDraw
 from torch import Tensor, nn
 
-from whence import Explainer, targets
-
 LABELS = ("ball", "box", "tent")
 INKS = ((205, 70, 85), (60, 110, 190), (235, 190, 70))
 SIDE, PATCH, QUERIES = 64, 8, 3
@@ -97,7 +95,11 @@ def build_detector() -> nn.Module:
         use_mid_position_embeddings=False,
         id2label=dict(enumerate(LABELS)),
     )
-    return transformers.YolosForObjectDetection(config)
+    model = transformers.YolosForObjectDetection(config)
+    embeddings = model.vit.embeddings  # which are all zeros, and slow to learn from there
+    for one in (embeddings.position_embeddings, embeddings.detection_tokens):
+        nn.init.normal_(one, std=0.5)
+    return model
 
 
 def build_segmenter() -> nn.Module:
