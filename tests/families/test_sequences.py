@@ -12,7 +12,7 @@ from tests.families.models import (
 )
 from tests.methods.gae_formula import weigh_maps
 from tests.methods.test_gae_cross_attention import normalize, propagate_decoder
-from whence import Explainer, WhenceError
+from whence import Explainer
 
 BART = {
     "vocab_size": 40,
@@ -69,7 +69,7 @@ def test_both_copies_of_the_input_count(family):
 
 @pytest.mark.parametrize("family", SIZES)
 def test_attention_across_sequences(family):
-    """`gae` as in its paper; methods of one sequence refuse."""
+    """`gae` as in its paper; others follow both copies of the input."""
     name = f"{family}ForSequenceClassification"
     model = build_transformers(name, f"{family}Config", **SIZES[family])
     eager, ids = copy_eager(model), torch.tensor([[0, 5, 6, 7, 8, 2]])
@@ -80,9 +80,26 @@ def test_attention_across_sequences(family):
     explainer, inputs = Explainer(model), {"input_ids": ids}
     found = explainer.explain(inputs, 1, method="gae").scores[0]
     assert torch.allclose(found, expected, rtol=1e-5)
-    for method in ("rollout", "tiba", "whence"):
-        with pytest.raises(WhenceError, match="cross-attention"):
-            explainer.explain(inputs, 1, method=method)
+    rollout = explainer.explain(inputs, 1, method="rollout").scores[0]
+    assert torch.allclose(rollout, _roll_out_copies(output), rtol=1e-5)
+
+
+def _roll_out_copies(output):
+    """The row of the token that is read, over both stacks, of the ids of both."""
+    means = [
+        [one[0].mean(0).detach() for one in group]
+        for group in (output.encoder_attentions, output.decoder_attentions, output.cross_attentions)
+    ]
+    of_decoder = torch.zeros(means[1][0].shape[0], dtype=means[1][0].dtype)
+    of_decoder[-1] = 1
+    of_encoder = torch.zeros_like(of_decoder)
+    for own, across in zip(means[1][::-1], means[2][::-1], strict=True):
+        of_encoder = of_encoder + of_decoder / 2 @ across
+        of_decoder = of_decoder / 2
+        of_decoder = (of_decoder + of_decoder @ own) / 2
+    for own in means[0][::-1]:
+        of_encoder = (of_encoder + of_encoder @ own) / 2
+    return of_encoder + torch.cat([of_decoder[1:], torch.zeros(1, dtype=of_decoder.dtype)])
 
 
 def _build_lxmert():
@@ -160,9 +177,11 @@ def test_lxmert(of):
         assert torch.allclose(found, lv[0], rtol=1e-5)
     else:
         assert torch.allclose(found[1:], ll[0, 1:], rtol=1e-5)
-    for method in ("rollout", "tiba", "whence"):
-        with pytest.raises(WhenceError, match="cross-attention"):
-            explainer.explain(inputs, 1, method=method, of=of)
+    for method in ("tiba", "whence"):
+        assert explainer.explain(inputs, 1, method=method, of=of).scores[0].any()
+    both = explainer.explain(inputs, 1, method="rollout", of=["input_ids", "visual_feats"])
+    total = both["input_ids"].scores.sum() + both["visual_feats"].scores.sum()
+    assert torch.isclose(total, torch.ones_like(total))
 
 
 def test_lxmert_at_the_input():

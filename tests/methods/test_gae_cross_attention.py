@@ -219,12 +219,25 @@ def test_a_constant_logit_of_a_decoder_gives_zeros():
     assert torch.equal(scores, torch.zeros(2, 9))
 
 
-def test_concatenated_sequences_are_refused():
+def test_concatenated_sequences():
+    """Tokens of a decoder and of its encoder, put together and attending to each other."""
+
     class Mixed(EncoderDecoder):
         def forward(self, features):
             features = self.encoder[0](features)
             both = torch.cat([self.decoder[0](features[:, :3], features), features], 1)
             return self.head(self.encoder[1](both)[:, 0])
 
-    with pytest.raises(WhenceError, match="merged tokens"):
-        Explainer(Mixed().eval()).explain(torch.randn(2, 9, 16), method="gae")
+    model = _perturb(Mixed())
+    features = torch.randn(1, 9, 16, dtype=torch.float64)
+    result = Explainer(model).explain(features, target=1, method="gae")
+    logits, maps = model.with_maps(features)
+    first, own, across, last = weigh_maps(logits[0, 1], maps)
+    rows = torch.eye(12, dtype=torch.float64)[0]
+    rows = rows + rows @ last
+    of_decoder, of_encoder = rows[:3], rows[3:]
+    of_encoder = of_encoder + of_decoder @ across
+    of_decoder = of_decoder + of_decoder @ own
+    of_encoder = of_encoder + torch.cat([of_decoder, torch.zeros(6, dtype=torch.float64)])
+    expected = of_encoder + of_encoder @ first
+    assert torch.allclose(result.scores[0], expected, rtol=1e-7)

@@ -10,7 +10,7 @@ from whence.engine.request import Subject
 from whence.inputs.arguments import ModelArguments
 from whence.layout import Tokens, find_layout, find_tokens
 from whence.tracing import record
-from whence.tracing.dependence import find_fields
+from whence.tracing.dependence import find_fields, place_keys
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def read_attention(subject: Subject, arguments: ModelArguments) -> AttentionMaps
     at = arguments.args, arguments.kwargs, arguments.main_at
     trace = record(subject.model, *at, subject.output)
     main = arguments.main
-    fields = find_fields(trace, trace.sites[0], arguments.main_at, main.shape)
+    fields = find_fields(trace, place_keys(trace, trace.sites[0]), arguments.main_at, main.shape)
     layout = find_layout(subject.layout, main, fields)
     tokens = None if layout.grid else find_tokens(arguments.kwargs, main, subject.tokenizer)
     prefix = layout.prefix or 0

@@ -21,6 +21,8 @@ from whence.layout import FoundLayout, Tokens
 from whence.methods import Method, registry
 from whence.targets import AskedClasses, ClassScalars, ReadScalars, Scalars
 from whence.tracing import Trace, record, unwrap_model
+from whence.tracing.flow.binding import bind_flow
+from whence.tracing.flow.flow import TokenFlow
 from whence.tracing.graph.targets import split_targets
 from whence.tracing.ops.guard import Guard
 from whence.tracing.views import select_view
@@ -202,6 +204,8 @@ def score(
     scores, details, kept, layouts, figures = [], [], [], [], []
     for trace, targets in parts:
         layout = find_request_layout(request, trace) if known is None else known
+        if known is not None and isinstance(known.flow, TokenFlow):
+            bind_flow(trace, known.flow)
         _check_modality(request.method_name, method, layout)
         layouts.append(layout)
         groups = targets.split(_count_targets_at_once(request, needs, targets, trace.logits))

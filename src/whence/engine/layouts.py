@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Hashable
 
 from torch import Tensor
@@ -10,14 +11,16 @@ from whence.engine.request import Request
 from whence.errors import WhenceError
 from whence.layout import FoundLayout, divide_input, find_layout
 from whence.tracing import Trace
-from whence.tracing.dependence import find_fields
+from whence.tracing.dependence import find_fields, place_keys
+from whence.tracing.flow.binding import bind_flow, needs_flow
+from whence.tracing.flow.flow import TokenFlow, find_flow
 
 # So many layouts are kept, and no key is made of more bytes than this.
 _MAX_LAYOUTS, _MAX_BYTES = 256, 2**20
 
 
 def find_request_layout(request: Request, trace: Trace) -> FoundLayout:
-    """Find which part of the explained input each token stands for.
+    """Find which part of the explained input each token stands for, and bind the flow of tokens.
 
     What a token depends on may be decided by shapes and by whole numbers (token ids, masks), not by
     the values of pixels: with the same ones the layout is the same.
@@ -31,6 +34,8 @@ def find_request_layout(request: Request, trace: Trace) -> FoundLayout:
             while len(known) >= _MAX_LAYOUTS:
                 known.pop(next(iter(known)), None)
             known[key] = layout
+    elif isinstance(layout.flow, TokenFlow):
+        bind_flow(trace, layout.flow)
     return layout
 
 
@@ -44,11 +49,29 @@ def _find_layout(request: Request, trace: Trace) -> FoundLayout:
         )
     layout = None
     if trace.sites and not trace.attention_problem:
-        fields = find_fields(trace, trace.sites[0], arguments.main_at, arguments.main.shape)
-        layout = find_layout(given, arguments.main, fields)
+        layout = _find_token_layout(request, trace)
     if layout is None or (layout.doubt and not needs_attention):
         return divide_input(given, arguments.main)
     return layout
+
+
+def _find_token_layout(request: Request, trace: Trace) -> FoundLayout | None:
+    """The layout of the tokens of the input; None if a method at the input can do without."""
+    given, arguments = request.subject.layout, request.arguments
+    name, main = arguments.main_at, arguments.main
+    if needs_flow(trace):
+        try:
+            flow = find_flow(trace, name, main.shape)
+        except WhenceError:
+            if request.method.scores_tokens and any(site.problem for site in trace.sites):
+                raise
+        else:
+            bind_flow(trace, flow)
+            return dataclasses.replace(find_layout(given, main, flow.fields), flow=flow)
+    if any(site.problem for site in trace.sites):
+        return None
+    fields = find_fields(trace, place_keys(trace, trace.sites[0]), name, main.shape)
+    return find_layout(given, main, fields)
 
 
 def _make_key(request: Request, trace: Trace) -> Hashable | None:
@@ -57,7 +80,7 @@ def _make_key(request: Request, trace: Trace) -> Hashable | None:
     if sum(x.nbytes for x in whole) > _MAX_BYTES:
         return None
     shapes = tuple((tuple(x.shape), x.dtype) for x in tensors)
-    maps = tuple((site.product.index, *site.weights.shape) for site in trace.sites[:1])
+    maps = tuple((site.product.index, *site.weights.shape) for site in trace.sites)
     needs = request.method.scores_tokens
     return request.arguments.main_at, shapes, maps, needs, tuple(map(_read_bytes, whole))
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from whence.errors import UndeclaredEvidenceError
+from whence.evidence.flow_reads import read_streams
 from whence.evidence.forwards import Forwards
 from whence.evidence.kinds import AT_MAPS
 from whence.evidence.layers import (
@@ -20,6 +21,7 @@ from whence.evidence.layers import (
     iterate_layers,
     join_heads,
     join_sites,
+    list_entering,
     list_hidden_states,
     list_value_inputs,
     sum_keys,
@@ -27,6 +29,7 @@ from whence.evidence.layers import (
 from whence.layout import FoundLayout, compute_pooling
 from whence.rules import RuleSet
 from whence.targets import Scalars
+from whence.tracing.flow.flow import TokenFlow
 from whence.tracing.graph import AttentionLayer, Block, find_blocks, find_layers
 from whence.tracing.readings import (
     HeadFusion,
@@ -129,6 +132,8 @@ class Evidence:
     @cached_property
     def pooling(self) -> Tensor:
         """(targets, batch, tokens), weights of the rows that the classifier reads."""
+        if self.flow is not None:
+            return self._pool_flow(self.flow)
         if self._pools_from_stream:
             first = next(self._stream)
             self.__dict__["_stream"] = chain((first,), self._stream)
@@ -146,6 +151,33 @@ class Evidence:
         of_tokens = self.layers[-1].queries == self.layers[0].keys
         pooling = compute_pooling(weights, self.layout, of_tokens)
         return pooling.expand(self.targets.count, -1, -1)
+
+    @property
+    def flow(self) -> TokenFlow | None:
+        """How tokens pass the layers, where they do not simply pass all of them in turn."""
+        return self.trace.flow
+
+    @cached_property
+    def reads(self) -> list[Tensor]:
+        """(targets, batch, tokens) for each layer of a flow: how much the target reads a token."""
+        if self.flow is None:
+            raise UndeclaredEvidenceError("Only a flow of tokens has readings of several layers.")
+        make = self.targets.make_seeds if self.class_specific else self.targets.make_common_seeds
+        read = read_streams(self.trace, self.flow, make(self.logits), self.layout)
+        return [one.expand(self.targets.count, -1, -1) for one in read]
+
+    @property
+    def last_pooling(self) -> Tensor:
+        """(targets, batch, queries), weights of the rows of the last layer that are read."""
+        return self.pooling if self.flow is None else self.reads[-1]
+
+    def _pool_flow(self, flow: TokenFlow) -> Tensor:
+        """Weights of the tokens of the input, as they are read along residual streams."""
+        pooled = self.logits.new_zeros(self.targets.count, self.batch, self.tokens)
+        for read, stands_for in zip(self.reads, flow.stands_for, strict=True):
+            if stands_for is not None:
+                pooled = pooled + stands_for.pull(read)
+        return pooled
 
     def make_seeds(self, rules: RuleSet | None) -> Tensor:
         """Where a backward pass starts that goes by rules, or as plain gradients."""
@@ -187,7 +219,7 @@ class Evidence:
     def hidden(self) -> list[Tensor]:
         """The residual stream before each block and after the last."""
         self._check_declared("hidden")
-        return self._split_tokens(list_hidden_states(self.trace, self._blocks))
+        return self._split_tokens(self._list_hidden())
 
     @property
     def hidden_gradient(self) -> list[Tensor]:
@@ -294,6 +326,11 @@ class Evidence:
             return find_blocks(self.trace)
         return find_blocks_of_stream(self.trace, self.layers)
 
+    def _list_hidden(self) -> list[tuple[Tensor, GradientEdge]]:
+        if self.flow is not None:
+            return list_entering(self.trace, self.layers, self.flow)
+        return list_hidden_states(self.trace, self._blocks)
+
     def _split_tokens(self, values: list[tuple[Tensor, GradientEdge]]) -> list[Tensor]:
         return [self.trace.split_tokens(value, edge, value.shape) for value, edge in values]
 
@@ -313,7 +350,7 @@ class Evidence:
         """Gradient or relevance wherever it is declared, in one backward pass."""
         tokens = {}
         if f"hidden_{what}" in self.needs:
-            tokens[f"hidden_{what}"] = list_hidden_states(self.trace, self._blocks)
+            tokens[f"hidden_{what}"] = self._list_hidden()
         if f"value_input_{what}" in self.needs:
             tokens[f"value_input_{what}"] = list_value_inputs(self._blocks)
         inputs = self.trace.leaves if f"input_{what}" in self.needs else []
@@ -328,7 +365,8 @@ class Evidence:
 
     @property
     def _pools_from_stream(self) -> bool:
-        return self.streamed and self.class_specific and "gradient" in self.needs
+        reads_last = self.streamed and self.class_specific and "gradient" in self.needs
+        return reads_last and self.flow is None
 
     @cached_property
     def _stream(self) -> Iterator[MapChunks]:

@@ -8,10 +8,12 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from whence.errors import WhenceError
+from whence.tracing.flow.flow import TokenFlow
 from whence.tracing.graph import (
     AttentionLayer,
     Block,
     find_blocks,
+    find_structure,
     is_attention_pooling,
     is_sequential,
 )
@@ -39,6 +41,27 @@ def list_hidden_states(trace: Trace, blocks: list[Block]) -> list[tuple[Tensor, 
     last = blocks[-1].output
     entering = [(block.input, block.input_edge) for block in blocks]
     return [*entering, (last.output, trace.entries[last.index].output)]
+
+
+def list_entering(
+    trace: Trace, layers: list[AttentionLayer], flow: TokenFlow
+) -> list[tuple[Tensor, GradientEdge]]:
+    """List what enters the layers of a flow that have a skip connection, with its place.
+
+    Raises:
+        WhenceError: The tokens of one that stands for parts of the input are not known there.
+    """
+    graph, found = find_structure(trace).graph, []
+    for number, layer in enumerate(layers):
+        if layer.skip is None or flow.stands_for[number] is None:
+            continue
+        if flow.layers[number].entering is None:
+            raise WhenceError(
+                f"Which hidden states enter the attention in {layer.where} for which token could "
+                f"not be proven. Methods that read the attention maps alone, such as 'gae', work."
+            )
+        found.append((graph.find_value(layer.skip.input_edge), layer.skip.input_edge))
+    return found
 
 
 def list_value_inputs(blocks: list[Block]) -> list[tuple[Tensor, GradientEdge]]:

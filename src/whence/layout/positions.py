@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import torch
@@ -54,6 +54,7 @@ class FoundLayout(Layout):
         doubt: A sentence on what could not be proven; empty if all was.
         by_value: Whether whole numbers among the inputs may decide which token stands for what.
         note: A sentence on what units are, where they are not what tokens stand for.
+        flow: How tokens pass the layers of the model, where that was found with the layout.
     """
 
     tokens: int = 0
@@ -64,6 +65,7 @@ class FoundLayout(Layout):
     doubt: str = ""
     note: str = ""
     by_value: bool = False
+    flow: object = field(default=None, repr=False, compare=False)
 
     @property
     def unit_count(self) -> int:

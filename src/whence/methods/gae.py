@@ -15,9 +15,11 @@ from whence.methods.shared.attention_maps import (
     check_layer,
     finish_rollout,
     lower_pooled_token,
+    require_known_layers,
     require_layers_in_turn,
     require_unmixed_tokens,
     roll_out,
+    roll_out_layers,
     select_pooled_rows,
 )
 from whence.methods.shared.relevancies import Relevancies, RelevancyRules, ZeroRows
@@ -103,12 +105,17 @@ class Gae(Method):
     def __call__(self, evidence: Evidence) -> Tensor:
         trace = evidence.trace
         layers = evidence.layers
-        pooling = is_attention_pooling(layers) and evidence.pooling.shape[-1] == 1
+        pooling = is_attention_pooling(layers) and evidence.last_pooling.shape[-1] == 1
         if any(_has_unseen_queries(trace, one) for one in layers) and not pooling:
             # The querying tokens may have attended to each other before, which was not recorded.
             trace = trace.rerecord(Intervention(follow_constants=True))
             layers = find_layers(trace)
         first = check_layer(self.start_layer, len(layers), "start_layer")
+        crosses, merges = any(one.is_cross for one in layers), any(one.merged for one in layers)
+        if evidence.flow is not None and self.aggregate and (merges or not crosses):
+            require_known_layers(evidence, first)
+            maps = evidence.fuse_heads(self._weigh, first=first)
+            return finish_rollout(*roll_out_layers(evidence, maps), evidence)
         within = layers[:-1] if is_attention_pooling(layers) else layers
         sequences = {end for one in within for end in (one.queries, one.keys)}
         if len(sequences) > 1 or any(one.merged for one in within):

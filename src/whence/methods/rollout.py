@@ -13,9 +13,8 @@ from whence.methods.registry import Method, register
 from whence.methods.shared.attention_maps import (
     lower_pooled_token,
     mark_unpadded_pairs,
-    require_layers_in_turn,
-    require_one_sequence,
-    roll_out,
+    require_known_layers,
+    roll_out_layers,
 )
 from whence.tracing.graph import is_attention_pooling
 
@@ -67,8 +66,7 @@ class Rollout(Method):
 
     @override
     def __call__(self, evidence: Evidence) -> Tensor:
-        require_one_sequence(evidence, self.start_layer)
-        require_layers_in_turn(evidence)
+        require_known_layers(evidence, self.start_layer)
         maps = evidence.fuse_heads(lambda at: at.attention, self.heads, self.start_layer)
         pools = is_attention_pooling(evidence.layers)
         if self.discard_ratio:
@@ -76,7 +74,7 @@ class Rollout(Method):
                 _discard_lowest(one, self.discard_ratio, evidence, pools and number == 0)
                 for number, one in enumerate(maps)
             )
-        kept, moved = roll_out(evidence.pooling, maps, self.normalize_rows, pools)
+        kept, moved = roll_out_layers(evidence, maps, self.normalize_rows)
         return lower_pooled_token(kept + moved, evidence)
 
 

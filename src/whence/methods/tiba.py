@@ -9,12 +9,10 @@ from whence.evidence import Evidence, MapReadings
 from whence.methods.registry import Method, register
 from whence.methods.shared.attention_maps import (
     finish_rollout,
-    require_layers_in_turn,
-    require_one_sequence,
-    roll_out,
+    require_known_layers,
+    roll_out_layers,
 )
 from whence.rules.balanced import Gradients
-from whence.tracing.graph import is_attention_pooling
 
 
 @register("tiba", aliases=("transformer_attribution",))
@@ -57,12 +55,9 @@ class Tiba(Method):
 
     @override
     def __call__(self, evidence: Evidence) -> Tensor:
-        require_one_sequence(evidence, self.start_layer)
-        require_layers_in_turn(evidence)
+        require_known_layers(evidence, self.start_layer)
         maps = evidence.fuse_heads(_weigh, first=self.start_layer)
-        kept, moved = roll_out(
-            evidence.pooling, maps, self.normalize_rows, is_attention_pooling(evidence.layers)
-        )
+        kept, moved = roll_out_layers(evidence, maps, self.normalize_rows)
         return finish_rollout(kept, moved, evidence)
 
 

@@ -12,8 +12,10 @@ from whence.evidence import Evidence
 from whence.methods.registry import Method, register
 from whence.methods.shared.attention_maps import (
     lower_pooled_token,
+    require_known_layers,
     require_one_sequence,
 )
+from whence.methods.shared.flow_evidence import link_tokens, sum_flow_evidence
 from whence.rules.balanced import Gradients
 from whence.tracing.graph import is_attention_pooling
 
@@ -69,7 +71,10 @@ class Whence(Method):
 
     @override
     def __call__(self, evidence: Evidence) -> Tensor:
-        require_one_sequence(evidence, self.start_layer)
+        if evidence.flow is None:
+            require_one_sequence(evidence, self.start_layer)
+        else:
+            require_known_layers(evidence, self.start_layer)
         cut = evidence.layout.grid is not None
         sharing = _SHARING["patches" if cut else "words"] if self.sharing is None else self.sharing
         squares, reached = _sum_evidence(evidence, self.start_layer)
@@ -84,6 +89,8 @@ def _sum_evidence(evidence: Evidence, first: int) -> tuple[Tensor, Tensor]:
 
     Both are (classes, batch, tokens).
     """
+    if evidence.flow is not None:
+        return sum_flow_evidence(evidence, evidence.flow, first)
     layers = slice(first, len(evidence.layers))
     entering = zip(evidence.hidden[layers], evidence.hidden_gradient[layers], strict=True)
     layered, reached = [], []
@@ -95,14 +102,18 @@ def _sum_evidence(evidence: Evidence, first: int) -> tuple[Tensor, Tensor]:
 
 def _average_over_linked(values: Tensor, reached: Tensor, evidence: Evidence, first: int) -> Tensor:
     """Average a value over the reached tokens that attention links to each token."""
-    attention = _sum_attention(evidence, first)
-    if attention is None:
-        return values
     mask = evidence.input_tokens & reached
     weights = mask.to(values.dtype)
-    # Of A and of its transpose by turns, and of all targets at once: A + A^T is never made.
-    columns = torch.cat([weights, weights * values]).permute(1, 2, 0)
-    linked = (attention @ columns + attention.mT @ columns).permute(2, 0, 1)
+    columns = torch.cat([weights, weights * values])
+    if evidence.flow is not None:
+        linked = link_tokens(evidence, evidence.flow, columns, first)
+    else:
+        attention = _sum_attention(evidence, first)
+        if attention is None:
+            return values
+        # Of A and of its transpose by turns, and of all targets at once: A + A^T is never made.
+        columns = columns.permute(1, 2, 0)
+        linked = (attention @ columns + attention.mT @ columns).permute(2, 0, 1)
     total, sums = linked.chunk(2)
     return torch.where(mask & (total > 0), sums / total.masked_fill(total == 0, 1), values)
 

@@ -38,6 +38,7 @@ def propagate_backward(
     batch: int,
     several: bool = False,
     release: bool = False,
+    ends: bool = False,
 ) -> Iterator[tuple[int, list[Tensor]]]:
     """Go backward from the logits, and hand over values at places of the graph as they are met.
 
@@ -49,6 +50,7 @@ def propagate_backward(
         batch: Number of samples.
         several: Whether seeds have a first dimension of classes, which all values then have.
         release: Whether operations free their tensors once they have been passed.
+        ends: Whether values go no further than where they are wanted.
     """
     if (top := start.node if isinstance(start, GradientEdge) else start.grad_fn) is None:
         raise ValueError("The logits belong to no graph.")
@@ -74,7 +76,8 @@ def propagate_backward(
             yield number, read
             del read
         edges = node.next_functions
-        wanted = tuple(upstream in leading for upstream, _ in edges)
+        further = not (ends and node in asked)
+        wanted = tuple(further and upstream in leading for upstream, _ in edges)
         operation: Operation | None = getattr(node, "operation", None)
         if operation is not None and True in wanted and any(incoming):
             operation.fetch()

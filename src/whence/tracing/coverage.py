@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
 from whence.tracing.backward import propagate_backward
+from whence.tracing.flow.flow import INPUT
 from whence.tracing.graph import find_layers
 from whence.tracing.recording import edge_of
 from whence.tracing.trace import Trace
@@ -31,13 +32,17 @@ def measure_around(trace: Trace, make_targets: Callable[[], Tensor]) -> Tensor |
         It is exactly 0 only where the graph proves it.
     """
     entering = _find_entering(trace)
-    if entering is None:
+    if not entering:
         return None
     nothing = torch.zeros(trace.batch, device=trace.logits.device)
-    if not leads_around(trace.tops, trace.leaves, entering.node):
+    if not leads_around(trace.tops, trace.leaves, {edge.node for edge in entering}):
         return nothing
-    *whole, at_entering = trace.read(make_targets(), [*trace.leaves, entering])
-    through = read_through(trace, entering, at_entering)
+    count = len(trace.leaves)
+    read = trace.read(make_targets(), [*trace.leaves, *entering])
+    whole, through = read[:count], [torch.zeros_like(one) for one in read[:count]]
+    for edge, gradient in zip(entering, read[count:], strict=True):
+        parts = zip(through, read_through(trace, edge, gradient), strict=True)
+        through = [a + b for a, b in parts]
     totals = [nothing, nothing]
     for leaf, gradient, part in zip(trace.leaves, whole, through, strict=True):
         for number, value in enumerate((part, gradient - part)):
@@ -64,10 +69,10 @@ def read_through(trace: Trace, place: GradientEdge, gradient: Tensor) -> list[Te
     return [values[number][0] for number in range(len(edges))]
 
 
-def leads_around(tops: Iterable[Node], leaves: Iterable[Tensor], cut: Node) -> bool:
-    """Whether a leaf is upstream of some nodes even with one node cut out of the graph."""
+def leads_around(tops: Iterable[Node], leaves: Iterable[Tensor], cuts: Iterable[Node]) -> bool:
+    """Whether a leaf is upstream of some nodes even with others cut out of the graph."""
     ends = {edge_of(leaf).node for leaf in leaves}
-    seen: set[Node | None] = {None, cut}
+    seen: set[Node | None] = {None, *cuts}
     waiting: list[Node | None] = list(tops)
     while waiting:
         node = waiting.pop()
@@ -79,7 +84,21 @@ def leads_around(tops: Iterable[Node], leaves: Iterable[Tensor], cut: Node) -> b
     return False
 
 
-def _find_entering(trace: Trace) -> GradientEdge | None:
-    """What enters the first layer of attention: the tokens that are scored."""
-    skip = find_layers(trace)[0].skip if trace.sites else None
-    return None if skip is None else skip.input_edge
+def _find_entering(trace: Trace) -> list[GradientEdge]:
+    """What enters the first layer of attention: the tokens that are scored.
+
+    In a flow of tokens, it is what enters each layer that reads the input.
+    """
+    if not trace.sites:
+        return []
+    if trace.flow is None:
+        skip = find_layers(trace)[0].skip
+        return [] if skip is None else [skip.input_edge]
+    found = []
+    for layer, own in zip(find_layers(trace), trace.flow.layers, strict=True):
+        if INPUT in own.stream and layer.skip is not None:
+            found.append(layer.skip.input_edge)
+        elif INPUT in own.keys or INPUT in own.stream:
+            entry = trace.entries[layer.sites[0].product.index]
+            found.append(entry.inputs[layer.sites[0].values_number])
+    return found

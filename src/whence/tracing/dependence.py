@@ -1,60 +1,59 @@
 """Dependence: which elements of the input each token stands for, by the graph upstream of it.
 
-Marks of 0 and 1 go backward from the values that an attention reads to the input. They pass an
-operation by its structure and not by its numbers: a convolution marks its whole receptive field, a
-linear map all of its inputs. Two things are left out, as a token does not stand for them: the mean
-and spread by which a norm divides, and in x + f(x) all that f adds to the residual stream x.
+Marks of 0 and 1 walk backward from the values that an attention reads to the input.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
-from whence._util import torch_internals as internals
-from whence._util.torch_internals import node_metadata, output_metadata
+from whence._util.torch_internals import output_metadata
 from whence.layout.fields import TokenFields
-from whence.tracing.backward import REFUSED, fit_to_inputs, sort_nodes
-from whence.tracing.marks import (
-    add_marks,
-    compact,
-    is_pointwise,
-    mark_all,
-    mark_any,
-    pass_operation,
-    pass_pooling,
-    to_marks,
-)
+from whence.tracing.flow.places import GROUPS, TokenIndex, TokenPlace
+from whence.tracing.mark_walk import MarkWalk
+from whence.tracing.marks import compact, mark_any
 from whence.tracing.ops.attention import AttentionSite
-from whence.tracing.ops.base import Add, Operation
 from whence.tracing.recording import InputPlace, edge_of
 from whence.tracing.trace import Trace
 
 # So many elements may be marked at once, over all tokens, where each token has marks of its own.
 _MARKS_AT_ONCE = 2**23
-# Parts of the names of nodes that may move elements by the values of an index or a mask.
-_BY_VALUE = ("CopySlices", "Index", "Masked", "Gather", "Scatter", "Where", "Take", "Sort", "Topk")
-# Into so many groups tokens are divided, one after the other, until none overlap within a group.
-_GROUPS = (1, 2, 3, 5, 7, 11, 13)
+
+
+def place_keys(trace: Trace, site: AttentionSite) -> TokenPlace:
+    """Where the keys of a site are, of all samples and heads alike."""
+    edge = trace.entries[site.product.index].inputs[site.values_number]
+    like = output_metadata(edge.node)[edge.output_nr]
+    line = torch.arange(site.key_count, device=like.device)
+    tokens = line.reshape([1] * (len(like.shape) - 2) + ([1, -1] if site.keys_first else [-1, 1]))
+    return TokenPlace(edge, TokenIndex(torch.zeros_like(tokens), tokens, 1, site.key_count))
 
 
 def find_fields(
-    trace: Trace, site: AttentionSite, name: str | int, shape: Sequence[int]
+    trace: Trace,
+    place: TokenPlace,
+    name: str | int,
+    shape: Sequence[int],
+    ends: Sequence[GradientEdge] = (),
+    blocked: Collection[Node] = (),
 ) -> TokenFields:
-    """Find the elements of an input that each token stands for which an attention reads.
+    """Find the elements of an input that each token of a place stands for.
 
     Args:
         trace: The recorded forward pass.
-        site: The attention; its keys are the tokens.
+        place: Where the tokens are.
         name: The input, one of those that the trace follows.
         shape: The shape of the input.
+        ends: Places that marks go no further than.
+        blocked: Nodes that marks do not pass.
     """
-    reader = _FieldReader(trace, site, name, torch.Size(shape))
-    tokens, device = site.key_count, trace.logits.device
-    for groups in _GROUPS:
+    reader = _FieldReader(trace, place, name, torch.Size(shape), ends, blocked)
+    tokens, device = place.count, trace.logits.device
+    for groups in GROUPS:
         fields = _find_disjoint(reader, tokens, groups, device)
         if fields is not None:
             return fields.expand(shape[1:])._replace(by_value=reader.by_value)
@@ -98,13 +97,19 @@ class _FieldReader:
     """Marks the elements of an input that tokens stand for."""
 
     def __init__(
-        self, trace: Trace, site: AttentionSite, name: str | int, shape: torch.Size
+        self,
+        trace: Trace,
+        place: TokenPlace,
+        name: str | int,
+        shape: torch.Size,
+        ends: Sequence[GradientEdge],
+        blocked: Collection[Node],
     ) -> None:
-        self._start = trace.entries[site.product.index].inputs[site.values_number]
-        self._keys_last = site.keys_first
+        self._place = place
         self._places = [place for place in trace.inputs if place.name == name]
         self._shape = shape
-        self._walk = _Walk(trace)
+        self._walk = MarkWalk(trace)
+        self._ends, self._blocked = ends, blocked
 
     @property
     def by_value(self) -> bool:
@@ -117,13 +122,15 @@ class _FieldReader:
 
         A dimension of the input in which all elements have the same marks has a length of 1.
         """
-        like = output_metadata(self._start.node)[self._start.output_nr]
-        seed = chosen.to(like.dtype)
-        seed = seed.reshape(len(seed), *[1] * (len(like.shape) - 2), -1, 1)
-        seed = seed.mT if self._keys_last else seed
         leaves = [edge_of(place.leaf) for place in self._places]
         with torch.inference_mode(False):
-            found = self._walk.run(self._start, seed.expand(-1, *like.shape), leaves)
+            found = self._walk.run(
+                self._place.edge,
+                self._place.make_seed(chosen),
+                [*leaves, *self._ends],
+                ends=True,
+                blocked=self._blocked,
+            )[: len(leaves)]
         places = zip(self._places, found, strict=True)
         every = [self._place_marks(place, one) for place, one in places if one is not None]
         if not every:
@@ -143,129 +150,3 @@ class _FieldReader:
         rows = rows[known].expand(len(marks), -1)
         whole = whole.scatter_reduce(1, rows, by_row[:, known].to(whole.dtype), "amax")
         return whole.reshape(len(marks), *self._shape) > 0
-
-
-class _Walk:
-    """Carries marks backward through the graph, several choices of tokens at once.
-
-    Attributes:
-        by_value: Whether it passed an index or a mask, whose values may be those of an input.
-    """
-
-    by_value = False
-
-    def __init__(self, trace: Trace) -> None:
-        self._entries = {entry.output.node: entry for entry in trace.entries}
-        self._batch = trace.batch
-
-    def run(
-        self, start: GradientEdge, seed: Tensor, at: Sequence[GradientEdge]
-    ) -> list[Tensor | None]:
-        """The marks that arrive at some places; None where none do."""
-        asked = {edge.node: number for number, edge in enumerate(at)}
-        order, leading = sort_nodes(start.node, asked)
-        arrived: dict[Node, dict[int, Tensor]] = {start.node: {start.output_nr: seed}}
-        found: list[Tensor | None] = [None] * len(at)
-        for node in order:
-            values = arrived.pop(node, None)
-            if values is None:
-                continue
-            if node in asked:
-                found[asked[node]] = values.get(at[asked[node]].output_nr)
-            wanted = [upstream in leading for upstream, _ in node.next_functions]
-            if True not in wanted:
-                continue
-            results = self._pass_node(node, values)
-            for (upstream, nr), leads, marks in zip(
-                node.next_functions, wanted, results, strict=True
-            ):
-                if leads and marks is not None and upstream is not None:
-                    known = arrived.setdefault(upstream, {})
-                    known[nr] = add_marks(known[nr], marks) if nr in known else marks
-        return found
-
-    def _pass_node(self, node: Node, values: dict[int, Tensor]) -> Sequence[Tensor | None]:
-        operation: Operation | None = getattr(node, "operation", None)
-        if operation is not None:
-            operation.fetch()
-            marks = to_marks(values[0])
-            if isinstance(operation, Add):
-                return self._pass_addition(node, operation, marks)
-            passed = pass_operation(operation, marks, self._batch)
-            return self._pass_unknown(node, values) if passed is None else passed
-        name = node.name()
-        self.by_value |= any(word in name for word in _BY_VALUE)
-        if REFUSED in node_metadata(node):
-            return self._pass_unknown(node, values)
-        if name == internals.CLONE:
-            return (values[0],)
-        if name == internals.COPY:  # of the second tensor into the first
-            return (None, values[0] if node.next_functions[1][0] else None)
-        if name in internals.MAX_POOLS:
-            return (pass_pooling(node, to_marks(values[0])),)
-        numbers, given = list(values), list(values.values())
-        outputs = len(output_metadata(node))
-
-        def route(*some: Tensor) -> tuple[Tensor | None, ...]:
-            grads: list[Tensor | None] = [None] * outputs
-            for number, grad in zip(numbers, some, strict=True):
-                grads[number] = grad
-            return tuple(fit_to_inputs(node, internals.run_node(node, grads)))
-
-        return internals.batched_map(route)(*given)
-
-    def _pass_addition(self, node: Node, operation: Add, marks: Tensor) -> list[Tensor | None]:
-        shapes = operation.shapes
-        passed: list[Tensor | None] = [operation.sum_to_shape(marks, shape) for shape in shapes]
-        edges = self._entries[node].inputs
-        for stream, branch in ((0, 1), (1, 0)):
-            if _is_computed_from(edges[branch].node, edges[stream].node):
-                passed[branch] = None
-                break
-        return passed
-
-    def _pass_unknown(self, node: Node, values: dict[int, Tensor]) -> list[Tensor | None]:
-        """Mark all elements of the samples that are marked: nothing is known of the call."""
-        results: list[Tensor | None] = []
-        for upstream, nr in node.next_functions:
-            if upstream is None:
-                results.append(None)
-                continue
-            shape = output_metadata(upstream)[nr].shape
-            spread = [mark_all(value, shape, self._batch) for value in values.values()]
-            results.append(torch.stack(spread).sum(0))
-        return results
-
-
-# The stream of an addition -----------------------------------------------------------------------
-
-
-def _is_computed_from(branch: Node, stream: Node) -> bool:
-    """Whether a term is a function of the other: of all that this one is only moved from."""
-    anchors, near = _find_anchors(stream), _find_anchors(branch)
-    if anchors & near:
-        return False
-    waiting, seen = list(near), set(near)
-    while waiting:
-        for upstream, _ in waiting.pop().next_functions:
-            if upstream is not None and upstream not in seen:
-                seen.add(upstream)
-                waiting.append(upstream)
-    return anchors <= seen
-
-
-def _find_anchors(node: Node) -> set[Node]:
-    """The nearest operations upstream that mix elements, or leaves of the graph."""
-    anchors: set[Node] = set()
-    waiting, seen = [node], {node}
-    while waiting:
-        at = waiting.pop()
-        operation: Operation | None = getattr(at, "operation", None)
-        mixes = operation is not None and not is_pointwise(operation)
-        upstream = [one for one, _ in at.next_functions if one is not None]
-        if mixes or not upstream:
-            anchors.add(at)
-            continue
-        waiting += [one for one in upstream if one not in seen]
-        seen.update(upstream)
-    return anchors

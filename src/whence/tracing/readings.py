@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
-from whence.tracing.ops.attention import AttentionSite
+from whence.tracing.ops.attention import Arrangement, AttentionSite
 from whence.tracing.ops.base import BackwardRules
 from whence.tracing.ops.products import MatMul
 from whence.tracing.ops.softmax import ChunkedAttention
@@ -129,7 +129,7 @@ def iterate_sites(
         product = products.pop(number)
         chunks: MapChunks
         if isinstance(product, ChunkedAttention):
-            chunks = partial(_read_in_chunks, product, kinds, found, rules)
+            chunks = partial(_read_in_chunks, product, kinds, found, rules, site.arrangement)
         else:
             found = {kind: site.split_heads(one, trace.batch) for kind, one in found.items()}
             if "attention" in kinds:
@@ -153,6 +153,7 @@ def _read_in_chunks(
     kinds: Collection[str],
     at_output: Mapping[str, Tensor],
     rules: Mapping[str, BackwardRules | None],
+    arrangement: Arrangement | None,
 ) -> Iterator[MapReadings]:
     """What there is at maps that were not kept, given what was read at the attention's output."""
     attention.fetch()
@@ -165,6 +166,8 @@ def _read_in_chunks(
             found[kind] = torch.stack(
                 [_read_at_map(product, one[..., rows, :], rules[kind]) for one in values]
             )
+        if arrangement is not None:
+            found = {kind: arrangement.split(values) for kind, values in found.items()}
         readings = make_readings(found, rows.start)
         del found, product
         yield readings

@@ -173,13 +173,9 @@ def _record(
                     if text is not None and name != text:
                         view.at_text = cut_at_text(view, select_view(trace, text))
                     for one in (view, view.at_text):
-                        if one is not None:
-                            one.attention_problem = one.attention_problem or find_head_order(
-                                one.sites,
-                                one.batch,
-                                partial(_read_first_sample, one),
-                                guard.look_at,
-                            )
+                        if one is not None and not one.attention_problem:
+                            read = partial(_read_first_sample, one)
+                            find_head_order(one.sites, one.batch, read, guard.look_at)
                 if any(site.heads_first and site.output is not None for site in trace.sites):
                     # Their maps can be computed again for some samples only, not for some heads.
                     return rerecord(intervention, max_bytes=bounds[0])

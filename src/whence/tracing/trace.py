@@ -19,6 +19,8 @@ from whence.tracing.recording import Recording, edge_of
 from whence.tracing.signs import join_signs, split_signs
 
 if TYPE_CHECKING:
+    from whence.tracing.flow.flow import TokenFlow
+    from whence.tracing.flow.places import TokenIndex
     from whence.tracing.graph.layers import Structure
 
 
@@ -35,6 +37,9 @@ class Trace(Recording):
         at_text: The same, with only the attention that also reads a text, as the layers of a
             language model read the words beside an image; None if there is no such text.
         structure: What was found in the graph: layers and sequences, once they have been found.
+        flow: How tokens pass the layers, where they do not simply pass all of them in turn.
+        token_indices: For places of the graph, the token that each element belongs to, if a flow
+            tells.
     """
 
     logits: Tensor
@@ -44,6 +49,8 @@ class Trace(Recording):
     views: Mapping[str | int, Trace] = MappingProxyType({})
     at_text: Trace | None = None
     structure: Structure | None = None
+    flow: TokenFlow | None = None
+    token_indices: Mapping[tuple[Node, int], TokenIndex] = MappingProxyType({})
     _samples_first: dict[tuple[Node, int], bool]
 
     def finish(self, logits: Logits, rerecord: Callable[[Intervention], Trace]) -> None:
@@ -153,6 +160,12 @@ class Trace(Recording):
         Raises:
             WhenceError: The values are not laid out as samples and tokens.
         """
+        index = self.token_indices.get((at.node, at.output_nr))
+        if index is not None:
+            extra = value.shape[: value.dim() - len(shape)]
+            return index.to_rows(value.reshape(-1, *shape)).reshape(
+                *extra, index.batch, index.count, -1
+            )
         batch, tokens = self.batch, self.sites[0].key_count
         extra = value.shape[: value.dim() - len(shape)]
         samples_first = shape[:2] == (batch, tokens)

@@ -9,7 +9,7 @@ from tests.tracing.attention_model import AttentionLayer, make_inputs
 from tests.tracing.helpers import read_maps
 from tests.tracing.ops.helpers import double
 from tests.zoo import HandWrittenBlock
-from whence import Explainer, WhenceError, rules
+from whence import WhenceError, rules
 from whence.tracing import record
 
 BATCH, HEADS, TOKENS, WIDTH = 3, 2, 6, 8
@@ -67,17 +67,6 @@ def test_maps_are_laid_out_by_sample_and_head(layout, batch):
         assert torch.allclose(found, wanted)
     values = ours.sites[0].split_values(batch)
     assert torch.allclose(values, expected.sites[0].split_values(batch))
-
-
-def test_attention_over_windows_is_refused():
-    transformers = pytest.importorskip("transformers")
-    config = transformers.SwinConfig(
-        image_size=32, patch_size=4, embed_dim=16, depths=[2], num_heads=[2], window_size=4
-    )
-    model = transformers.SwinForImageClassification(config)
-    for batch in (1, 2):
-        with pytest.raises(WhenceError, match="attention over windows or groups cannot be"):
-            Explainer(model).explain({"pixel_values": torch.randn(batch, 3, 32, 32)})
 
 
 def test_a_map_that_cannot_be_followed_to_its_values_is_an_error():

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from whence.errors import WhenceError
 from whence.evidence import Evidence
+from whence.methods.shared.flows import are_read_alike, roll_out_flow
 from whence.tracing.graph import is_attention_pooling, is_sequential
 from whence.tracing.mixing import find_mixing
 
@@ -61,6 +62,16 @@ def require_one_sequence(evidence: Evidence, start_layer: int = 0) -> None:
     require_unmixed_tokens(evidence)
 
 
+def require_known_layers(evidence: Evidence, start_layer: int = 0) -> None:
+    """Check that it is known how tokens pass the layers, and that a first layer exists."""
+    if evidence.flow is None:
+        require_one_sequence(evidence, start_layer)
+        require_layers_in_turn(evidence)
+        return
+    check_layer(start_layer, len(evidence.layers), "start_layer", negative=False)
+    require_unmixed_tokens(evidence)
+
+
 def require_unmixed_tokens(evidence: Evidence) -> None:
     """Check that tokens of a text meet in attention alone."""
     layer = find_mixing(evidence.trace)
@@ -84,7 +95,7 @@ def require_layers_in_turn(evidence: Evidence) -> None:
 
 def select_pooled_rows(maps: Tensor, evidence: Evidence) -> Tensor:
     """Average the pooled tokens' rows of maps, (..., queries, keys): (classes, batch, keys)."""
-    return (evidence.pooling[..., None, :] @ maps)[..., 0, :]
+    return (evidence.last_pooling[..., None, :] @ maps)[..., 0, :]
 
 
 def score_pooled_rows(maps: Tensor, evidence: Evidence) -> Tensor:
@@ -127,6 +138,19 @@ def roll_out(
         has_skip = number > 0 or not pools
         kept, moved = _rollout_step(kept, moved, added, normalize, has_skip)
     return kept, moved
+
+
+def roll_out_layers(
+    evidence: Evidence, maps: Iterable[Tensor], normalize: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Multiply what the target reads by (I + A) of all maps A: to the tokens of the input.
+
+    The product is in two terms, as `roll_out` returns it.
+    """
+    if evidence.flow is not None:
+        return roll_out_flow(evidence, evidence.flow, maps, normalize)
+    pools = is_attention_pooling(evidence.layers)
+    return roll_out(evidence.pooling, maps, normalize, pools)
 
 
 def _rollout_step(
@@ -175,7 +199,7 @@ def lower_pooled_token(scores: Tensor, evidence: Evidence) -> Tensor:
     """
     if scores.shape != evidence.pooling.shape:
         return scores
-    if evidence.layers[-1].queries != evidence.layers[0].keys:
+    if evidence.flow is None and evidence.layers[-1].queries != evidence.layers[0].keys:
         return scores
     others = scores.masked_fill(~evidence.token_mask, math.inf)
     pooled = (evidence.pooling == 1) & ~evidence.input_tokens
@@ -192,6 +216,9 @@ def add_own_share(kept: Tensor, moved: Tensor, evidence: Evidence) -> Tensor:
     """
     if kept.shape != evidence.pooling.shape or kept.shape[-1] != evidence.tokens:
         return moved
+    if evidence.flow is not None:
+        alike = are_read_alike(evidence, evidence.flow)
+        return moved + torch.where(~alike & evidence.input_tokens, kept, 0)
     weights, mask = evidence.pooling, evidence.input_tokens
     highest = weights.masked_fill(~mask, -math.inf).amax(-1, keepdim=True)
     lowest = weights.masked_fill(~mask, math.inf).amin(-1, keepdim=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -18,6 +19,53 @@ from whence.tracing.ops.softmax import SOFTMAX, ChunkedAttention
 _SEARCH_LIMIT = 64
 
 
+@dataclass(frozen=True)
+class Arrangement:
+    """How the leading dimensions of an attention map are laid out: samples, groups and heads.
+
+    Attributes:
+        factors: The sizes that the leading dimensions are split into.
+        heads: The numbers of the factors that are heads; the others are samples and groups.
+        batch: Number of samples.
+        samples_first: Whether samples come before groups.
+    """
+
+    factors: tuple[int, ...]
+    heads: tuple[int, ...]
+    batch: int
+    samples_first: bool = True
+
+    @property
+    def rest(self) -> list[int]:
+        """The numbers of the factors that are no heads."""
+        return [number for number in range(len(self.factors)) if number not in self.heads]
+
+    @property
+    def groups(self) -> int:
+        """Number of groups of a sample, such as windows."""
+        return math.prod(self.factors[number] for number in self.rest) // self.batch
+
+    def split(self, value: Tensor) -> Tensor:
+        """A value, (..., leading dimensions, rows, columns), by samples, groups and heads.
+
+        It is (..., batch, groups, heads, rows, columns), without groups if there is one alone.
+        """
+        count = len(self.factors)
+        whole = math.prod(self.factors)
+        flat = value.reshape(-1, *self.factors, *value.shape[-2:])
+        order = (0, *(n + 1 for n in self.rest), *(n + 1 for n in self.heads), count + 1, count + 2)
+        flat = flat.permute(order)
+        rest = (self.batch, self.groups) if self.samples_first else (self.groups, self.batch)
+        flat = flat.reshape(len(flat), *rest, -1, *value.shape[-2:])
+        flat = flat if self.samples_first else flat.transpose(1, 2)
+        extra = value.shape[: value.dim() - 2]
+        kept, seen = list(extra), 1
+        while seen < whole:
+            seen *= kept.pop()
+        split = flat.reshape(*kept, *flat.shape[1:])
+        return split.squeeze(-4) if self.groups == 1 else split
+
+
 @dataclass
 class AttentionSite:
     """One attention map of the forward pass, where it is multiplied with values.
@@ -30,6 +78,8 @@ class AttentionSite:
         heads_first: Whether heads come before samples in its leading dimensions.
         output: Where in the graph the output is of attention that is one operation and keeps no
             map. The weights are then a shape without numbers.
+        arrangement: Its leading dimensions, where attention is over groups of tokens.
+        problem: A sentence on why its leading dimensions are not known; empty if they are.
     """
 
     weights: Tensor
@@ -38,6 +88,8 @@ class AttentionSite:
     keys_first: bool = False
     heads_first: bool = False
     output: GradientEdge | None = None
+    arrangement: Arrangement | None = None
+    problem: str = ""
 
     @property
     def place(self) -> Tensor | GradientEdge:
@@ -71,6 +123,8 @@ class AttentionSite:
             return self.product.values
         values = self.product.a.mT if self.keys_first else self.product.b
         values = values.expand(*self.weights.shape[:-2], *values.shape[-2:])
+        if self.arrangement is not None:
+            return self.arrangement.split(values)
         leading = (-1, batch) if self.heads_first else (batch, -1)
         values = values.reshape(*leading, *values.shape[-2:])
         return values.transpose(0, 1) if self.heads_first else values
@@ -84,7 +138,13 @@ class AttentionSite:
             yield slice(0, self.query_count), self.split_heads(self.weights.detach(), batch)
 
     def split_heads(self, value: Tensor, batch: int) -> Tensor:
-        """The map, or a value read there, as (..., batch, heads, queries, keys)."""
+        """The map, or a value read there, as (..., batch, heads, queries, keys).
+
+        Where attention is over groups, as (..., batch, groups, heads, queries, keys).
+        """
+        if self.arrangement is not None:
+            split = self.arrangement.split(value)
+            return split.mT if self.keys_first else split
         extra = value.shape[: value.dim() - self.weights.dim()]
         leading = (-1, batch) if self.heads_first else (batch, -1)
         value = value.reshape(*extra, *leading, *self.weights.shape[-2:])
@@ -97,18 +157,17 @@ def find_head_order(
     batch: int,
     dependence: Callable[[AttentionSite], Tensor],
     look_at: Callable[[Tensor], bool | int | float],
-) -> str:
+) -> None:
     """Find which leading dimension of the maps is samples, and which is heads.
+
+    Where a map is not laid out as samples and heads, as in attention over windows, the site keeps
+    a sentence on it.
 
     Args:
         sites: The sites; `heads_first` is set.
         batch: Number of samples.
         dependence: Gradient, at a site, of all logits of the first sample.
         look_at: Gives the value of a tensor that decides what is done.
-
-    Returns:
-        A sentence if a map is not laid out as samples and heads, as in attention over windows;
-        else an empty one.
     """
     for site in sites:
         leading = site.weights.shape[:-2]
@@ -121,14 +180,14 @@ def find_head_order(
             samples_first &= not look_at(touched.reshape(batch, -1)[1:].any())
             heads_first &= not look_at(touched.reshape(-1, batch)[:, 1:].any())
         if not samples_first and not heads_first:
-            return (
+            site.problem = (
                 f"The attention in {site.where} has maps of shape {tuple(site.weights.shape)} for "
-                f"{batch} sample(s), not (batch, heads, queries, keys): attention over windows or "
-                f"groups cannot be explained yet. Methods that need only the input, such as "
+                f"{batch} sample(s), not (batch, heads, queries, keys), and it could not be proven "
+                f"which tokens its groups are made of. Methods that need only the input, such as "
                 f"'input_x_gradient', work."
             )
+            continue
         site.heads_first = not samples_first
-    return ""
 
 
 def find_upstream_softmax(tensor: Tensor) -> Operation | None:

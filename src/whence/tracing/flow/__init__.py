@@ -1,0 +1,1 @@
+"""The flow of tokens through layers of attention: windows, merging, several sequences."""
