@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from tests.methods.gae_formula import multiply_layers, weigh_maps
 from tests.zoo import with_attention
-from whence import Explainer, WhenceError
+from whence import Explainer
 
 
 def normalize(relevancy: Tensor) -> Tensor:

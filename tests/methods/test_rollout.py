@@ -158,22 +158,3 @@ def test_uniform_attention_gives_equal_scores():
     scores = Explainer(model).explain(torch.zeros(1, 3, 32, 32), method="rollout").scores
     assert torch.allclose(scores, scores[0, 0].expand(1, 16))
     assert scores[0, 0] > 0
-
-
-def test_cross_attention_is_refused():
-    transformers = pytest.importorskip("transformers")
-    config = transformers.BartConfig(
-        vocab_size=50,
-        d_model=16,
-        encoder_layers=1,
-        decoder_layers=1,
-        encoder_attention_heads=2,
-        decoder_attention_heads=2,
-        encoder_ffn_dim=16,
-        decoder_ffn_dim=16,
-        max_position_embeddings=32,
-    )
-    model = transformers.BartForSequenceClassification(config).eval()
-    ids = torch.tensor([[0, 5, 6, 2]])
-    with pytest.raises(WhenceError, match=r"decoder.* 'gae' knows cross-attention"):
-        Explainer(model).explain({"input_ids": ids}, method="rollout")

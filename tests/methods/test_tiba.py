@@ -90,16 +90,29 @@ def test_pooling_by_attention():
     assert torch.allclose(result.scores, row[:, 0], rtol=1e-8)
 
 
-def test_maps_that_do_not_follow_on_each_other():
+def test_merged_tokens():
+    """Two tokens are added to one: each has half of what goes to it."""
+
     class Merges(HandWrittenViT):
         def forward(self, image):
-            x = self.blocks[0](
-                torch.randn(len(image), 16, 32) + image.mean((1, 2, 3))[:, None, None]
-            )
+            x = image.reshape(len(image), 3, 4, 8, 4, 8).permute(0, 2, 4, 1, 3, 5).flatten(3)
+            x = self.blocks[0](self.embed(x.flatten(1, 2)))
             return self.head(self.blocks[1](x[:, ::2] + x[:, 1::2])[:, 0])
 
-    with pytest.raises(WhenceError, match=r"blocks.1.* is not within the one sequence of tokens"):
-        Explainer(Merges()).explain(make_images(32, 32), method="tiba")
+    result = Explainer(Merges().double()).explain(
+        make_images(32, 32).double(), method="tiba", keep_evidence=True
+    )
+    first, last = (
+        (gradient * relevance).clamp(min=0).mean(1)
+        for gradient, relevance in zip(
+            result.evidence.gradient, result.evidence.relevance, strict=True
+        )
+    )
+    row = torch.eye(8, dtype=torch.float64)[0] + last[:, 0]
+    row = row.repeat_interleave(2, 1) / 2
+    expected = row + (row[:, None] @ first)[:, 0]
+    assert result.grid == (4, 4)
+    assert torch.allclose(result.scores, expected, rtol=1e-8)
 
 
 @pytest.mark.parametrize("start", [-1, 3])

@@ -23,8 +23,8 @@ class TwoWays(HandWrittenViT):
 def test_the_graph_proves_that_all_goes_through_the_tokens():
     trace = record_inputs(HandWrittenViT(), X)
     entering = find_layers(trace)[0].skip.input_edge.node
-    assert not leads_around(trace.tops, trace.leaves, entering)
-    assert leads_around(trace.tops, trace.leaves, edge_of(trace.sites[-1].place).node)
+    assert not leads_around(trace.tops, trace.leaves, [entering])
+    assert leads_around(trace.tops, trace.leaves, [edge_of(trace.sites[-1].place).node])
     assert torch.equal(measure_around(trace, lambda: CLASSES), torch.zeros(3))
 
 

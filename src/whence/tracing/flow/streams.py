@@ -247,7 +247,8 @@ def _find_arrangement(
         return None
     owners = torch.arange(batch, device=positions.device).reshape(-1, 1, 1)
     for samples_first in (True, False):
-        arrangement = Arrangement(tuple(factors), tuple(heads), batch, samples_first)
+        dims = positions.dim() - 1
+        arrangement = Arrangement(dims, tuple(factors), tuple(heads), batch, samples_first)
         split = arrangement.split(positions[..., None])
         split = (split if arrangement.groups > 1 else split[:, None])[:, :, 0, :, 0]
         if bool(((split < 0) | (split // count == owners)).all()):
@@ -304,11 +305,11 @@ def _find_without_skip(trace: Trace, layer: AttentionLayer) -> Iterator[Stream]:
             return
         leading = tuple(site.weights.shape[:-2])
         if len(leading) == 2:
-            arrangement = Arrangement(leading, (0,) if site.heads_first else (1,), batch)
+            arrangement = Arrangement(2, leading, (0,) if site.heads_first else (1,), batch)
         else:
             per = leading[0] // batch
             factors = (per, batch) if site.heads_first else (batch, per)
-            arrangement = Arrangement(factors, (0,) if site.heads_first else (1,), batch)
+            arrangement = Arrangement(1, factors, (0,) if site.heads_first else (1,), batch)
         arrangements.append(arrangement)
         edge = trace.entries[site.product.index].output
         places.append(place_rows(edge, site, arrangement, site.query_count, site.keys_first))

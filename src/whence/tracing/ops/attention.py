@@ -24,12 +24,14 @@ class Arrangement:
     """How the leading dimensions of an attention map are laid out: samples, groups and heads.
 
     Attributes:
-        factors: The sizes that the leading dimensions are split into.
+        dims: Number of leading dimensions.
+        factors: The sizes that they are split into.
         heads: The numbers of the factors that are heads; the others are samples and groups.
         batch: Number of samples.
         samples_first: Whether samples come before groups.
     """
 
+    dims: int
     factors: tuple[int, ...]
     heads: tuple[int, ...]
     batch: int
@@ -51,18 +53,14 @@ class Arrangement:
         It is (..., batch, groups, heads, rows, columns), without groups if there is one alone.
         """
         count = len(self.factors)
-        whole = math.prod(self.factors)
         flat = value.reshape(-1, *self.factors, *value.shape[-2:])
         order = (0, *(n + 1 for n in self.rest), *(n + 1 for n in self.heads), count + 1, count + 2)
         flat = flat.permute(order)
         rest = (self.batch, self.groups) if self.samples_first else (self.groups, self.batch)
         flat = flat.reshape(len(flat), *rest, -1, *value.shape[-2:])
         flat = flat if self.samples_first else flat.transpose(1, 2)
-        extra = value.shape[: value.dim() - 2]
-        kept, seen = list(extra), 1
-        while seen < whole:
-            seen *= kept.pop()
-        split = flat.reshape(*kept, *flat.shape[1:])
+        extra = value.shape[: value.dim() - 2 - self.dims]
+        split = flat.reshape(*extra, *flat.shape[1:])
         return split.squeeze(-4) if self.groups == 1 else split
 
 
