@@ -4,7 +4,7 @@ from torch import Tensor
 
 from whence.layout import FoundLayout, Layout, find_layout
 from whence.tracing import Trace
-from whence.tracing.dependence import find_fields
+from whence.tracing.dependence import find_fields, place_keys
 
 
 def make_layout(
@@ -22,5 +22,5 @@ def make_layout(
 
 def prove_layout(trace: Trace, main: Tensor, given: Layout | None = None) -> FoundLayout:
     """The layout of a trace, whose only input is the given one."""
-    fields = find_fields(trace, trace.sites[0], trace.inputs[0].name, main.shape)
+    fields = find_fields(trace, place_keys(trace, trace.sites[0]), trace.inputs[0].name, main.shape)
     return find_layout(given or Layout(), main, fields)

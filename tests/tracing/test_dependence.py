@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from tests.layouts import prove_layout
 from whence.layout import TokenFields
 from whence.tracing import record
-from whence.tracing.dependence import find_fields
+from whence.tracing.dependence import find_fields, place_keys
 
 WIDTH, SIZE = 8, 12
 
@@ -112,7 +112,7 @@ def test_fields_are_what_tokens_change_with(name):
     x = torch.randn(2, 3, SIZE, SIZE)
     model = Attends(STEMS[name]).eval()
     trace = record(model, (x,), {}, 0)
-    found = find_fields(trace, trace.sites[0], 0, x.shape)
+    found = find_fields(trace, place_keys(trace, trace.sites[0]), 0, x.shape)
     if name == "pooled":  # a maximum changes with one element, but stands for all
         expected = find_true_fields(Tokens(nn.Conv2d(3, WIDTH, 4, 4)), x)
     else:

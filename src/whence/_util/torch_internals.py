@@ -14,6 +14,7 @@ from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, fx, nn
+from torch._library.custom_ops import CustomOpDef
 from torch._vmap_internals import _vmap
 from torch.autograd.graph import Node
 from torch.utils._pytree import TreeSpec as TreeSpec
@@ -25,17 +26,9 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 class TensorMetadata(Protocol):
     """Shape, type and device of a tensor that an autograd node has put out."""
 
-    @property
-    def shape(self) -> torch.Size:
-        """Its shape."""
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Its type."""
-
-    @property
-    def device(self) -> torch.device:
-        """Its device."""
+    shape: torch.Size
+    dtype: torch.dtype
+    device: torch.device
 
 
 class _FunctionNode(Protocol):
@@ -109,6 +102,12 @@ def saved_windows(
     """Return size, stride, padding and dilation of the windows of a pooling."""
     size, stride, padding, dilation = _saved_windows(node)
     return size, stride or size, padding, dilation
+
+
+def saved_reduced_dims(node: Node) -> list[int]:
+    """Return the dimensions that a maximum or another choice was taken along; empty if all."""
+    dims = getattr(node, "_saved_dim", [])
+    return [_to_signed(dim) for dim in ([dims] if isinstance(dims, int) else dims)]
 
 
 def _get_signed(name: str) -> Callable[[Node], int]:
@@ -216,8 +215,6 @@ SET_GRAD_ENABLED = "_set_grad_enabled"
 without_torch_function = torch._C.DisableTorchFunction
 # The name of the attribute that a getter reads.
 attribute_name: Callable[[types.MethodWrapperType], str] = attrgetter("__self__.__name__")
-
-
 # The type of calls that read an attribute of a tensor, such as ``shape`` or ``T``.
 AttributeGetter = types.MethodWrapperType
 
@@ -245,8 +242,7 @@ def custom_operator_name(operation: object) -> str:
     """Return the name of a custom operator, as its calls have it; empty if it is none."""
     if isinstance(operation, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
         return operation.__name__.split(".")[0]
-    is_defined = type(operation).__name__ == "CustomOpDef"
-    return str(getattr(operation, "_name", "")) if is_defined else ""
+    return operation._name if isinstance(operation, CustomOpDef) else ""
 
 
 # Tensors, modules and trees ----------------------------------------------------------------------

@@ -17,14 +17,9 @@ from torch.autograd.graph import GradientEdge, Node
 from whence._util import torch_internals as internals
 from whence._util.torch_internals import node_metadata, output_metadata
 from whence.tracing.backward import REFUSED, fit_to_inputs, sort_nodes
-from whence.tracing.marks import (
-    add_marks,
-    is_pointwise,
-    mark_all,
-    pass_operation,
-    pass_pooling,
-    to_marks,
-)
+from whence.tracing.mark_nodes import pass_node
+from whence.tracing.mark_operations import is_by_value, pass_operation
+from whence.tracing.marks import add_marks, is_pointwise, mark_all, sum_marks, to_marks
 from whence.tracing.ops.base import Add, Operation
 from whence.tracing.trace import Trace
 
@@ -95,6 +90,7 @@ class MarkWalk:
         operation: Operation | None = getattr(node, "operation", None)
         if operation is not None:
             operation.fetch()
+            self.by_value |= is_by_value(operation)
             marks = to_marks(values[0])
             if isinstance(operation, Add):
                 return self._pass_addition(node, operation, marks, branches)
@@ -108,8 +104,9 @@ class MarkWalk:
             return (values[0],)
         if name == internals.COPY:  # of the second tensor into the first
             return (None, values[0] if node.next_functions[1][0] else None)
-        if name in internals.MAX_POOLS:
-            return (pass_pooling(node, to_marks(values[0])),)
+        chosen = pass_node(node, values)
+        if chosen is not None:
+            return chosen
         numbers, given = list(values), list(values.values())
         outputs = len(output_metadata(node))
 
@@ -125,7 +122,7 @@ class MarkWalk:
         self, node: Node, operation: Add, marks: Tensor, branches: bool
     ) -> list[Tensor | None]:
         shapes = operation.shapes
-        passed: list[Tensor | None] = [operation.sum_to_shape(marks, shape) for shape in shapes]
+        passed: list[Tensor | None] = [sum_marks(marks, shape) for shape in shapes]
         edges = self._entries[node].inputs
         for stream, branch in () if branches else ((0, 1), (1, 0)):
             if _is_computed_from(edges[branch].node, edges[stream].node):

@@ -38,17 +38,12 @@ def read_each(trace: Trace, rule_set: str | None) -> Tensor:
 
 
 def find_jacobian(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """d output_i / d x_j, one sample after the other: (outputs, batch, elements)."""
-    found = []
-    for sample in range(len(x)):
-
-        def run(one: Tensor, sample: int = sample) -> Tensor:
-            whole = torch.cat([x[:sample], one[None], x[sample + 1 :]])
-            return function(whole)[sample].flatten()
-
-        jacobian = torch.autograd.functional.jacobian(run, x[sample])
-        found.append(jacobian.flatten(1))
-    return torch.stack(found, 1)
+    """d output_i / d x_j of each sample, which depends on no other: (outputs, batch, elements)."""
+    x = x.detach().requires_grad_()
+    y = function(x).flatten(1)
+    each = torch.eye(y.shape[1], dtype=y.dtype)[:, None].expand(-1, *y.shape)
+    (found,) = torch.autograd.grad(y, x, each, is_grads_batched=True)
+    return found.flatten(2)
 
 
 def share_terms(jacobian: Tensor, x: Tensor, size: Callable[[float], float]) -> Tensor:

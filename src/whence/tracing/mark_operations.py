@@ -1,0 +1,104 @@
+"""How marks pass single operations backward, by structure and not by numbers.
+
+Left out are the mean and the spread by which a norm divides, as no token stands for them.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from whence.tracing.mark_windows import mark_convolved, mark_summed
+from whence.tracing.marks import is_pointwise, mark_all, mark_any, sum_marks
+from whence.tracing.ops.base import Function, Operation, Shift
+from whence.tracing.ops.products import ConstantMatMul, Convolution, Linear, MatMul
+from whence.tracing.ops.softmax import ChunkedAttention
+
+
+def is_by_value(operation: Operation) -> bool:
+    """Whether values, of an index or a grid, decide which elements an operation reads."""
+    return isinstance(operation, Function) and operation.is_by_value
+
+
+def pass_operation(operation: Operation, marks: Tensor, batch: int) -> list[Tensor | None] | None:
+    """Marks of the inputs of an operation, given those of its output; None if it is not known."""
+    choices = len(marks)
+    if isinstance(operation, Convolution):
+        return [mark_convolved(operation, marks)]
+    if isinstance(operation, ConstantMatMul):
+        return [_mark_multiplied(operation, marks)]
+    if isinstance(operation, Linear):
+        return [mark_any(marks, -1).expand(choices, *operation.x.shape)]
+    if isinstance(operation, Shift):
+        return [sum_marks(marks, operation.x.shape)]
+    if isinstance(operation, MatMul):
+        rows, columns = mark_any(marks, -1), mark_any(marks, -2)
+        a = rows.expand(*rows.shape[:-1], operation.a.shape[-1])
+        b = columns.expand(*columns.shape[:-2], operation.b.shape[-2], columns.shape[-1])
+        return [sum_marks(a, operation.a.shape), sum_marks(b, operation.b.shape)]
+    if isinstance(operation, ChunkedAttention):
+        rows = mark_any(marks, -1)
+        every = mark_any(rows, -2)
+        return [
+            rows.expand(choices, *operation.queries.shape),
+            every.expand(choices, *operation.keys.shape),
+            every.expand(choices, *operation.values.shape),
+        ]
+    if isinstance(operation, Function):
+        return _pass_function(operation, marks, batch)
+    return None
+
+
+def _pass_function(operation: Function, marks: Tensor, batch: int) -> list[Tensor | None]:
+    shapes = [x.shape for x in operation.inputs]
+    if operation.name == "mul" and shapes == [operation.output.shape]:
+        # Nothing is left of what is multiplied by 0, such as padding.
+        (factor,) = operation.vjp(torch.ones_like(operation.output))
+        return [marks if factor.all() else marks * (factor != 0)]
+    if operation.kind == "quotient" and shapes[0] == operation.output.shape != shapes[1]:
+        return [marks, None]  # the spread by which a norm divides
+    if is_pointwise(operation):
+        return [sum_marks(marks, shape) for shape in shapes]
+    if operation.kind == "sum":
+        return mark_summed(operation, marks)
+    if operation.mixed_axes is not None:
+        return [mark_any(marks, *operation.mixed_axes).expand_as(marks)]
+    mixed = operation.mixed_dims or _count_mixed_dims(operation)
+    if mixed is not None and shapes == [operation.output.shape]:
+        dims = range(-mixed, 0)
+        return [(mark_any(marks, *dims) if dims else marks).expand_as(marks)]
+    return [mark_all(marks, shape, batch) for shape in shapes]
+
+
+def _count_mixed_dims(operation: Function) -> int | None:
+    """How many of the last dimensions a function mixes, shown by its values; None if all."""
+    x = operation.inputs[0].detach()
+    if len(operation.inputs) != 1 or x.shape != operation.output.shape:
+        return None
+    for mixed in range(x.dim() - 1):
+        rows = torch.arange(x.shape[: x.dim() - mixed].numel(), device=x.device)
+        rows = rows.reshape(*x.shape[: x.dim() - mixed], *[1] * mixed)
+        # Rows that are changed must not change others: those whose number has a bit, for each bit.
+        bits = range(max(1, rows.numel() - 1).bit_length())
+        groups = [(rows >> bit) & 1 == value for bit in bits for value in (0, 1)]
+        if all(_keeps_others(operation, x, group) for group in groups):
+            return mixed
+    return None
+
+
+def _keeps_others(operation: Function, x: Tensor, changed: Tensor) -> bool:
+    output = operation.function(torch.where(changed, x * 0.5 + 1, x))
+    return bool(((output == operation.output) | changed).all())
+
+
+def _mark_multiplied(operation: ConstantMatMul, marks: Tensor) -> Tensor:
+    """Marks of rows or columns that a constant matrix adds up; where it is 0, it does not."""
+    weight = operation.weight != 0
+    if not weight.all():
+        return operation.adjoint(marks, weight.to(marks.dtype))
+    first, shape = operation.weight_first, operation.x.shape
+    found = mark_any(marks, -2 if first else -1)
+    wide = (
+        [*found.shape[:-2], shape[-2], found.shape[-1]] if first else [*found.shape[:-1], shape[-1]]
+    )
+    return sum_marks(found.expand(wide), shape)
