@@ -2,31 +2,45 @@
 
 from __future__ import annotations
 
+from tests.families import decoders
 from tests.survey.case import SurveyCase
 
 AUTHORS, FORMULAS = "authors' results", "formulas"
+_DECODERS = {
+    "GPT2LMHeadModel" if name == "GPT2" else f"{name}ForCausalLM": f'"{name}"'
+    for family, (name, _) in decoders.FAMILIES.items()
+    if family != "Jamba"  # there, methods of attention are refused
+}
 
-# By the kind of comparison: for each file of tests, the models or families that it compares.
-TESTS: dict[str, dict[str, tuple[str, ...]]] = {
+# By the kind of comparison: for each file, the models, and how each is named in the file.
+TESTS: dict[str, dict[str, dict[str, str]]] = {
     AUTHORS: {
-        "tests/test_golden.py": ("timm:vit_tiny_patch16_224", "BertForSequenceClassification"),
+        "tests/test_golden.py": {
+            "timm:vit_tiny_patch16_224": "VisionTransformer",
+            "BertForSequenceClassification": "BertForSequenceClassification",
+        },
     },
     FORMULAS: {
-        "tests/test_models.py": (
-            "ViTForImageClassification",
-            "DeiTForImageClassification",
-            "DeiTForImageClassificationWithTeacher",
-            "BeitForImageClassification",
-            "Dinov2ForImageClassification",
-            "Dinov2WithRegistersForImageClassification",
-            "RobertaForSequenceClassification",
-            "ElectraForSequenceClassification",
-            "AlbertForSequenceClassification",
-            "MPNetForSequenceClassification",
-            "DistilBertForSequenceClassification",
-            "torchvision:VisionTransformer",
-        ),
-        "tests/families/test_vision.py": ("SiglipForImageClassification",),
+        # tests/test_models.py compares all of these.
+        "tests/zoo.py": {
+            "AlbertForSequenceClassification": '_text("Albert"',
+            "BeitForImageClassification": "BeitForImageClassification",
+            "DeiTForImageClassification": "DeiTForImageClassification",
+            "DeiTForImageClassificationWithTeacher": "DeiTForImageClassificationWithTeacher",
+            "Dinov2ForImageClassification": "Dinov2ForImageClassification",
+            "Dinov2WithRegistersForImageClassification": "Dinov2WithRegistersForImage",
+            "DistilBertForSequenceClassification": '_text("DistilBert"',
+            "ElectraForSequenceClassification": '_text("Electra"',
+            "MPNetForSequenceClassification": '_text("MPNet"',
+            "RobertaForSequenceClassification": '_text("Roberta"',
+            "ViTForImageClassification": "ViTForImageClassification",
+            "timm:deit_tiny_distilled_patch16_224": "deit_tiny_distilled_patch16_224",
+            "torchvision:VisionTransformer": "VisionTransformer",
+        },
+        "tests/families/decoders.py": _DECODERS,
+        "tests/families/test_vision.py": {
+            "SiglipForImageClassification": "SiglipForImageClassification",
+        },
     },
 }
 

@@ -16,6 +16,7 @@ from whence.models.tried import RESULTS, TriedModel, TriedModels, read_tried_mod
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "models.md"
 AT_INPUT = ("attnlrp", "input_x_gradient")
+SAID = ("whence", "gae", "attnlrp", "input_x_gradient")
 Results = Mapping[str, Mapping[str, Any]]
 
 
@@ -39,7 +40,8 @@ def write_record(results: Results, file: Path = RESULTS) -> None:
             "checked": find_check(case),
         }
         models.append({key: value for key, value in facts.items() if value})
-    releases = {name: version(name) for name in ("torch", "transformers", "timm", "torchvision")}
+    libraries = ("torch", "transformers", "timm", "torchvision")
+    releases = {name: version(name).partition("+")[0] for name in libraries}
     lines = ",\n".join(json.dumps(one, ensure_ascii=False) for one in models)
     head = json.dumps({"releases": releases, "methods": methods}, indent=1).rstrip("\n}")
     file.write_text(f'{head},\n "models": [\n{lines}\n]}}\n', encoding="utf-8")
@@ -61,7 +63,12 @@ def insert_tables(page: str) -> str:
 def make_task_table(tried: TriedModels) -> str:
     """Count for each task on how many models each method runs."""
     methods = tried.methods
+    counts = [f"`{name}` runs on {tried.count_running(name)}" for name in SAID]
+    without = sum(any("No attention was seen" in said for said in m.refused) for m in tried.models)
     lines = [
+        f"Of {len(tried.models)} models and tasks, {', '.join(counts)}.",
+        f"{without} of them have no softmax attention that methods could read.",
+        "",
         f"| task | models | {' | '.join(f'`{method}`' for method in methods)} |",
         f"| --- {'| ---: ' * (len(methods) + 1)}|",
     ]

@@ -92,7 +92,8 @@ def summarize(results: Results) -> str:
 def _blur(sentence: str) -> str:
     """Leave out what differs between models in one kind of sentence."""
     sentence = re.sub(r"module '[^']*' \(\w+\)", "a module", sentence)
-    return re.sub(r"\d+", "N", sentence)[:300].replace("\n", " ")
+    sentence = re.sub(r"'[^']*'", "'…'", re.sub(r"(seen in) \w+", r"\1 a model", sentence))
+    return re.sub(r"\d+", "N", sentence)[:200].replace("\n", " ")
 
 
 if __name__ == "__main__":

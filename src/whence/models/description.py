@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
 from whence.demo import PHOTO, SENTENCES
-from whence.errors import NoAttentionError, WhenceError, WhenceWarning
-from whence.explanation import Explanation
+from whence.errors import WhenceError
 from whence.inputs.images import read_image
 from whence.inputs.sources import Kind
 from whence.methods import registry
-from whence.methods.registry import Method
 from whence.models.dense import DENSE_TASKS, find_dense_task
 from whence.models.loaded import LoadedModel, PreparedBatch
-
-_NO_ATTENTION = "The model has no attention that could be seen"
+from whence.models.trial import MethodTrial
 
 
 @dataclass(frozen=True)
@@ -55,16 +52,10 @@ def describe_model(
     """
     is_photo = loaded.kind == "image"
     prepared = loaded.prepare([read_image(PHOTO) if is_photo else SENTENCES[0]])
-    trial = _Trial(loaded, prepared)
-    refused: dict[str, list[str]] = {}
-    for name in sorted(list_methods(loaded.kind), key=lambda name: -len(trial.methods[name].needs)):
-        problem = trial.find_problem(name)
-        if problem is not None:
-            refused.setdefault(problem, []).append(name)
-        advance(1)
+    trial = MethodTrial(partial(loaded.explain, prepared))
+    methods, refused = trial.try_all(list_methods(loaded.kind), advance)
     if not trial.runs:
         raise WhenceError(next(iter(refused)))
-    not_run = {name for names in refused.values() for name in names}
     seen = next(iter(trial.runs.values()))
     return ModelDescription(
         name=loaded.title,
@@ -76,93 +67,17 @@ def describe_model(
         input=_describe_input(loaded, prepared),
         class_count=loaded.class_count,
         classes={} if loaded.generates else dict(loaded.class_names),
-        attention=_measure_attention(loaded, prepared) if trial.has_attention else [],
+        attention=trial.measure_attention(),
         grid=None if seen.grid is None else list(seen.grid),
         units=seen.scores.shape[-1],
-        methods=[name for name in list_methods(loaded.kind) if name not in not_run],
-        refused={problem: sorted(names) for problem, names in refused.items()},
+        methods=methods,
+        refused=refused,
     )
 
 
 def list_methods(kind: Kind) -> list[str]:
     """List the methods that explain a kind of input."""
     return [name for name in registry.available() if kind in registry.get(name).inputs]
-
-
-class _Trial:
-    """Methods that were tried on a sample, and what that says of others."""
-
-    def __init__(self, loaded: LoadedModel, prepared: PreparedBatch) -> None:
-        self._loaded, self._prepared = loaded, prepared
-        self._problems: dict[str, str] = {}
-        self.methods = {name: registry.get(name)() for name in registry.available()}
-        self.runs: dict[str, Explanation] = {}
-        self.has_attention = True
-
-    def find_problem(self, name: str) -> str | None:
-        """Find the reason why a method does not run; None if it does.
-
-        A method of many passes is not tried, but one of a few that reads the same or more.
-        """
-        method = self.methods[name]
-        if not self.has_attention and method.scores_tokens:
-            return _NO_ATTENTION
-        if any(_covers(self.methods[other], method) for other in self.runs):
-            return None
-        probe = name if "forwards" not in method.needs else self._find_probe(method) or name
-        if probe in self._problems:
-            return self._problems[probe]
-        try:
-            self.runs[probe] = _explain(self._loaded, self._prepared, probe)
-        except NoAttentionError:
-            self.has_attention = False
-            return _NO_ATTENTION
-        except WhenceError as error:
-            self._problems[probe] = str(error)
-            return str(error)
-        return None
-
-    def _find_probe(self, method: Method) -> str | None:
-        """The cheapest method that reads what this one reads, but for further forward passes."""
-        others = sorted(self.methods, key=lambda name: len(self.methods[name].needs))
-        for name in others:
-            other = self.methods[name]
-            if "forwards" not in other.needs and _covers(other, method):
-                return name
-        return None
-
-
-def _covers(probe: Method, method: Method) -> bool:
-    """Whether a method runs wherever the other, the probe, does."""
-    needs = set(method.needs) - {"forwards"}
-    return needs <= set(probe.needs) and _list_rules(method) <= _list_rules(probe)
-
-
-def _list_rules(method: Method) -> set[str]:
-    rules = method.gradient_rules
-    return set() if rules is None else {rules.name}
-
-
-def _explain(
-    loaded: LoadedModel, prepared: PreparedBatch, method: str, **options: bool
-) -> Explanation:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", WhenceWarning)
-            return loaded.explain(prepared, method=method, **options)
-    except WhenceError:
-        raise
-    except Exception as error:  # a model of the user's may raise anything
-        raise WhenceError(f"The model failed: {type(error).__name__}: {error}.") from error
-
-
-def _measure_attention(loaded: LoadedModel, prepared: PreparedBatch) -> list[list[int]]:
-    """Measure the maps that the decision depends on: heads, queries and keys of each."""
-    try:
-        seen = _explain(loaded, prepared, "raw_attention", keep_evidence=True)
-    except WhenceError:  # not every model's maps can be kept
-        return []
-    return [] if seen.evidence is None else [list(x.shape[-3:]) for x in seen.evidence.attention]
 
 
 def _describe_task(loaded: LoadedModel) -> str:

@@ -34,7 +34,7 @@ def load(name: str | Path) -> LoadedModel:
     if isinstance(place, Path):
         check_embedded(place)
         check_folder(place)
-    with _silence_transformers():
+    with silence_transformers():
         try:
             # A model in the cache is used without asking the hub.
             loaded = _from_pretrained(str(place), str(name), local_files_only=True)
@@ -88,7 +88,7 @@ def _from_pretrained(place: str, name: str, local_files_only: bool) -> LoadedMod
     what = "language model" if task.endswith("LM") else "classifier"
     _check_complete(name, info, "model" if task in DENSE_TASKS else what)
     if kind == "text":
-        _check_tokenizer(name, processor, getattr(config, "vocab_size", 0))
+        check_tokenizer(name, processor, getattr(config, "vocab_size", 0))
     model = model.float()
     if task.endswith("LM"):
         count = model.get_output_embeddings().weight.shape[0]
@@ -123,7 +123,7 @@ def _check_complete(name: str, info: Mapping[str, Iterable[str]], what: str) -> 
         )
 
 
-def _check_tokenizer(name: str, tokenizer: PreTrainedTokenizerBase, vocabulary: int) -> None:
+def check_tokenizer(name: str, tokenizer: PreTrainedTokenizerBase, vocabulary: int) -> None:
     """Refuse a tokenizer that transformers made up because the model came without one."""
     ordinary = len(tokenizer) - len(tokenizer.all_special_ids)
     if ordinary < 0.1 * vocabulary:
@@ -156,7 +156,7 @@ def _to_error(name: str, error: Exception) -> WhenceError:
 
 
 @contextlib.contextmanager
-def _silence_transformers() -> Iterator[None]:
+def silence_transformers() -> Iterator[None]:
     """Switch off progress bars and warnings while loading: problems are raised as errors."""
     logging: Any = importlib.import_module("transformers.utils.logging")
     before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

@@ -1,0 +1,112 @@
+"""Try methods on a sample, as few as tell which others run."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+
+from whence.errors import NoAttentionError, WhenceError, WhenceWarning
+from whence.explanation import Explanation
+from whence.methods import registry
+from whence.methods.registry import Method
+
+_NO_ATTENTION = "The model has no attention that could be seen"
+
+
+class MethodTrial:
+    """Methods that were tried on a sample, and what that says of others.
+
+    Args:
+        explain: Explains the sample, by ``method=`` and further options of `Explainer.explain`.
+    """
+
+    def __init__(self, explain: Callable[..., Explanation]) -> None:
+        self._explain_sample = explain
+        self._problems: dict[str, str] = {}
+        self._methods = {name: registry.get(name)() for name in registry.available()}
+        self.runs: dict[str, Explanation] = {}
+        self.has_attention = True
+
+    def try_all(
+        self, names: Sequence[str], advance: Callable[[int], None] = lambda _: None
+    ) -> tuple[list[str], dict[str, list[str]]]:
+        """Find the methods that run, and the other ones by the reason why not.
+
+        Args:
+            names: The methods to try.
+            advance: Called with 1 for each of them, when it is known whether it runs.
+        """
+        refused: dict[str, list[str]] = {}
+        for name in sorted(names, key=lambda name: -len(self._methods[name].needs)):
+            problem = self.find_problem(name)
+            if problem is not None:
+                refused.setdefault(problem, []).append(name)
+            advance(1)
+        not_run = {name for group in refused.values() for name in group}
+        running = [name for name in names if name not in not_run]
+        return running, {problem: sorted(group) for problem, group in refused.items()}
+
+    def find_problem(self, name: str) -> str | None:
+        """Find the reason why a method does not run; None if it does.
+
+        A method of many passes is not tried, but one of a few that reads the same or more.
+        """
+        method = self._methods[name]
+        if not self.has_attention and method.scores_tokens:
+            return _NO_ATTENTION
+        if any(_covers(self._methods[other], method) for other in self.runs):
+            return None
+        probe = name if "forwards" not in method.needs else self._find_probe(method) or name
+        if probe in self._problems:
+            return self._problems[probe]
+        try:
+            self.runs[probe] = self._explain(probe)
+        except NoAttentionError:
+            self.has_attention = False
+            return _NO_ATTENTION
+        except WhenceError as error:
+            self._problems[probe] = str(error)
+            return str(error)
+        return None
+
+    def measure_attention(self) -> list[list[int]]:
+        """Measure the maps that the decision depends on: heads, queries and keys of each."""
+        if not self.has_attention:
+            return []
+        try:
+            seen = self._explain("raw_attention", keep_evidence=True)
+        except WhenceError:  # not every model's maps can be kept
+            return []
+        if seen.evidence is None:
+            return []
+        return [list(one.shape[-3:]) for one in seen.evidence.attention]
+
+    def _find_probe(self, method: Method) -> str | None:
+        """The cheapest method that reads what this one reads, but for further forward passes."""
+        others = sorted(self._methods, key=lambda name: len(self._methods[name].needs))
+        for name in others:
+            other = self._methods[name]
+            if "forwards" not in other.needs and _covers(other, method):
+                return name
+        return None
+
+    def _explain(self, method: str, **options: bool) -> Explanation:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", WhenceWarning)
+                return self._explain_sample(method=method, **options)
+        except WhenceError:
+            raise
+        except Exception as error:  # a model of the user's may raise anything
+            raise WhenceError(f"The model failed: {type(error).__name__}: {error}.") from error
+
+
+def _covers(probe: Method, method: Method) -> bool:
+    """Whether a method runs wherever the other, the probe, does."""
+    needs = set(method.needs) - {"forwards"}
+    return needs <= set(probe.needs) and _list_rules(method) <= _list_rules(probe)
+
+
+def _list_rules(method: Method) -> set[str]:
+    rules = method.gradient_rules
+    return set() if rules is None else {rules.name}
