@@ -16,9 +16,10 @@ from whence._util.defaults import METHOD
 from whence.engine.attention import AttentionMaps, read_attention
 from whence.engine.batching import Batching
 from whence.engine.checks import judge
-from whence.engine.compiled.run import CompiledRunner
+from whence.engine.compiled.run import CompiledRunner, check_compilable
 from whence.engine.explanations import make_explanation
 from whence.engine.generation import generate_sequences
+from whence.engine.packed_images import unpack_request
 from whence.engine.request import Request, Result, Subject, bound_kept_bytes, check_memory
 from whence.engine.rules import choose_rules
 from whence.engine.targets import is_generative
@@ -31,7 +32,6 @@ from whence.layout.spelling import TextTokenizer
 from whence.rules import RuleSet
 from whence.targets import (
     AnyTarget,
-    AskedClasses,
     SeveralTargets,
     find_class_names,
     parse_targets,
@@ -291,15 +291,7 @@ class Explainer:
         request = self._make_request(
             inputs, (target, against, classes), method, rules, of, False, memory, options
         )
-        if not isinstance(request.asked, AskedClasses):
-            raise WhenceError("Classes of a classifier can be compiled, not other targets.")
-        if request.arguments.others_at:
-            raise WhenceError("One input at a time can be compiled: give `of` a single name.")
-        if "forwards" in request.method.needs:
-            raise WhenceError(
-                f"Method '{method}' runs the model many times, which cannot be compiled; explain "
-                f"with it directly."
-            )
+        check_compilable(request)
         self._run(request, may_compile=True)
 
     def attention(self, inputs: Inputs) -> AttentionMaps:
@@ -329,9 +321,11 @@ class Explainer:
         rule_set = choose_rules(rules, method, name, keep_evidence)
         arguments = ModelArguments.from_inputs(inputs, self.model, of)
         device = arguments.main.device
+        subject, arguments, sizes = unpack_request(self._subject, arguments)
         return Request(
-            subject=self._subject,
+            subject=subject,
             arguments=arguments,
+            image_sizes=sizes,
             method=method,
             method_name=name,
             rules=rule_set,
@@ -343,7 +337,8 @@ class Explainer:
 
     def _run(self, request: Request, may_compile: bool) -> Result:
         run_compiled = None
-        if may_compile or self._compiled.has_programs:
+        as_given = request.subject is self._subject
+        if as_given and (may_compile or self._compiled.has_programs):
             run_compiled = partial(self._compiled.run, may_compile=may_compile)
         # Whatever surrounds the call, explanations are computed in the precision of the weights.
         off = torch.autocast(request.arguments.main.device.type, enabled=False)

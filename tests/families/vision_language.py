@@ -1,11 +1,13 @@
 """Small random language models that read images, in float64, each with one prompt."""
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from tests.families.models import enlarge_weights
 
@@ -149,6 +151,60 @@ def build_internvl() -> Built:
     model = build_model("InternVL", vision_config=vision, text_config=text, downsample_ratio=0.5)
     ids = make_ids([3, 4], 4, [5, 6, 7])
     return model, _add_mask(ids, pixel_values=make_pixels(1, 3, 16, 16))
+
+
+def build_qwen(name: str = "Qwen2VL", **sizes: Any) -> Any:
+    """A model that takes flattened patches of images of any sizes; 2 x 2 patches are one token."""
+    rope = {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 10000.0}
+    vision = QWEN_VISION | (sizes or {"embed_dim": 16, "mlp_ratio": 2})
+    return build_model(
+        name,
+        text_config=TEXT | {"rope_parameters": rope},
+        vision_config=vision,
+        video_token_id=59,
+        vision_start_token_id=START,
+        vision_end_token_id=END,
+    )
+
+
+def build_qwen2_5() -> Any:
+    """As Qwen2-VL; its vision tower attends within windows."""
+    sizes = {"out_hidden_size": 16, "intermediate_size": 32, "window_size": 16}
+    return build_qwen("Qwen2_5_VL", **sizes, fullatt_block_indexes=[1])
+
+
+def make_images(*sizes: tuple[int, int]) -> list[Tensor]:
+    """Images of so many rows and columns of patches, (channels, height, width)."""
+    return [make_pixels(3, 4 * h, 4 * w, seed=7 + n) for n, (h, w) in enumerate(sizes)]
+
+
+def flatten_images(images: Sequence[Tensor]) -> dict[str, Tensor]:
+    """What Qwen2-VL's processor makes of images: rows of patches, and their numbers.
+
+    A plain loop: block by block of 2 x 2 patches, and in a patch channels, then two equal frames.
+    """
+    rows, sizes = [], []
+    for image in images:
+        height, width = image.shape[1] // 4, image.shape[2] // 4
+        sizes.append([1, height, width])
+        for top, left in itertools.product(range(0, height, 2), range(0, width, 2)):
+            for row, column in ((top, left), (top, left + 1), (top + 1, left), (top + 1, left + 1)):
+                patch = image[:, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4]
+                rows.append(torch.stack([patch, patch], 1).flatten())
+    return {"pixel_values": torch.stack(rows), "image_grid_thw": torch.tensor(sizes)}
+
+
+def make_prompts(images: Sequence[Sequence[int]], **others: Tensor) -> dict[str, Tensor]:
+    """Padded prompts, given the numbers of image tokens of each image of each prompt."""
+    rows = []
+    for number, counts in enumerate(images):
+        parts: list[int | list[int]] = [[3 + number, 4]]
+        for count in counts:
+            parts += [[START], count, [END]]
+        rows.append(make_ids(*parts, [5, 6, 7 + number])[0])
+    ids = pad_sequence(rows, batch_first=True)
+    mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
+    return {"input_ids": ids, "attention_mask": mask, **others}
 
 
 CASES: dict[str, Callable[[], Built]] = {

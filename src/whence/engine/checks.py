@@ -188,7 +188,7 @@ def judge(request: Request, result: Result, precision: str | None = None) -> lis
         for name in _VERDICTS
         if name in result.figures
     ]
-    return [*checks, _judge_scores(result), _judge_layout(request, result)]
+    return [*checks, _judge_scores(request, result), _judge_layout(request, result)]
 
 
 def _judge_figure(name: str, figure: float, result: Result, precision: str | None) -> Check:
@@ -208,9 +208,12 @@ def _judge_figure(name: str, figure: float, result: Result, precision: str | Non
     return Check(name, shown, "doubt", sentence)
 
 
-def _judge_scores(result: Result) -> Check:
+def _judge_scores(request: Request, result: Result) -> Check:
     """Judge whether scores tell anything."""
-    dead = int((result.scores == 0).all(-1).sum())
+    is_dead = (result.scores == 0).all(-1)
+    if request.image_sizes is not None and result.layout.grid is not None:
+        is_dead = is_dead[[len(images) > 0 for images in request.image_sizes]]
+    dead = int(is_dead.sum())
     if not dead:
         return Check("dead", 0.0, "passed", "No map of scores is all zeros.")
     sentence = (

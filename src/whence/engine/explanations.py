@@ -57,6 +57,7 @@ def make_explanation(
         checks=checks,
         values=None if result.values is None else result.values[chosen],
         probabilities=None if result.probabilities is None else result.probabilities[chosen],
+        image_sizes=None if layout.grid is None else request.image_sizes,
         length=seen.length,
         media=seen.media,
         evidence=result.evidence,

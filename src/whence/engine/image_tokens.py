@@ -9,6 +9,7 @@ from whence.engine.request import Request
 from whence.engine.targets import is_generative
 from whence.inputs.arguments import ArgumentKey, is_text
 from whence.tracing import Trace
+from whence.tracing.graph import find_layers
 
 _TEXT = "input_ids"
 
@@ -27,13 +28,14 @@ def find_text_beside(request: Request) -> ArgumentKey | None:
 def stop_at_image_tokens(request: Request, trace: Trace) -> Trace:
     """The trace whose attention is that of a language model alone, if a method can stop there.
 
-    It can if each image token is proven to stand for a part of the image. Methods that go to the
-    input take the whole trace.
+    It can if the image's tokens stand between the words, and each is proven to stand for a part of
+    the image. Methods that go to the input take the whole trace.
     """
     cut = trace.at_text
     if cut is None or not (request.method.scores_tokens or request.keep_evidence):
         return trace
-    if not cut.attention_problem and not find_request_layout(request, cut).doubt:
+    can_stop = not cut.attention_problem and not find_layers(cut)[0].is_cross
+    if can_stop and not find_request_layout(request, cut).doubt:
         return cut
     trace.require_attention()
     return trace

@@ -47,8 +47,10 @@ def _find_layout(request: Request, trace: Trace) -> FoundLayout:
             "The explained class does not depend on any attention, which this method needs. "
             "Methods that need only the input, such as 'input_x_gradient', may explain it."
         )
-    layout = None
-    if trace.sites and not trace.attention_problem:
+    # Image tokens of a language model stand for the same parts of images for every method.
+    at_text = None if trace.at_text is None else _find_token_layout(request, trace.at_text)
+    layout = None if at_text is None or at_text.doubt else at_text
+    if layout is None and trace.sites and not trace.attention_problem:
         layout = _find_token_layout(request, trace)
     if layout is None or (layout.doubt and not needs_attention):
         return divide_input(given, arguments.main)

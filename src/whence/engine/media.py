@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
+from whence.engine.image_tokens import find_text_beside
 from whence.engine.request import Request
 from whence.explanation.media import Media, Spectrogram, Video, Waveform
 from whence.layout import FoundLayout
@@ -39,6 +40,8 @@ def see_input(request: Request, layout: FoundLayout) -> SeenInput:
     is_sound = _find_name(request.arguments.main_at, model) in _SOUNDS
     lengths = [main.shape[1 + axis] for axis in layout.axes]
     length = lengths[0] if len(lengths) == 1 else None
+    if not is_sound and find_text_beside(request) is not None:
+        return _see_images(request, layout)
     if len(grid) == 3 and main.dim() == 5:
         return SeenInput(("frame", "row", "column"), _list_videos(main, layout.axes))
     if len(grid) == 1 and main.dim() == 2:
@@ -55,6 +58,19 @@ def see_input(request: Request, layout: FoundLayout) -> SeenInput:
         len(main), main.shape[1 + frequency], main.shape[1 + time]
     )
     return SeenInput(names, [Spectrogram.from_values(one) for one in values], length)
+
+
+def _see_images(request: Request, layout: FoundLayout) -> SeenInput:
+    """The images of a language model; a video that it reads has frames."""
+    main, grid = request.arguments.main, layout.grid or ()
+    is_video = "video" in str(request.arguments.main_at)
+    names = ("frame" if is_video else "image", "row", "column")[-len(grid) :]
+    axes = layout.axes if len(grid) == 3 else (0, *layout.axes)
+    if main.dim() == 6 and axes[0] == 0:  # the frames of an image are the same
+        main, axes = main[:, :, 0], tuple(axis - (axis > 1) for axis in axes)
+    if len(grid) == 2 and request.image_sizes is None:
+        return SeenInput(names)
+    return SeenInput(names, _list_videos(main, axes) if main.dim() == 5 else None)
 
 
 def _find_name(at: str | int, model: nn.Module) -> str:

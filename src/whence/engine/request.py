@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,9 @@ _Item = TypeVar("_Item")
 _ON_A_CPU = 2.0
 # Gibibytes that a recorded pass may keep at most, then: more would not make it faster.
 _KEPT_AT_ONCE = 4.0
+
+ImageSizes: TypeAlias = list[list[tuple[int, int]]]
+"""For each sample, height and width of each of its images."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,8 @@ class Request:
         memory: Gibibytes that the user named, if any.
         tokens: The tokens of a text, where they are known.
         verify: Whether to measure all checks, also dear ones.
+        image_sizes: Of the whole batch, height and width of each image of each sample; None where
+            a sample is one image.
     """
 
     subject: Subject
@@ -94,6 +99,7 @@ class Request:
     memory: float | None
     tokens: Tokens | None = None
     verify: bool = False
+    image_sizes: ImageSizes | None = None
 
     @property
     def batch(self) -> int:

@@ -16,6 +16,7 @@ from whence._util.text import to_printable
 from whence.errors import WhenceError
 from whence.explanation.classes import list_classes, select_class
 from whence.explanation.heatmaps import find_picture_grid, upsample_scores
+from whence.explanation.images import select_images
 from whence.explanation.matrix import ScoreMatrix, make_dataframe, tabulate_classes
 from whence.explanation.media import Media
 from whence.explanation.parts import Check, ExplainedClass, KeptEvidence
@@ -23,6 +24,7 @@ from whence.explanation.photo import Photo
 from whence.explanation.regions import PeakRegion, list_regions
 from whence.explanation.saving import pack, unpack
 from whence.explanation.selection import select_samples
+from whence.explanation.shown import Shown
 from whence.explanation.summary import SAME_FOR_EVERY_CLASS, format_line, list_provenance
 from whence.explanation.table import list_unit_records
 from whence.explanation.words import list_word_scores
@@ -31,13 +33,10 @@ from whence.layout.grouping import Grouping
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-    from PIL.Image import Image
-
-    from whence.render.display import Figure
 
 
 @dataclass(repr=False)
-class Explanation:
+class Explanation(Shown):
     """Scores for the parts of a batch of inputs.
 
     Attributes:
@@ -51,6 +50,8 @@ class Explanation:
         axes: The names of the grid's axes: row, column, frame; time, frequency; segment.
         image_size: Height and width of the image that the model saw, or of a spectrogram the
             lengths of both axes; None if it is neither.
+        image_sizes: Height and width of each image of each sample, where a sample may have several
+            or a smaller one; None if each sample is an image of image_size. See `images`.
         length: Length of the signal that the model saw; None if it is none.
         tokens: The tokens and the words they belong to, where a tokenizer gives them.
         target_names: Names of the explained classes, where the model names them.
@@ -79,6 +80,7 @@ class Explanation:
     grid: tuple[int, ...] | None = None
     axes: tuple[str, ...] = ()
     image_size: tuple[int, int] | None = None
+    image_sizes: list[list[tuple[int, int]]] | None = None
     length: int | None = None
     tokens: Tokens | None = None
     target_names: list[Any] | None = None
@@ -129,6 +131,17 @@ class Explanation:
             WhenceError: The explanation is of tokens, or the size is none.
         """
         return upsample_scores(self, size)
+
+    def images(self, sample: int = 0) -> dict[str, Self]:
+        """The images of one sample by their names, "image 1" and so on: each an explanation.
+
+        Args:
+            sample: Which sample of the batch; one without images has none.
+
+        Raises:
+            WhenceError: The explanation is not of images, or there is no such sample.
+        """
+        return select_images(self, sample)
 
     @property
     def picture_grid(self) -> tuple[int, int] | None:
@@ -241,71 +254,6 @@ class Explanation:
     def provenance(self) -> list[tuple[str, str]]:
         """Names and values of the method, the model, the settings and the version of whence."""
         return list_provenance(self)
-
-    def plot(
-        self,
-        sample: int = 0,
-        *,
-        whole: bool = False,
-        outlines: bool = False,
-        image: Image | None = None,
-        by: Grouping = "word",
-        theme: str = "light",
-        title: str | None = None,
-    ) -> Figure:
-        """Draw one sample: the photo, frames or sound with a map of each class, or coloured words.
-
-        The figure shows itself in notebooks; `.save("a.png")` or `"a.svg"` writes it.
-
-        Args:
-            sample: Which sample of the batch.
-            whole: Whether maps lie on the whole photo; what the model did not see is grey.
-            outlines: Whether to draw the outlines of each map's peak regions; see `regions`.
-            image: The photo as the model saw it, where the explanation does not know it.
-            by: Of generated text, the parts of the table, as for `Generation.matrix`.
-            theme: "light" or "dark".
-            title: A line above.
-
-        Raises:
-            WhenceError: There is no such sample or theme, or it cannot be drawn.
-        """
-        from whence.render import display
-
-        look: dict[str, Any] = {"whole": whole, "outlines": outlines, "theme": theme}
-        return display.draw_figure(self, sample, image=image, by=by, title=title, **look)
-
-    def show(self, image: Image | None = None, *, path: str | Path | None = None) -> None:
-        """Display in a notebook; in a script, open the figure of a photo or print to the terminal.
-
-        A photo and its maps open in the system's viewer where there is a display. Without one, and
-        for texts, all is printed: coloured words, and maps in blocks of colour.
-
-        Args:
-            image: The photo of the first sample, where the explanation does not know it.
-            path: A file to write instead, as `save` does.
-
-        Raises:
-            WhenceError: An image was given for a text, or the file cannot be written.
-        """
-        from whence.render import display
-
-        display.show(self, image, path=path)
-
-    def _repr_html_(self) -> str:
-        from whence.render import display
-
-        return display.format_notebook_html(self)
-
-    def to_html(self, by: Grouping = "word", title: str | None = None) -> str:
-        """A page that needs nothing outside itself: photos beside maps, or coloured words.
-
-        Args:
-            by: Of generated text, as for `Generation.matrix`.
-            title: Its heading; the text, or the first class of a photo, if left out.
-        """
-        from whence.render import display
-
-        return display.format_page(self, by=by, title=title)
 
     def save(self, path: str | Path, by: Grouping = "word") -> None:
         """Write a file, whole or not at all, in the form that its name's ending says.

@@ -22,7 +22,7 @@ _MAYBE = ("values", "probabilities")
 _FACTS = (
     *("grid", "image_size", "tokens", "target_names", "multi_label"),
     *("method", "class_specific", "settings", "details", "version", "checks"),
-    *("model", "model_knows", "areas", "axes", "length"),
+    *("model", "model_knows", "areas", "axes", "length", "image_sizes"),
 )
 
 
@@ -52,6 +52,9 @@ def unpack(saved: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str,
     for pair in ("grid", "image_size"):
         facts[pair] = None if facts[pair] is None else tuple(facts[pair])
     facts["axes"] = tuple(map(str, facts["axes"]))
+    if facts.setdefault("image_sizes", None) is not None:
+        sizes = facts["image_sizes"]
+        facts["image_sizes"] = [[(int(h), int(w)) for h, w in sample] for sample in sizes]
     facts["tokens"] = None if facts["tokens"] is None else Tokens(**facts["tokens"])
     fields: dict[str, Any] = {name: tensors[name] for name in _TENSORS}
     fields |= {name: tensors.get(name) for name in _MAYBE}

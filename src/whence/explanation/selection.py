@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 One = TypeVar("One", bound="Explanation")
 
-_LISTS = ("target_names", "areas", "details", "photos", "media")
+_LISTS = ("target_names", "areas", "details", "photos", "media", "image_sizes")
 
 
 def select_samples(explanation: One, samples: int | slice) -> One:

@@ -13,7 +13,8 @@ from torch import Tensor
 from whence.errors import WhenceError
 from whence.layout.division import choose_grid, divide_axes, divide_length, find_axes
 from whence.layout.fields import TokenFields
-from whence.layout.lattice import Cells, find_lattice, find_rows
+from whence.layout.images import find_units
+from whence.layout.lattice import Cells, find_rows
 
 
 @dataclass(frozen=True)
@@ -207,7 +208,7 @@ def _prove_layout(main: Tensor, fields: TokenFields) -> FoundLayout | None:
     if not main.is_floating_point():
         of_ids = find_rows(fields)
         return None if of_ids is None else FoundLayout(tokens=tokens, units=of_ids)
-    lattice = find_lattice(fields)
+    lattice = find_units(fields)
     if lattice is None:
         return None
     found = FoundLayout(
@@ -233,7 +234,8 @@ def _find_absent(
     fields: TokenFields, units: tuple[tuple[int, ...], ...]
 ) -> tuple[tuple[int, ...], ...]:
     """For each sample, the tokens of units that depend on nothing there."""
-    if len(units) > 1 or bool((fields.counts[:, list(units[0])] > 0).all()):
+    has_holes = min(units[0]) < 0
+    if len(units) > 1 or has_holes or bool((fields.counts[:, list(units[0])] > 0).all()):
         return ()
     empty = (fields.counts == 0).tolist()
     return tuple(tuple(token for token in units[0] if row[token]) for row in empty)

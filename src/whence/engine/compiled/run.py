@@ -63,6 +63,24 @@ class ProgramOutput(NamedTuple):
 Inputs = Mapping[str, Tensor]
 
 
+def check_compilable(request: Request) -> None:
+    """Refuse a request that no program can be made for.
+
+    Raises:
+        WhenceError: It asks for what is none of the classes, for several inputs, or for a method of
+            many passes.
+    """
+    if not isinstance(request.asked, AskedClasses):
+        raise WhenceError("Classes of a classifier can be compiled, not other targets.")
+    if request.arguments.others_at:
+        raise WhenceError("One input at a time can be compiled: give `of` a single name.")
+    if "forwards" in request.method.needs:
+        raise WhenceError(
+            f"Method '{request.method_name}' runs the model many times, which cannot be compiled; "
+            f"explain with it directly."
+        )
+
+
 class CompiledProgram(NamedTuple):
     """A compiled program, and what of its results does not depend on values.
 
