@@ -2,10 +2,10 @@
 
     python benchmarks/engine.py --size tiny --batch 1 8 32
 
-The model is a ViT of transformers with random weights, which cost as much as trained ones. All
-variants take turns within each round, so that a busy machine slows all of them. The fastest round
-counts. Memory is the peak beyond model and inputs: on a GPU of allocated memory, on a CPU of the
-resident set.
+The model is a ViT of transformers, or a BERT with texts of 128 tokens, with random weights, which
+cost as much as trained ones. All variants take turns within each round, so that a busy machine
+slows all of them. The fastest round counts. Memory is the peak beyond model and inputs: on a GPU of
+allocated memory, on a CPU of the resident set.
 """
 
 import argparse
@@ -36,27 +36,43 @@ STATM = Path("/proc/self/statm")
 PAGE = 4096
 
 
+def build_model(options: argparse.Namespace) -> torch.nn.Module:
+    """A model of 12 layers with random weights."""
+    sizes = {"num_hidden_layers": 12, "num_labels": 1000, **SIZES[options.size]}
+    if options.family == "bert":
+        return transformers.BertForSequenceClassification(transformers.BertConfig(**sizes))
+    return transformers.ViTForImageClassification(transformers.ViTConfig(**sizes))
+
+
+def make_inputs(batch: int, device: torch.device, family: str) -> dict[str, torch.Tensor]:
+    """Photos of 224 x 224 pixels, or texts of 128 tokens."""
+    if family == "bert":
+        return {"input_ids": torch.randint(5, 30000, (batch, 128), device=device)}
+    return {"pixel_values": torch.randn(batch, 3, 224, 224, device=device)}
+
+
 def list_variants(
-    model: torch.nn.Module, pixels: torch.Tensor, options: argparse.Namespace
+    model: torch.nn.Module, inputs: dict[str, torch.Tensor], options: argparse.Namespace
 ) -> dict[str, Callable[[], Any]]:
     """List the functions to measure, by the names of their rows."""
-    classes = torch.zeros(len(pixels), 1, dtype=torch.long, device=pixels.device)
+    ((name, main),) = inputs.items()
+    classes = torch.zeros(len(main), 1, dtype=torch.long, device=main.device)
     low_precision = options.precision == "bfloat16"
 
     def forward() -> Any:
-        device = pixels.device.type
+        device = main.device.type
         with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=low_precision):
-            return model(pixel_values=pixels)
+            return model(**inputs)
 
     def forward_and_gradient() -> Any:
-        trace = record(model, (), {"pixel_values": pixels}, "pixel_values")
+        trace = record(model, (), inputs, name)
         return trace.read(classes, [site.weights for site in trace.sites])
 
     def explain_by(method: str, **request: Any) -> Callable[[], Any]:
         request = {"method": method, "memory": options.memory, **(request or {"target": 0})}
         # One explainer a row: it keeps its compiled programs.
         explainer = Explainer(model, compile=options.compile, precision=options.precision)
-        return lambda: explainer.explain({"pixel_values": pixels}, **request)
+        return lambda: explainer.explain(inputs, **request)
 
     every = {
         "forward": forward,
@@ -126,8 +142,7 @@ def read_resident_bytes() -> int:
 def measure_batch(
     model: torch.nn.Module, batch: int, device: torch.device, options: argparse.Namespace
 ) -> list[dict]:
-    pixels = torch.randn(batch, 3, 224, 224, device=device)
-    runs = list_variants(model, pixels, options)
+    runs = list_variants(model, make_inputs(batch, device, options.family), options)
 
     def warm(run: Callable[[], Any]) -> Callable[[], Any]:
         # The first call compiles; the last is like all later ones.
@@ -168,6 +183,7 @@ def format_table(rows: list[dict]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--family", choices=("vit", "bert"), default="vit")
     parser.add_argument("--size", choices=SIZES, default="tiny")
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--rounds", type=int, default=7)
@@ -182,14 +198,14 @@ def main() -> None:
     devices = [options.device] if options.device else ["cpu"]
     if not options.device and torch.cuda.is_available():
         devices.append("cuda")
-    config = transformers.ViTConfig(num_hidden_layers=12, num_labels=1000, **SIZES[options.size])
+    shown = "BERT of 12 layers, the width of a ViT-{}" if options.family == "bert" else "ViT-{}/16"
     everything = []
     for name in devices:
         device = torch.device(name)
-        model = transformers.ViTForImageClassification(config).to(device).eval()
+        model = build_model(options).to(device).eval()
         on = torch.cuda.get_device_name() if device.type == "cuda" else platform.machine()
         print(
-            f"\nViT-{options.size}/16 at 224, products in {options.precision or 'float32'}, {name} "
+            f"\n{shown.format(options.size)}, products in {options.precision or 'float32'}, {name} "
             f"({on}, {torch.get_num_threads()} threads){', compiled' * options.compile}, "
             f"whence {__version__}, torch {torch.__version__}\n"
         )

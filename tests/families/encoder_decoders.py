@@ -29,6 +29,7 @@ class Attention:
         entering: The module that the residual stream enters first.
         leaving: The module that gives the block's output.
         leaves_before: Whether the block's output is what enters that module.
+        has_skip: Whether what attends is kept; of what is a constant, nothing is.
     """
 
     queries: str
@@ -38,20 +39,28 @@ class Attention:
     entering: nn.Module
     leaving: nn.Module
     leaves_before: bool = False
+    has_skip: bool = True
 
 
-def list_attentions(model: Any, constant_encoder: bool = False) -> list[Attention]:
+def list_attentions(model: Any, constant: str | None = None) -> list[Attention]:
     """The attentions of a model of the families T5 and BART, in the order of computation.
 
-    Where the encoder's input is a constant, attention to it is but a part of what follows the
-    decoder's attention to itself.
+    Args:
+        model: The model.
+        constant: The sequence whose input is a constant. If it is the encoder's, attention to it is
+            but a part of what follows the decoder's attention to itself. If it is the decoder's,
+            its first attention to itself is a constant, too.
     """
     body = getattr(model, "transformer", model)
     encoder, decoder = body.get_encoder(), body.get_decoder()
+    decoder = decoder.model.decoder if hasattr(decoder, "model") else decoder  # TrOCR
     is_t5 = hasattr(encoder, "block")
     every = _list_t5(encoder, decoder) if is_t5 else _list_bart(encoder, decoder)
-    if not constant_encoder:
+    if constant is None:
         return every
+    if constant == DECODER:
+        first = next(n for n, one in enumerate(every) if one.queries == DECODER)
+        return [*every[:first], replace(every[first + 1], has_skip=False), *every[first + 2 :]]
     layers = decoder.block if is_t5 else decoder.layers
     own = [one for one in every if one.queries == one.keys == DECODER]
     return [
@@ -75,8 +84,9 @@ def _list_t5(encoder: Any, decoder: Any) -> list[Attention]:
 def _list_bart(encoder: Any, decoder: Any) -> list[Attention]:
     found = []
     for layer in encoder.layers:
-        own = layer.self_attn
-        found.append(Attention(INPUT, INPUT, own.v_proj, own.out_proj, layer, layer))
+        own = layer.self_attn if hasattr(layer, "self_attn") else layer.attention  # a ViT
+        output = own.out_proj if hasattr(own, "out_proj") else own.o_proj
+        found.append(Attention(INPUT, INPUT, own.v_proj, output, layer, layer))
     # Whisper and the like normalise before, BART and the like after the attention.
     before = type(decoder).__name__.startswith(("Whisper", "Pegasus", "MBart"))
     for layer in decoder.layers:
@@ -93,7 +103,7 @@ def make_plan(attentions: list[Attention], source: int, target: int) -> Plan:
     """A plan of attentions of which the head reads the decoder's last token."""
     plan = Plan(lengths={INPUT: source, DECODER: target})
     for one in attentions:
-        plan.attend(one.queries, one.keys)
+        plan.attend(one.queries, one.keys, has_skip=one.has_skip)
     plan.read_token(DECODER, -1)
     return plan
 
@@ -183,6 +193,6 @@ def multiply_layers(plan: Plan, matrices: list[Tensor], in_block: bool) -> tuple
     """
     own = copy.deepcopy(plan)
     for layer in own.layers:
-        layer.has_skip = layer.queries != layer.keys or not in_block
+        layer.has_skip &= layer.queries != layer.keys or not in_block
     shares = [one / one.sum(-1, keepdim=True).clamp(min=1e-300) for one in matrices]
     return follow_rows(own, shares, normalize=True)

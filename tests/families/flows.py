@@ -144,12 +144,6 @@ def average_fields(
     return shares / shares.sum(-1, keepdim=True), made
 
 
-def compose(after: Tensor, before: Tensor) -> Tensor:
-    """Tokens made in two steps: the mean of all tokens that any of these is made of."""
-    reached = ((after > 0).double() @ (before > 0).double() > 0).double()
-    return reached / reached.sum(-1, keepdim=True)
-
-
 # What a model computes -------------------------------------------------------------------------
 
 

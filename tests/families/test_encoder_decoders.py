@@ -1,5 +1,6 @@
 """Encoder-decoders against plain loops over their own attention maps."""
 
+import copy
 from functools import partial
 
 import pytest
@@ -14,9 +15,15 @@ from tests.families.encoder_decoders import (
     run_model,
     zero_values,
 )
-from tests.families.flow_checks import measure_error
+from tests.families.flow_checks import TOLERANCE, measure_error
 from tests.families.flows import INPUT, compute_scores, share_evidence, weigh_hidden_states
-from tests.families.models import build_transformers, copy_eager, make_ids, make_pixels
+from tests.families.models import (
+    build_transformers,
+    copy_eager,
+    enlarge_weights,
+    make_ids,
+    make_pixels,
+)
 from tests.families.test_sequences import BART, T5
 from tests.methods.test_gae_cross_attention import propagate_decoder
 from whence import Explainer, targets
@@ -84,13 +91,17 @@ class Oracle:
     def __init__(
         self, model, inputs, units, target=None, listing=list_attentions, is_image=False
     ) -> None:
-        self._model, self._is_image, self._listing = copy_eager(model), is_image, listing
+        eager = model.config._attn_implementation == "eager"
+        self._model, self._is_image = model if eager else copy_eager(model), is_image
+        self._listing = listing
         at = (0, -1, TOKEN) if target is None else (0, target)
         self._call = lambda own: own(**inputs).logits[at]
         self._run = run_model(self._model, self._call, listing)
         ends = [(one.queries, one.keys) for one in listing(self._model)]
         sizes = zip(ends, self._run.maps, strict=True)
-        lengths = {name: n for end, maps in sizes for name, n in zip(end, maps.shape[2:])}
+        lengths = {
+            name: n for end, maps in sizes for name, n in zip(end, maps.shape[2:], strict=True)
+        }
         self._plan = make_plan(listing(self._model), lengths.get(INPUT, 0), lengths[DECODER])
         self._plan.units = units
 
@@ -120,7 +131,7 @@ class Oracle:
         groups = [
             [m for m, end in zip(weighed, ends, strict=True) if end == kind] for kind in kinds
         ]
-        return propagate_decoder(*groups)[-1]
+        return propagate_decoder(*groups)[-1] @ self._plan.units[INPUT]
 
 
 def check_scores(model, inputs, target, method, make_oracle, keeps_identity=False, **options):
@@ -139,7 +150,7 @@ def check_scores(model, inputs, target, method, make_oracle, keeps_identity=Fals
             if method == "gae" and not keeps_identity
             else oracle.compute_scores(method, relevance, keeps_identity)
         )
-        assert measure_error(result.scores[sample], expected) < 2e-5
+        assert measure_error(result.scores[sample], expected) < TOLERANCE
 
 
 def _list_cases(*names: str) -> list:
@@ -156,12 +167,15 @@ def test_what_arrives_at_the_encoder(name, method):
     model = build_transformers(name, FAMILIES[name][0], **FAMILIES[name][1])
     inputs, signal = make_inputs(name), name.startswith("Whisper")
     units = {INPUT: torch.eye(10 if signal else SOURCE).double()}
+    # The paper of `gae` counts what the decoder's tokens gather of each other before.
+    constant = None if method == "gae" else DECODER
+    listing = partial(list_attentions, constant=constant)
     check_scores(
         model,
         inputs,
         targets.token(-1, token=TOKEN),
         method,
-        lambda one: Oracle(model, one, units, is_image=signal),
+        lambda one: Oracle(model, one, units, listing=listing, is_image=signal),
         of=next(iter(inputs)),
     )
 
@@ -171,7 +185,7 @@ def test_what_arrives_at_the_decoder(name, method):
     """The token that is read is a part of the input, so that what it keeps of itself counts."""
     model = build_transformers(name, FAMILIES[name][0], **FAMILIES[name][1])
     units = {DECODER: torch.eye(TARGET).double()}
-    listing = partial(list_attentions, constant_encoder=True)
+    listing = partial(list_attentions, constant=INPUT)
     check_scores(
         model,
         make_inputs(name),
@@ -202,4 +216,43 @@ def test_both_copies_of_a_classifiers_input_count(family, method):
         method,
         lambda one: Oracle(model, one, units, target=1),
         keeps_identity=True,
+    )
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "rollout",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("tiba", "gae", "whence", "attention_norm", "value_zeroing", "attcat")
+        ),
+    ],
+)
+def test_patches_that_a_decoder_reads(method):
+    """A ViT and the decoder of TrOCR: a map over patches for the next token."""
+    transformers = pytest.importorskip("transformers")
+    vision = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    vision |= {"intermediate_size": 24, "image_size": 16, "patch_size": 4}
+    text = {"vocab_size": 40, "d_model": 16, "decoder_layers": 2, "decoder_ffn_dim": 24}
+    text |= {"decoder_attention_heads": 2, "cross_attention_hidden_size": 16}
+    config = transformers.VisionEncoderDecoderConfig.from_encoder_decoder_configs(
+        transformers.ViTConfig(**vision), transformers.TrOCRConfig(**text)
+    )
+    torch.manual_seed(5)
+    model = enlarge_weights(transformers.VisionEncoderDecoderModel(config))
+    eager = transformers.VisionEncoderDecoderModel._from_config(
+        copy.deepcopy(config), attn_implementation="eager"
+    )
+    eager.load_state_dict(model.state_dict())
+    inputs = {"pixel_values": make_pixels(2, 3, 16, 16), "decoder_input_ids": make_ids(2, TARGET)}
+    units = {INPUT: torch.cat([torch.zeros(1, 16), torch.eye(16)]).double()}
+    listing = partial(list_attentions, constant=None if method == "gae" else DECODER)
+    check_scores(
+        model,
+        inputs,
+        targets.token(-1, token=TOKEN),
+        method,
+        lambda one: Oracle(eager.eval().double(), one, units, listing=listing, is_image=True),
+        of="pixel_values",
     )

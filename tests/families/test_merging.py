@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from tests.families.flow_checks import check_flow
-from tests.families.flows import INPUT, Layer, Plan, average_fields, compose, run_plainly
+from tests.families.flows import INPUT, Layer, Plan, average_fields, run_plainly
 from tests.families.models import build_transformers, copy_eager, make_ids
 from tests.families.test_groups import NO_LINKS, check_image
 from tests.families.test_windows import build_timm
@@ -82,14 +82,13 @@ def build_segformer():
 
 @pytest.mark.slow
 def test_overlapping_patches_of_segformer():
-    """Each MLP mixes 3 x 3 tokens, and the second stage's embedding does so again."""
-    mixed, _ = average_fields((8, 8), 1, 3)
+    """The second stage's tokens are made of 3 x 3; each MLP mixes 3 x 3 beside its skip."""
     merged, _ = average_fields((8, 8), 2, 3)
     pooled, _ = average_fields((8, 8), 2)
     plan = Plan(lengths={INPUT: 64})
     plan.make("keys", **{INPUT: pooled})
     plan.attend(INPUT, "keys")
-    plan.make("stage1", **{INPUT: compose(merged, mixed)})
+    plan.make("stage1", **{INPUT: merged})
     plan.attend("stage1")
     plan.read_mean("stage1")
     check_image(build_segformer(), plan, (8, 8), (32, 32), name="pixel_values")
@@ -173,9 +172,9 @@ def test_class_attention_of_cait():
     plan.attend(INPUT)
     plan.attend(INPUT)
     first, rest = torch.eye(17)[:, :1], torch.eye(17)[:, 1:]
-    for block in range(2):
+    for block in range(2):  # the class token is a constant at first, of which nothing is kept
         plan.make(f"both{block}", **{"class": first, INPUT: rest})
-        plan.attend("class", f"both{block}")
+        plan.attend("class", f"both{block}", has_skip=block > 0)
     plan.read_token("class", 0)
     kinds = ("TalkingHeadAttn", "ClassAttn")
     check_image(
@@ -248,7 +247,7 @@ def test_latents_of_perceiver():
         num_labels=3,
     )
     plan = Plan(lengths={INPUT: 8, "latents": 5, "query": 1})
-    plan.attend("latents", INPUT)
+    plan.attend("latents", INPUT, has_skip=False)  # latents are constants at first
     plan.attend("latents")
     plan.attend("latents")
     plan.attend("query", "latents", has_skip=False)
