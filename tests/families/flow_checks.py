@@ -9,7 +9,7 @@ from torch import Tensor
 from tests.families.flows import Plan, Run, compute_scores, share_evidence
 from whence import Explainer
 
-METHODS = ("rollout", "gae", "tiba", "raw_attention", "whence")
+METHODS = ("rollout", "gae", "tiba", "whence")
 TOLERANCE = 1e-6  # some models compute their softmax in float32
 
 
