@@ -75,6 +75,7 @@ def build_tokenizer(vocabulary: list[str], folder: Path):
 
 
 def save_text_model(folder: Path, task: str = "SequenceClassification") -> Path:
+    """Save a BERT for a task; without one it has no head."""
     import transformers
 
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, "##ly", "##s"]
@@ -89,7 +90,7 @@ def save_text_model(folder: Path, task: str = "SequenceClassification") -> Path:
         id2label={0: "negative", 1: "positive"},
         label2id={"negative": 0, "positive": 1},
     )
-    model = getattr(transformers, f"BertFor{task}")(config)
+    model = getattr(transformers, f"BertFor{task}" if task else "BertModel")(config)
     _perturb(model).half().save_pretrained(folder)
     return folder
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from whence.api import explain
     from whence.distributed.stored_result import StoredResult, open_result
     from whence.explainer import Explainer
-    from whence.explanation import Explanation, Explanations, Generation
+    from whence.explanation import Explanation, Explanations, Generation, PairExplanation
     from whence.layout import Layout
     from whence.maximization import MaximalPicture, activation_maximization
     from whence.pipeline.compare import Comparison, compare
@@ -26,6 +26,7 @@ _HOMES = {
     "Generation": "whence.explanation",
     "Layout": "whence.layout",
     "MaximalPicture": "whence.maximization",
+    "PairExplanation": "whence.explanation",
     "StoredResult": "whence.distributed.stored_result",
     "activation_maximization": "whence.maximization",
     "compare": "whence.pipeline.compare",
@@ -44,6 +45,7 @@ __all__ = [
     "Layout",
     "MaximalPicture",
     "NoRuleError",
+    "PairExplanation",
     "StoredResult",
     "WhenceError",
     "WhenceWarning",

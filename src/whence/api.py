@@ -17,7 +17,7 @@ from whence.errors import WhenceError
 from whence.explanation import Explanation
 from whence.inputs.items import Batch, is_stream, iterate, read_batch
 from whence.inputs.sources import Kind
-from whence.models import LoadedModel, ModelObject, load, resolve
+from whence.models import LoadedModel, ModelObject, compare_with, load, resolve
 from whence.models.wrapping import MissingProcessor, is_model
 from whence.rules import RuleSet
 from whence.targets import AnyTarget, SeveralTargets
@@ -55,6 +55,7 @@ def explain(
     rules: str | RuleSet = "stable",
     *,
     processor: object = None,
+    texts: Sequence[str] | None = None,
     column: str | None = None,
     kind: Kind | None = None,
     of: str | int | None = None,
@@ -75,6 +76,7 @@ def explain(
     rules: str | RuleSet = "stable",
     *,
     processor: object = None,
+    texts: Sequence[str] | None = None,
     column: str | None = None,
     kind: Kind | None = None,
     of: str | int | None = None,
@@ -94,6 +96,7 @@ def explain(
     rules: str | RuleSet = "stable",
     *,
     processor: object = None,
+    texts: Sequence[str] | None = None,
     column: str | None = None,
     kind: Kind | None = None,
     of: str | int | None = None,
@@ -122,6 +125,9 @@ def explain(
         processor: For a model object, what prepares inputs for it: its image processor, its
             tokenizer, or any function from a PIL image to a tensor (3, height, width). Models of
             timm and torchvision need none.
+        texts: For a model that compares its inputs with texts, these texts: with a CLIP, what a
+            photo may show; with an encoder of sentences, other sentences. They are then the classes
+            of `target`, `against` and `classes`, and the words of those explained get scores, too.
         column: Of rows, the column to explain; if left out, the one with a photo, or the text.
         kind: ``"text"`` says that a string is text, also one word or what looks like a path;
             ``"image"``, that it is a path.
@@ -133,7 +139,8 @@ def explain(
     Returns:
         The explanation, of a batch of one unless a list or tensors were given. For a dataset, a
         data loader or an iterator, an iterator: one explanation for each of its items, in order,
-        computed when it is asked for. It keeps none of them, so memory does not grow.
+        computed when it is asked for. It keeps none of them, so memory does not grow. With texts,
+        the explanations are `PairExplanation`.
 
     Raises:
         WhenceError: Something is wrong with the input, the model or the request.
@@ -141,6 +148,7 @@ def explain(
     Example:
         >>> explain("cat.jpg", target="cat").heatmap()  # doctest: +SKIP
         >>> explain("A wonderful film.").words()  # doctest: +SKIP
+        >>> explain("cat.jpg", "./clip", texts=["a cat", "a dog"]).plot()  # doctest: +SKIP
         >>> for result in explain(dataset, model=pipeline):  # doctest: +SKIP
         ...     print(result.target_names)
     """
@@ -161,7 +169,12 @@ def explain(
         words = model is not None or not isinstance(what, str)
         batch = read_batch(what, strings=kind, words=words)
     if model is not None:
-        loaded = resolve(model, None, processor, weights, device)
+        loaded = compare_with(resolve(model, None, processor, weights, device), texts)
+    elif texts is not None:
+        raise WhenceError(
+            "texts= is for a model that compares inputs with texts, such as a CLIP or an encoder "
+            "of sentences: model=…."
+        )
     elif processor is not None:
         raise WhenceError("processor= is for a model object: model=….")
     known = None if loaded is None else loaded.kind

@@ -200,8 +200,14 @@ def test_models_that_compare_photos_with_texts(tokenizer):
     )
     model = transformers.CLIPModel(config)
     try:
-        processor = transformers.CLIPProcessor(transformers.CLIPImageProcessor(), tokenizer)
+        side = {"height": 32, "width": 32}
+        images = transformers.CLIPImageProcessor(size={"shortest_edge": 32}, crop_size=side)
+        processor = transformers.CLIPProcessor(images, tokenizer)
     except TypeError:
         pytest.skip("transformers 4 takes no other tokenizer than CLIP's own")
-    with pytest.raises(WhenceError, match="CLIPModel takes photos and texts together: Explainer"):
+    with pytest.raises(WhenceError, match="compares images with texts, and none are named"):
         explain(make_photo(), model, processor=processor)
+    with pytest.raises(WhenceError, match="CLIPModel compares photos with texts: give the proc"):
+        explain(make_photo(), model, processor=tokenizer, texts=["good", "bad"])
+    result = explain(make_photo(30, 30), model, processor=processor, texts=["good", "bad"])
+    assert [word for word, _ in result.compared_words()] == result.target_names

@@ -9,13 +9,15 @@ import inspect
 import sys
 import warnings
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typing_extensions import override
 
 from whence.cli import benchmark, explain, generate, methods, models, report, serve
+from whence.cli.options import ALL_TEXT
 from whence.errors import WhenceError
 from whence.version import __version__
 
@@ -80,14 +82,29 @@ def _prepare_terminal(
     warnings.showwarning = _print_warning
 
 
-def _add_command(command: Callable[..., None], epilog: str) -> None:
+class _TextOptionCommand(TyperCommand):
+    """A command whose option --text may stand without a value."""
+
+    @override
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Write --text as another option where no value follows it."""
+        written = [
+            ALL_TEXT if one == "--text" and after.startswith("-") and after != "-" else one
+            for one, after in pairwise([*args, "--"])
+        ]
+        return list(super().parse_args(ctx, written))
+
+
+def _add_command(
+    command: Callable[..., None], epilog: str, cls: type[TyperCommand] | None = None
+) -> None:
     """Add a command; lines of its docstring are joined to paragraphs, as terminals wrap them."""
     paragraphs = (inspect.getdoc(command) or "").split("\n\n")
     text = "\n\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs)
-    app.command(help=text, epilog=epilog)(command)
+    app.command(help=text, epilog=epilog, cls=cls)(command)
 
 
-_add_command(explain.explain, explain.EPILOG)
+_add_command(explain.explain, explain.EPILOG, _TextOptionCommand)
 _add_command(generate.generate, generate.EPILOG)
 _add_command(report.report, report.EPILOG)
 _add_command(benchmark.benchmark, benchmark.EPILOG)

@@ -21,6 +21,7 @@ from whence.cli import options
 from whence.errors import WhenceError
 
 if TYPE_CHECKING:
+    from whence.explanation import Explanation
     from whence.inputs.sources import Source
     from whence.pipeline import InputResult
     from whence.pipeline.results import SummaryEntry
@@ -32,6 +33,7 @@ EPILOG = """[bold]Examples[/bold]
     whence explain photos/ --model ./my-vit --top 3
     whence explain cat.jpg --model ./my-vit --target tabby --against "Egyptian cat"
     whence explain street.jpg --model ./my-detr --target car
+    whence explain cat.jpg --model openai/clip-vit-base-patch32 --text "a cat" --text "a dog"
     whence explain photos/*.jpg --model timm:vit_tiny_patch16_224 --weights vit.safetensors
     cat review.txt | whence explain - --target negative --json
     whence explain photos/ --format parquet --out results"""
@@ -41,8 +43,9 @@ _MANY = 4
 
 
 def explain(
-    inputs: options.ManyInputs,
-    text: options.AsText = False,
+    inputs: options.ManyInputs = None,
+    text: options.Texts = None,
+    as_text: options.InputsAreText = False,
     model: options.Model = None,
     weights: options.Weights = None,
     target: options.Targets = None,
@@ -93,9 +96,10 @@ def explain(
     ] = False,
     out: Annotated[str, typer.Option(metavar="FOLDER", help="Where results go.")] = "whence-out",
     format: Annotated[
-        Literal["png", "svg", "parquet"] | None,
+        Literal["png", "svg", "html", "parquet"] | None,
         typer.Option(
-            help="png (the default) or svg: a figure for each photo, a page for each text. "
+            help="png (the default) or svg: a figure for each photo, a page for each text; html: a "
+            "page for each. "
             "parquet: a row for each input, for thousands and millions; a run that ended goes on "
             "with the same command.",
             show_default=False,
@@ -133,16 +137,19 @@ def explain(
     """
     folder = Path(out)
     options.check_folder(folder)
+    given, texts = inputs or [], None if text is None else tuple(text)
+    if not given and texts:
+        given, texts, as_text = list(texts), None, True
     cluster = options.read_ray_options(ray, address, actors, cpus_per_actor, gpus_per_actor)
     rows = many.RowOptions(id, column, scores, part_rows, threads)
-    is_many = cluster is not None or format == "parquet" or many.is_for_many(inputs)
+    is_many = cluster is not None or format == "parquet" or many.is_for_many(given)
     how = many.RunOptions(force, retry, quiet, as_json)
-    many.check_options(rows, how, is_many, format, text, outlines)
+    many.check_options(rows, how, is_many, format, as_text, outlines)
     sources: list[Source] = []
     if not is_many:
         from whence.inputs.sources import expand  # late: it takes numpy and Pillow
 
-        sources = expand(inputs, text)
+        sources = expand(given, as_text)
         if outlines and all(source.kind == "text" for source in sources):
             raise WhenceError("--outlines is for photos, and the inputs are texts.")
     # Imported late: torch takes a second, and a wrong input is refused without it.
@@ -170,9 +177,10 @@ def explain(
         position,
         box=box,
         pixel=pixel,
+        texts=texts,
     )
     if is_many:
-        many.explain_many(inputs, rows.make_settings(settings), out, cluster, how)
+        many.explain_many(given, rows.make_settings(settings), out, cluster, how)
         return
     output = OutputSettings(folder, format or "png", force, outlines)
     printer = _Printer(folder, len(sources) == 1, only_errors=quiet or as_json)
@@ -252,17 +260,33 @@ class _Printer:
         file = self._out / (entry["files"].get("figure") or entry["files"]["page"])
         decision = f"{entry['sentence']} → {file}"
         if result.explanation is not None and entry["kind"] == "text":
-            from whence.render import format_terminal_text
+            from whence.render.terminal import format_compared, format_terminal_text
 
             for number, one in enumerate(entry["classes"]):
                 if len(entry["classes"]) > 1:
                     self._console.print(to_printable(f"For {one['name'].strip()}:"))
                 self._console.print(format_terminal_text(result.explanation, target=number))
+                if words := format_compared(result.explanation, target=number):
+                    self._console.print(words)
             self._console.print(to_printable(decision))
         else:
             self._console.print(to_printable(f"{entry['input']}: {decision}"))
+        if result.explanation is not None and "texts" in entry:
+            self._print_texts(result.explanation)
         if self._is_one:
             self._print_notes(entry["notes"])
+
+    def _print_texts(self, explanation: Explanation) -> None:
+        """Print how well texts fit an input, and the coloured words of those explained."""
+        from whence.render.compared import format_fits
+        from whence.render.terminal import format_compared
+
+        if fits := format_fits(explanation):
+            self._console.print(to_printable(f"  {fits}"))
+        for number in range(len(explanation.classes())):
+            words = format_compared(explanation, target=number)
+            if explanation.grid is not None and words:
+                self._console.print("  ", words, sep="")
 
     def print_notes(self, entries: Sequence[SummaryEntry]) -> None:
         """Print the notes of several inputs, once each with the number of inputs."""

@@ -47,7 +47,7 @@ Inputs = Annotated[
     ),
 ]
 ManyInputs = Annotated[
-    list[str],
+    list[str] | None,
     typer.Argument(
         metavar="INPUT",
         help="Photos, text files (.txt), tables of texts (.csv, .tsv), folders of these, globs, "
@@ -62,6 +62,19 @@ AsText = Annotated[
         help="Take the inputs as text, even one word, - or what looks like a path.",
     ),
 ]
+Texts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--text",
+        metavar="TEXT",
+        help="A text to compare photos or sentences with, for models that do so, such as CLIP; may "
+        "be repeated. Without an INPUT, it is itself the input; without a TEXT, the inputs are "
+        "texts, even one word, - or what looks like a path.",
+    ),
+]
+# What --text without a TEXT stands for; see the command's class in app.py.
+ALL_TEXT = "--inputs-are-text"
+InputsAreText = Annotated[bool, typer.Option(ALL_TEXT, hidden=True)]
 Model = Annotated[
     str | None,
     typer.Option(

@@ -20,7 +20,7 @@ from whence.distributed.rows import RowForm, ScoreType, list_facts
 from whence.errors import WhenceError
 from whence.inputs.sources import Kind
 from whence.methods.registry import MethodSpecification
-from whence.models import LoadedModel, load
+from whence.models import LoadedModel
 from whence.pipeline import BatchExplainer, ExplainSettings
 from whence.pipeline.batches import Readable
 from whence.version import __version__
@@ -73,6 +73,7 @@ class RunSettings:
         how = dict(saved["explain"])
         how["methods"] = tuple(MethodSpecification(**one) for one in how["methods"])
         how["targets"] = tuple(how["targets"])
+        how["texts"] = None if how.get("texts") is None else tuple(how["texts"])
         how["weights"] = None if how["weights"] is None else Path(how["weights"])
         return cls(**{**saved, "explain": ExplainSettings(**how)})
 
@@ -103,14 +104,7 @@ class RunSettings:
         """Load the model, and refuse a method or targets that it does not have."""
         how = self.explain
         named = how.model is not None or how.weights is not None
-        loaded = load(
-            how.model,
-            None if named else self.kind,
-            how.weights,
-            how.device,
-            compile=how.compile,
-            precision=how.precision,
-        )
+        loaded = how.load(None if named else self.kind, scores_words=False)
         self.check_model(loaded)
         return loaded
 

@@ -3,6 +3,7 @@
 from whence.explanation.explanation import Explanation
 from whence.explanation.generation import Generation
 from whence.explanation.matrix import ScoreMatrix
+from whence.explanation.pair import Fit, PairExplanation
 from whence.explanation.parts import Check, ExplainedClass, KeptEvidence
 from whence.explanation.photo import Photo
 from whence.explanation.regions import PeakRegion
@@ -13,8 +14,10 @@ __all__ = [
     "ExplainedClass",
     "Explanation",
     "Explanations",
+    "Fit",
     "Generation",
     "KeptEvidence",
+    "PairExplanation",
     "PeakRegion",
     "Photo",
     "ScoreMatrix",

@@ -72,6 +72,7 @@ class ExplainedClass:
         probability: Of the class; None where a single logit gives none.
         scores: (units,), finite.
         area: Where in the picture it lies, of a box, a place or a mask; None for whole pictures.
+        figure: What is shown where there is no probability, such as "cosine 0.83".
     """
 
     index: int
@@ -79,8 +80,9 @@ class ExplainedClass:
     probability: float | None
     scores: NDArray[np.float64]
     area: TargetArea | None = None
+    figure: str = ""
 
     @property
     def percent(self) -> str:
-        """The probability as a percentage, never rounded to certainty; empty if there is none."""
-        return format_probability(self.probability)
+        """The probability as a percentage, never rounded to certainty; or else the figure."""
+        return format_probability(self.probability) or self.figure

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 One = TypeVar("One", bound="Explanation")
 
-_LISTS = ("target_names", "areas", "details", "photos", "media", "image_sizes")
+_LISTS = ("target_names", "areas", "details", "photos", "media", "image_sizes", "word_scores")
 
 
 def select_samples(explanation: One, samples: int | slice) -> One:

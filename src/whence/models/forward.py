@@ -26,9 +26,7 @@ def choose_chunk_size(loaded: LoadedModel, is_watched: bool = False) -> int:
 @torch.no_grad()
 def compute_logits(loaded: LoadedModel, inputs: Tensor | Mapping[str, Tensor]) -> Tensor:
     """Compute the logits of a batch, (rows, classes)."""
-    if isinstance(inputs, Tensor):
-        return find_logits(loaded.model(inputs)).detach()
-    return find_logits(loaded.model(**inputs)).detach()
+    return find_logits(loaded.run(inputs)).detach()
 
 
 def stack_on_device(pixels: Sequence[Tensor], device: torch.device | str) -> Tensor:

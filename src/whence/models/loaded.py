@@ -167,11 +167,15 @@ class LoadedModel:
         self.attach_inputs(explanation, prepared)
         return explanation
 
+    def run(self, inputs: BatchInputs) -> Any:
+        """Run the model on a batch, and return what it returns."""
+        return self.model(inputs) if isinstance(inputs, Tensor) else self.model(**inputs)
+
     def attach_inputs(self, explanation: Explanation, prepared: PreparedBatch) -> None:
         """Add the photos or texts of a prepared batch to its explanation, and the model's name."""
         encodings = getattr(prepared.inputs, "encodings", None)
         if explanation.tokens is not None and encodings and prepared.texts is not None:
-            explanation.tokens = _place_in_texts(explanation.tokens, encodings, prepared.texts)
+            explanation.tokens = place_in_texts(explanation.tokens, encodings, prepared.texts)
         explanation.model, explanation.model_knows = self.title, self.knows
         explanation.photos = prepared.photos
 
@@ -284,7 +288,7 @@ def find_device(name: str | None) -> torch.device:
     return device
 
 
-def _place_in_texts(tokens: Tokens, encodings: list[Encoding], texts: list[str]) -> Tokens:
+def place_in_texts(tokens: Tokens, encodings: list[Encoding], texts: list[str]) -> Tokens:
     """Place tokens in the texts as they were written, not as the tokenizer spells them."""
     offsets = [
         [o if n is not None else None for o, n in zip(e.offsets, e.word_ids, strict=True)]

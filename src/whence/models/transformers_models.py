@@ -18,6 +18,7 @@ from whence.models.folder import check_embedded, check_folder, read_knowledge
 from whence.models.hub import check_on_hub
 from whence.models.image_preprocessing import ProcessorPreprocessor
 from whence.models.loaded import LoadedModel
+from whence.models.pair_loading import load_pair
 from whence.models.text_preprocessing import TextPreprocessor
 from whence.targets import find_class_names
 
@@ -29,7 +30,7 @@ _TASKS = (*_IMAGE_TASKS, "SequenceClassification", "TokenClassification", "Maske
 
 
 def load(name: str | Path) -> LoadedModel:
-    """Load a classifier of images or texts, or a causal language model."""
+    """Load a classifier, a causal language model, or one that compares inputs with texts."""
     place = _find_place(name)
     if isinstance(place, Path):
         check_embedded(place)
@@ -70,6 +71,10 @@ def _from_pretrained(place: str, name: str, local_files_only: bool) -> LoadedMod
     # Code that comes with a model is never run.
     common = {"local_files_only": local_files_only, "trust_remote_code": False}
     try:
+        pair = load_pair(place, name, common)
+        if pair is not None:
+            _check_complete(name, pair[1], "model")
+            return pair[0]
         config = library.AutoConfig.from_pretrained(place, **common)
         task = find_task(config)
         kind: Kind = "image" if task in _IMAGE_TASKS else "text"
@@ -83,6 +88,8 @@ def _from_pretrained(place: str, name: str, local_files_only: bool) -> LoadedMod
             )
         else:
             processor = library.AutoTokenizer.from_pretrained(place, **common)
+    except WhenceError:
+        raise
     except Exception as error:  # transformers raises many kinds, some from other libraries
         raise _to_error(name, error) from error
     what = "language model" if task.endswith("LM") else "classifier"
@@ -148,7 +155,7 @@ def _to_error(name: str, error: Exception) -> WhenceError:
     if "Unrecognized configuration class" in message:
         return WhenceError(
             f"'{name}' is neither a classifier, detector or segmenter of photos, nor a classifier "
-            f"of texts or a language model. Load it yourself and use Explainer(model)."
+            f"of texts, an encoder or a language model. Load it yourself and use Explainer(model)."
         )
     if "safetensors" in message and "no file named" in message:
         return WhenceError(f"'{name}' has no weights in safetensors, and whence opens no pickles.")

@@ -15,6 +15,7 @@ from whence.errors import WhenceError
 from whence.inputs.sources import Kind
 from whence.models.image_preprocessing import ProcessorPreprocessor
 from whence.models.loaded import LoadedModel, PreparedBatch, load
+from whence.models.pair_loading import compares_images, make_image_text_model
 from whence.models.text_preprocessing import TextPreprocessor
 from whence.models.transform_preprocessing import TransformPreprocessor
 from whence.targets import find_class_names
@@ -29,6 +30,7 @@ _IMAGE_TASKS = (
     *("image-classification", "object-detection"),
     *("image-segmentation", "depth-estimation"),
 )
+_PAIR_TASKS = ("zero-shot-image-classification",)
 _TEXT_TASKS = (
     *("text-classification", "sentiment-analysis", "token-classification", "ner"),
     *("fill-mask", "text-generation"),
@@ -124,18 +126,22 @@ def _wrap_pipeline(pipeline: Pipeline) -> LoadedModel:
         processor = pipeline.image_processor or getattr(pipeline, "feature_extractor", None)
     elif task in _TEXT_TASKS:
         processor = pipeline.tokenizer
+    elif task in _PAIR_TASKS:
+        processor = pipeline
     else:
         raise WhenceError(
             f"A pipeline for {task} is not explained as it is, but those for "
-            f"{', '.join((*_IMAGE_TASKS, *_TEXT_TASKS))} are. Explain its model on the inputs that "
-            f"it takes, and say what of its output: Explainer(pipeline.model).explain(inputs, "
-            f"target=whence.targets.…)."
+            f"{', '.join((*_IMAGE_TASKS, *_PAIR_TASKS, *_TEXT_TASKS))} are. Explain its model on "
+            f"the inputs that it takes, and say what of its output: "
+            f"Explainer(pipeline.model).explain(inputs, target=whence.targets.…)."
         )
     return _wrap_module(model, processor)
 
 
 def _wrap_module(model: nn.Module, processor: object) -> LoadedModel:
     inner = unwrap_model(model)
+    if processor is not None and compares_images(inner):
+        return _wrap_pair(model, processor)
     name = find_model_name(inner)
     kind: Kind = "text" if getattr(inner, "main_input_name", None) == "input_ids" else "image"
     names = find_class_names(inner)
@@ -174,6 +180,21 @@ def _choose_part(processor: object, model: nn.Module, kind: Kind) -> Any:
             f"of='pixel_values')."
         )
     return getattr(processor, "tokenizer" if kind == "text" else "image_processor", processor)
+
+
+def _wrap_pair(model: nn.Module, processor: object) -> LoadedModel:
+    """Wrap a model that compares photos with texts, with the processor of both."""
+    tokenizer, images = (getattr(processor, n, None) for n in ("tokenizer", "image_processor"))
+    if tokenizer is None or images is None:
+        name = type(unwrap_model(model)).__name__
+        raise WhenceError(
+            f"{name} compares photos with texts: give the processor of both, "
+            f"processor=AutoProcessor.from_pretrained(…)."
+        )
+    name, prepare = find_model_name(unwrap_model(model)), _make_image_preprocessor(images)
+    loaded = make_image_text_model(name, model, tokenizer, prepare, may_change=False)
+    loaded.device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    return loaded
 
 
 def _check_kind(

@@ -15,10 +15,11 @@ from typing import Any, NotRequired, TypedDict
 
 from whence._util.files import check_writable, exists, stage_files
 from whence.errors import WhenceError
-from whence.explanation import Explanation
+from whence.explanation import Explanation, PairExplanation
 from whence.inputs.sources import Kind, Source
 from whence.pipeline.batches import ExplainedInput, explain_sources
 from whence.pipeline.settings import ExplainSettings
+from whence.render.compared import list_text_words, list_texts
 from whence.render.sentences import describe_decisions
 from whence.version import __version__
 
@@ -36,6 +37,7 @@ class ClassSummary(TypedDict):
     probability: float | None
     top: list[dict[str, Any]]
     regions: NotRequired[list[dict[str, Any]]]
+    words: NotRequired[list[dict[str, Any]]]  # of the text that the input is compared with
 
 
 class SummaryEntry(TypedDict):
@@ -56,6 +58,7 @@ class SummaryEntry(TypedDict):
     sentence: NotRequired[str]
     model_knows: NotRequired[str]
     checks: NotRequired[list[dict[str, Any]]]
+    texts: NotRequired[list[dict[str, Any]]]  # that the input is compared with, and how they fit
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class OutputSettings:
     """The folder and the form of result files."""
 
     folder: Path
-    image_format: str = "png"  # or "svg"
+    image_format: str = "png"  # or "svg", or "html" for a page
     force: bool = False  # whether results may replace files
     outlines: bool = False  # whether figures outline the peak regions of maps
 
@@ -139,8 +142,8 @@ def _name_after(source: Source) -> str:
 
 
 def _name_files(name: str, source: Source, image_format: str) -> dict[str, str]:
-    is_image = source.kind == "image"
-    display = {"figure": f"{name}.{image_format}"} if is_image else {"page": f"{name}.html"}
+    is_figure = source.kind == "image" and image_format != "html"
+    display = {"figure": f"{name}.{image_format}"} if is_figure else {"page": f"{name}.html"}
     return {**display, "explanation": f"{name}.safetensors"}
 
 
@@ -202,7 +205,7 @@ def _describe_result(
 ) -> SummaryEntry:
     """Describe the result of one input."""
     classes = _describe_classes(explanation)
-    return {
+    entry: SummaryEntry = {
         "name": name,
         "input": source.title,
         "kind": source.kind,
@@ -219,6 +222,11 @@ def _describe_result(
         "notes": [*notes, *explanation.notes],
         "error": None,
     }
+    if isinstance(explanation, PairExplanation):
+        entry["texts"] = list_texts(explanation, 0)
+        for summary, words in zip(classes, list_text_words(explanation, 0), strict=True):
+            summary["words"] = words
+    return entry
 
 
 def _describe_failure(name: str, source: Source, model: str, error: str) -> SummaryEntry:

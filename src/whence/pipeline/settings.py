@@ -11,7 +11,8 @@ from whence.errors import WhenceError
 from whence.inputs.sources import Kind, Source
 from whence.methods import registry
 from whence.methods.registry import MethodSpecification
-from whence.models import LoadedModel, load
+from whence.models import LoadedModel, compare_with, load
+from whence.models.pairs import check_texts
 from whence.rules import get as get_rules
 from whence.targets import box, pixel, token
 
@@ -36,6 +37,7 @@ class ExplainSettings:
     position: int | None = None  # of the explained token, in models with an output for each token
     box: int | None = None  # of a detection model
     pixel: str | None = None  # "row,column" of a dense head, or shares of height and width
+    texts: tuple[str, ...] | None = None  # that inputs are compared with, by models that do so
 
     def check(self) -> None:
         """Refuse wrong settings before a model is loaded."""
@@ -43,6 +45,13 @@ class ExplainSettings:
             registry.build(one.name, one.options)
             get_rules(one.rules)
         self.target_arguments()
+        if self.texts is not None:
+            check_texts(self.texts)
+            if self.model is None:
+                raise WhenceError(
+                    "--text compares inputs with texts, and the embedded models do not: name a "
+                    "model that does with --model, such as a CLIP or an encoder of sentences."
+                )
 
     def target_arguments(self) -> dict[str, Any]:
         """Return the targets as arguments of `Explainer.explain`."""
@@ -76,19 +85,26 @@ class ExplainSettings:
     def load_models(self, sources: Sequence[Source]) -> dict[Kind, LoadedModel]:
         """Load the model for each kind of input, and check its classes."""
         if self.model is not None or self.weights is not None:
-            loaded = self._load(None)
+            loaded = self.load(None)
             models = {loaded.kind: loaded}
         else:
             readable = [source for source in sources if source.problem is None]
             kinds = sorted({source.kind for source in readable or sources})
-            models = {kind: self._load(kind) for kind in kinds}
+            models = {kind: self.load(kind) for kind in kinds}
         for loaded in models.values():
             loaded.check_classes(**self.target_arguments())
         return models
 
-    def _load(self, kind: Kind | None) -> LoadedModel:
-        model, weights, device = self.model, self.weights, self.device
-        return load(model, kind, weights, device, compile=self.compile, precision=self.precision)
+    def load(self, kind: Kind | None, scores_words: bool = True) -> LoadedModel:
+        """Load the model, which is that for a kind of input if none is named.
+
+        Args:
+            kind: The kind of input.
+            scores_words: Whether words of texts that inputs are compared with get scores.
+        """
+        how: Any = {"compile": self.compile, "precision": self.precision}
+        loaded = load(self.model, kind, self.weights, self.device, **how)
+        return compare_with(loaded, self.texts, scores_words)
 
 
 def _read_place(text: str) -> tuple[int | float, int | float]:

@@ -17,6 +17,7 @@ from whence.explanation.heatmaps import arrange_picture
 from whence.explanation.summary import name_kind
 from whence.layout.grouping import Grouping
 from whence.render.colors import Floats
+from whence.render.compared import format_fits
 from whence.render.drawing import Figure
 from whence.render.figure import draw_figure
 from whence.render.files import save
@@ -105,9 +106,13 @@ def _print(explanation: Explanation, image: Image.Image | None, console: Console
                 shape = shape if seen is None else (seen.height, seen.width)
                 drawn = terminal.draw_heatmap(scores, shape, seen, has_colors, strengths[target])
                 console.print(drawn)
+            if compared := terminal.format_compared(explanation, sample, target):
+                console.print(compared)
             if evidence := describe_evidence(explanation, sample, target):
                 console.print(Text(to_printable(f"{evidence}.")))
             console.print()
+        if fits := format_fits(explanation, sample):
+            console.print(Text(to_printable(fits)))
     for note in explanation.notes:
         console.print(Text(f"{note}."))
     if model := name_model(explanation):

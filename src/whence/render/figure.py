@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from PIL import Image
 
 from whence.errors import WhenceError
-from whence.explanation import Generation
+from whence.explanation import Generation, PairExplanation
 from whence.layout.grouping import Grouping
-from whence.render.colors import get_theme
+from whence.render.colors import Colormap, get_theme
+from whence.render.compared import draw_fits, list_compared_words, list_shown_fits
 from whence.render.drawing import Figure, Picture
 from whence.render.maps import describe_axes, list_maps, make_painter
 from whence.render.matrix import draw_matrix
@@ -19,11 +20,13 @@ from whence.render.panels import (
     Caption,
     Legend,
     Panel,
+    WordColors,
     describe_scale,
     format_origin,
     lay_out_panels,
+    measure_cell,
 )
-from whence.render.word_figure import draw_words
+from whence.render.word_figure import draw_words, lay_out_words
 
 if TYPE_CHECKING:
     from whence.explanation import Explanation
@@ -95,5 +98,16 @@ def draw_figure(
         note += "; outlined: what holds much of the evidence"
     elif outlines:
         note += "; no outlines: the evidence is spread out"
-    legend = Legend([painter.colors], note, format_origin([explanation]))
-    return lay_out_panels(panels, look, legend, title, columns=1 if painter.is_wide else None)
+    colors: list[Colormap | WordColors] = [painter.colors]
+    below = []
+    if isinstance(explanation, PairExplanation):
+        room = measure_cell(panels[0].picture)
+        if painter.has_photo:
+            below.append(draw_fits(*list_shown_fits(explanation, sample), room, look))
+        listed = [list_compared_words(explanation, sample, number) for number in range(len(maps))]
+        below += [lay_out_words(one, room, theme, look) if one else ([], 0.0) for one in listed]
+        signed = any(word.score < 0 for words in listed for word in words)
+        colors += [WordColors(theme, signed)] if any(listed) else []
+    legend = Legend(colors, note, format_origin([explanation]))
+    columns = 1 if painter.is_wide else None
+    return lay_out_panels(panels, look, legend, title, columns=columns, below=below)

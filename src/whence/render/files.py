@@ -17,10 +17,11 @@ from torch import Tensor
 
 from whence._util.files import check_ending, write_atomically
 from whence._util.saved import SUFFIX
-from whence.explanation import Generation
+from whence.explanation import Generation, PairExplanation
 from whence.explanation.table import list_unit_records
 from whence.layout.grouping import Grouping
 from whence.render.animation import encode_gif
+from whence.render.compared import list_text_words, list_texts
 from whence.render.figure import draw_figure
 from whence.render.pages import format_page
 
@@ -144,6 +145,9 @@ def _describe_sample(explanation: Explanation, sample: int, by: Grouping) -> dic
         if explanation.values is not None:
             values = explanation.values[sample].reshape(-1).tolist()
             facts["values"] = _to_finite(values)
+    if isinstance(explanation, PairExplanation):
+        facts["texts"] = list_texts(explanation, sample)
+        facts["words"] = list_text_words(explanation, sample)
     if explanation.grid is None:
         matrix = explanation.matrix(sample, by)
         return facts | {

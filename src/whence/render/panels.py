@@ -34,6 +34,8 @@ TITLE, LARGE, SMALL = 22.0, 15.0, 12.0
 _ENDS = 18.0  # the height of what stands below a picture
 _RAMP, _STEPS = 160.0, 13
 _NARROWEST_CELL, _WIDEST_PAGE = 200.0, 1400.0
+# Between a picture and what is drawn below it.
+_ABOVE_WORDS = 12.0
 
 
 @dataclass(frozen=True)
@@ -83,20 +85,27 @@ def lay_out_panels(
     legend: Legend,
     title: str | None,
     columns: int | None = None,
+    below: Sequence[tuple[list[Shape], float]] = (),
 ) -> Figure:
     """Lay panels of one size out in rows, under a title and above a legend.
 
-    Without a number of columns, there are as many as the page is wide.
+    Args:
+        panels: Pictures with their captions.
+        look: The theme.
+        legend: What stands below all.
+        title: What stands above all.
+        columns: How many stand beside each other; as many as the page is wide if left out.
+        below: For each panel, what is drawn below its picture, from (0, 0) on, and its height.
     """
-    picture = panels[0].picture
-    cell = max(picture.width, _NARROWEST_CELL)
+    picture, cell = panels[0].picture, measure_cell(panels[0].picture)
     columns = columns or _count_columns(len(panels), cell)
     rows = ceil(len(panels) / columns)
     width = 2 * MARGIN + columns * (cell + GAP) - GAP
     top = MARGIN + (TITLE + GAP if title else 0)
     legend_shapes, legend_height = draw_legend(legend, width, look)
-    below = _ENDS if any(panels[0].ends) else 0.0
-    step = CAPTION + picture.height + below + GAP
+    ends = _ENDS if any(panels[0].ends) else 0.0
+    tallest = max((height + _ABOVE_WORDS for _, height in below if height), default=0.0)
+    step = CAPTION + picture.height + ends + tallest + GAP
     height = top + rows * step
     page = Figure(width, height + legend_height, look.background)
     page.shapes += draw_title(title, width, look)
@@ -105,8 +114,16 @@ def lay_out_panels(
         x = MARGIN + column * (cell + GAP)
         y = top + row * step
         page.shapes += draw_panel(panel, x, y, cell, look)
+        if below:
+            under = y + CAPTION + picture.height + ends + _ABOVE_WORDS
+            page.shapes += move(below[number][0], x, under)
     page.shapes += move(legend_shapes, 0, height)
     return page
+
+
+def measure_cell(picture: Picture) -> float:
+    """The width that a panel of a picture takes."""
+    return max(picture.width, _NARROWEST_CELL)
 
 
 def draw_title(title: str | None, width: float, look: Theme) -> list[Shape]:
@@ -143,9 +160,10 @@ def draw_caption(caption: Caption, x: float, y: float, cell: float, look: Theme)
     shapes: list[Shape] = []
     if name:
         shapes.append(TextLine(x, baseline, name, LARGE, look.ink, room=room))
+    if caption.percent:
+        shapes.append(TextLine(x + cell, baseline, caption.percent, LARGE, look.muted, right=True))
     if caption.probability is not None:
         shapes += [
-            TextLine(x + cell, baseline, caption.percent, LARGE, look.muted, right=True),
             Rectangle(x, bar, cell, 3, look.track),
             Rectangle(x, bar, cell * caption.probability, 3, look.bar),
         ]

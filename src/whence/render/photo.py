@@ -13,6 +13,7 @@ from whence.explanation.media import Video
 from whence.explanation.summary import name_kind
 from whence.render.animation import encode_gif
 from whence.render.colors import Colormap, get_theme
+from whence.render.compared import list_compared_words, list_shown_fits
 from whence.render.drawing import encode_uri
 from whence.render.maps import describe_axes, list_maps, make_painter
 from whence.render.media import describe_time
@@ -22,7 +23,8 @@ from whence.render.sentences import describe_evidence
 from whence.render.templates import render_macro, render_template
 
 if TYPE_CHECKING:
-    from whence.explanation import ExplainedClass, Explanation
+    from whence.explanation import ExplainedClass, Explanation, Fit
+    from whence.render.words import Word
 
 # The longer side of a picture on a page and in a notebook, in pixels.
 _PAGE, _NOTEBOOK = 640, 400
@@ -36,6 +38,7 @@ class ShownMap:
     address: str  # a data URI
     description: str
     evidence: str  # where the evidence is, in a sentence; empty if that is not clear
+    words: Sequence[Word] = ()  # of the text that the photo is compared with
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,8 @@ class ShownPhoto:
     is_wide: bool = False  # whether pictures stand below each other
     ends: tuple[str, str] = ("", "")  # of the axis of time
     animation: str = ""  # of a video, a data URI
+    fits: Sequence[Fit] = ()  # how well texts fit the photo
+    more_fits: int = 0  # how many texts are not named
 
 
 @dataclass(frozen=True)
@@ -132,6 +137,7 @@ def show_photo(explanation: Explanation, sample: int, side: int, whole: bool = F
             encode_uri(painter.draw(one, size), is_photo=True),
             f"Map of {explanation.method or 'the scores'} for {one.explained.name}",
             describe_evidence(explanation, sample, number),
+            list_compared_words(explanation, sample, number),
         )
         for number, one in enumerate(maps)
     ]
@@ -139,11 +145,14 @@ def show_photo(explanation: Explanation, sample: int, side: int, whole: bool = F
     view = ShownPhoto(shown, size, painter.colors, faintest, is_wide=painter.is_wide)
     if not painter.has_photo:
         return view
+    fits, more = list_shown_fits(explanation, sample)
     return replace(
         view,
         photo=encode_uri(painter.draw_photo(size), is_photo=True),
         photo_name=painter.photo_name,
         ends=describe_time(painter.media),
+        fits=fits,
+        more_fits=more,
     )
 
 

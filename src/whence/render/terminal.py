@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,9 +12,10 @@ from rich.style import Style
 from rich.text import Text
 
 from whence.render.colors import Bytes, Floats
+from whence.render.compared import list_compared_words
 from whence.render.overlay import blend, draw_map, fit_size, prepare_map, to_rgb, upsample
 from whence.render.shades import TERMINAL_INK, shade_terminal_word
-from whence.render.words import list_words
+from whence.render.words import Word, list_words
 
 if TYPE_CHECKING:
     from whence.explanation import ExplainedClass, Explanation
@@ -32,8 +34,17 @@ def format_terminal_text(explanation: Explanation, sample: int = 0, target: int 
     Raises:
         WhenceError: The explanation is of images, or there is no such sample or class.
     """
+    return _color_words(list_words(explanation, sample, target))
+
+
+def format_compared(explanation: Explanation, sample: int = 0, target: int = 0) -> Text:
+    """The coloured words of the text that an input is compared with; empty where it is not."""
+    return _color_words(list_compared_words(explanation, sample, target))
+
+
+def _color_words(words: Sequence[Word]) -> Text:
     text = Text()
-    for word in list_words(explanation, sample, target):
+    for word in words:
         text.append(word.text, style_share(word.shade))
         text.append(" " if word.space else "")
     return text

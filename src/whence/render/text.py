@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 from whence._util.text import to_printable
 from whence.render.colors import get_theme
+from whence.render.compared import list_compared_words, list_shown_fits
 from whence.render.sentences import describe_evidence
 from whence.render.templates import render_template
 from whence.render.words import Word, has_negative_scores, list_class_words, list_words
 
 if TYPE_CHECKING:
-    from whence.explanation import ExplainedClass, Explanation
+    from whence.explanation import ExplainedClass, Explanation, Fit
 
 # The longest heading, in letters.
 _TITLE = 90
@@ -59,14 +60,27 @@ def format_texts_html(explanation: Explanation, most: int = 16) -> str:
     return str(fragment)
 
 
-def _list_shown(
-    explanation: Explanation, sample: int
-) -> list[tuple[ExplainedClass, list[Word], str]]:
-    """The classes of a text, each with its words and where the evidence is, in a sentence."""
-    return [
-        (one, words, describe_evidence(explanation, sample, number))
+_ShownClass = tuple["ExplainedClass", list[Word], str, list[Word]]
+
+
+def _list_shown(explanation: Explanation, sample: int) -> tuple[list[_ShownClass], list[Fit], int]:
+    """What a page shows of a text.
+
+    Returns:
+        The classes, each with its words, where the evidence is, in a sentence, and the words of the
+        text that it is compared with; how well such texts fit, and how many more there are.
+    """
+    shown = [
+        (
+            one,
+            words,
+            describe_evidence(explanation, sample, number),
+            list_compared_words(explanation, sample, number),
+        )
         for number, (one, words) in enumerate(list_class_words(explanation, sample))
     ]
+    fits, more = list_shown_fits(explanation, sample)
+    return (shown, fits, more) if len(fits) > len(shown) else (shown, [], 0)
 
 
 def title_texts(explanation: Explanation) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from whence.errors import WhenceError
 from whence.render.colors import Theme, get_theme, to_hex
+from whence.render.compared import draw_fits, list_compared_words, list_shown_fits
 from whence.render.drawing import Figure, Rectangle, Shape, TextLine, measure_text, shorten
 from whence.render.panels import (
     CAPTION,
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 _WIDTH = 760.0
 _SIZE, _LINE, _PAD = 16.0, 29.0, 2.0
+# Between a text and the one that it is compared with.
+_BETWEEN = 6.0
 # More words than this are a page to read rather than a figure.
 _MOST_WORDS = 2000
 
@@ -47,11 +50,19 @@ def draw_words(
     look, room = get_theme(theme), _WIDTH - 2 * MARGIN
     page, y = Figure(_WIDTH, 0, look.background), MARGIN + (TITLE + GAP if title else 0)
     page.shapes += draw_title(title, _WIDTH, look)
-    for one, words in list_class_words(explanation, sample):
-        shapes, height = lay_out_words(words, room, theme, look)
+    for number, (one, words) in enumerate(list_class_words(explanation, sample)):
         page.shapes += draw_caption(Caption.from_class(one), MARGIN, y, room, look)
-        page.shapes += move(shapes, MARGIN, y + CAPTION)
-        y += CAPTION + height + GAP
+        y += CAPTION
+        compared = list_compared_words(explanation, sample, number)
+        for listed in (words, compared) if compared else (words,):
+            shapes, height = lay_out_words(listed, room, theme, look)
+            page.shapes += move(shapes, MARGIN, y)
+            y += height + (GAP if listed is compared or not compared else _BETWEEN)
+    fits, more = list_shown_fits(explanation, sample)
+    if len(fits) > len(explanation.classes(sample)):
+        shapes, height = draw_fits(fits, more, room, look)
+        page.shapes += move(shapes, MARGIN, y)
+        y += height + GAP
     strengths = list_strengths(explanation, sample)
     legend, height = draw_legend(make_word_legend([explanation], strengths, theme), _WIDTH, look)
     page.shapes += move(legend, 0, y)

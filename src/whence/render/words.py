@@ -62,8 +62,26 @@ def list_words(explanation: Explanation, sample: int = 0, target: int = 0) -> li
     else:
         pairs = [(to_label(word), s) for word, s in explanation.words(sample, target)]
         spaces = find_spaces([text for text, _ in pairs])
+    return _color_words(pairs, spaces, list_strengths(explanation, sample)[target])
+
+
+def make_words(pairs: Sequence[tuple[str, float]], strength: float = 1.0) -> list[Word]:
+    """Words of a text with their scores, as a reader sees them.
+
+    Args:
+        pairs: Each word and its score.
+        strength: Of all colours, from 0 to 1.
+    """
+    labels = [(to_label(word), score) for word, score in pairs]
+    return _color_words(labels, find_spaces([text for text, _ in labels]), strength)
+
+
+def _color_words(
+    pairs: Sequence[tuple[str, float]], spaces: Sequence[bool], strength: float
+) -> list[Word]:
+    if not pairs:
+        return []
     shares = scale_to_largest(to_finite_array([score for _, score in pairs]))
-    strength = list_strengths(explanation, sample)[target]
     return [
         Word(text, score, float(share), space, strength)
         for (text, score), share, space in zip(pairs, shares, spaces, strict=True)
