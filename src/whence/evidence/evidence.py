@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from whence.errors import UndeclaredEvidenceError
-from whence.evidence.flow_reads import read_streams
+from whence.evidence.flow_reads import carry_reads, read_streams
 from whence.evidence.forwards import Forwards
 from whence.evidence.kinds import AT_MAPS
 from whence.evidence.layers import (
@@ -24,6 +24,7 @@ from whence.evidence.layers import (
     list_entering,
     list_hidden_states,
     list_value_inputs,
+    read_last_layer,
     sum_keys,
 )
 from whence.layout import FoundLayout, compute_pooling
@@ -133,7 +134,7 @@ class Evidence:
     def pooling(self) -> Tensor:
         """(targets, batch, tokens), weights of the rows that the classifier reads."""
         if self.flow is not None:
-            return self._pool_flow(self.flow)
+            return carry_reads(self.flow, self.reads, self.tokens)
         if self._pools_from_stream:
             first = next(self._stream)
             self.__dict__["_stream"] = chain((first,), self._stream)
@@ -141,16 +142,15 @@ class Evidence:
         elif self.class_specific and "gradient" in self.needs:
             weights = sum_keys(iter((make_readings({"gradient": self.gradient[-1]}),)))
         else:
-            make = self.targets.make_seeds if self.class_specific else None
-            seeds = (make or self.targets.make_common_seeds)(self.logits)
-            last, plain = self.layers[-1].sites, {"gradient": None}
-            sites = iterate_sites(
-                self.trace, last, plain, {"gradient": seeds}, plain, release=False
-            )
-            weights = sum_keys(part for chunks in sites for part in chunks())
+            weights = read_last_layer(self.trace, self.layers[-1], self._make_pooling_seeds())
         of_tokens = self.layers[-1].queries == self.layers[0].keys
         pooling = compute_pooling(weights, self.layout, of_tokens)
         return pooling.expand(self.targets.count, -1, -1)
+
+    def _make_pooling_seeds(self) -> Tensor:
+        """Targets that decide which rows are pooled: all of them, or the predicted class."""
+        make = self.targets.make_seeds if self.class_specific else None
+        return (make or self.targets.make_common_seeds)(self.logits)
 
     @property
     def flow(self) -> TokenFlow | None:
@@ -162,22 +162,14 @@ class Evidence:
         """(targets, batch, tokens) for each layer of a flow: how much the target reads a token."""
         if self.flow is None:
             raise UndeclaredEvidenceError("Only a flow of tokens has readings of several layers.")
-        make = self.targets.make_seeds if self.class_specific else self.targets.make_common_seeds
-        read = read_streams(self.trace, self.flow, make(self.logits), self.layout)
+        seeds = self._make_pooling_seeds()
+        read = read_streams(self.trace, self.flow, seeds, self.layout)
         return [one.expand(self.targets.count, -1, -1) for one in read]
 
     @property
     def last_pooling(self) -> Tensor:
         """(targets, batch, queries), weights of the rows of the last layer that are read."""
         return self.pooling if self.flow is None else self.reads[-1]
-
-    def _pool_flow(self, flow: TokenFlow) -> Tensor:
-        """Weights of the tokens of the input, as they are read along residual streams."""
-        pooled = self.logits.new_zeros(self.targets.count, self.batch, self.tokens)
-        for read, stands_for in zip(self.reads, flow.stands_for, strict=True):
-            if stands_for is not None:
-                pooled = pooled + stands_for.pull(read)
-        return pooled
 
     def make_seeds(self, rules: RuleSet | None) -> Tensor:
         """Where a backward pass starts that goes by rules, or as plain gradients."""

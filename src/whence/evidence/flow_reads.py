@@ -47,6 +47,15 @@ def read_streams(
     return [weights if number == last else one for number, one in enumerate(dependence)]
 
 
+def carry_reads(flow: TokenFlow, reads: list[Tensor], tokens: int) -> Tensor:
+    """Weights of the tokens of the input, as the target reads them along residual streams."""
+    pooled = reads[0].new_zeros(*reads[0].shape[:-1], tokens)
+    for read, stands_for in zip(reads, flow.stands_for, strict=True):
+        if stands_for is not None:
+            pooled = pooled + stands_for.pull(read)
+    return pooled
+
+
 def mark_standing(flow: TokenFlow, number: int, layout: FoundLayout, like: Tensor) -> Tensor:
     """Mark the tokens of a layer that stand for a part of the input: (batch, tokens)."""
     stands_for = flow.stands_for[number]

@@ -17,7 +17,13 @@ from whence.tracing.graph import (
     is_attention_pooling,
     is_sequential,
 )
-from whence.tracing.readings import MapChunks, MapReadings, fuse_chunks, make_readings
+from whence.tracing.readings import (
+    MapChunks,
+    MapReadings,
+    fuse_chunks,
+    iterate_sites,
+    make_readings,
+)
 from whence.tracing.trace import Trace
 
 
@@ -99,3 +105,10 @@ def join_sites(sites: Iterator[MapChunks], counts: list[int]) -> Iterator[MapChu
 def sum_keys(chunks: Iterator[MapReadings]) -> Tensor:
     """How strongly the logit depends on each query of a layer: (classes, batch, queries)."""
     return fuse_chunks(chunks, lambda at: at.gradient.abs().sum(-1, keepdim=True), "mean")[..., 0]
+
+
+def read_last_layer(trace: Trace, layer: AttentionLayer, seeds: Tensor) -> Tensor:
+    """How strongly targets depend on each query of a layer: (classes, batch, queries)."""
+    plain = {"gradient": None}
+    sites = iterate_sites(trace, layer.sites, plain, {"gradient": seeds}, plain, release=False)
+    return sum_keys(part for chunks in sites for part in chunks())

@@ -19,8 +19,9 @@ from torch.autograd.graph import GradientEdge, Node
 from whence.errors import WhenceError
 from whence.layout.fields import TokenFields
 from whence.tracing.dependence import find_fields
+from whence.tracing.flow.arrangements import place_rows
 from whence.tracing.flow.places import TokenIndex, TokenPlace, relate
-from whence.tracing.flow.streams import Stream, find_streams, place_rows
+from whence.tracing.flow.streams import Stream, find_streams
 from whence.tracing.flow.token_map import TokenMap, make_maps
 from whence.tracing.graph import AttentionLayer, find_layers
 from whence.tracing.mark_walk import MarkWalk
