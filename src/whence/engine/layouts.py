@@ -64,9 +64,10 @@ def _find_token_layout(request: Request, trace: Trace) -> FoundLayout | None:
     if needs_flow(trace):
         try:
             flow = find_flow(trace, name, main.shape)
-        except WhenceError:
+        except WhenceError as error:
             if request.method.scores_tokens and any(site.problem for site in trace.sites):
                 raise
+            trace.flow_problem = str(error)
         else:
             bind_flow(trace, flow)
             return dataclasses.replace(find_layout(given, main, flow.fields), flow=flow)

@@ -74,5 +74,10 @@ def _measure_dependence(trace: Trace, flow: TokenFlow, targets: Tensor) -> list[
                 trace.logits, [seeds], [None], edges, batch=trace.batch, several=True, ends=True
             )
         )
-    pairs = enumerate(flow.layers)
-    return [layer.leaving.reduce(values[number][0].abs(), "sum") for number, layer in pairs]
+    read = [
+        layer.leaving.reduce(values[number][0].abs(), "sum")
+        for number, layer in enumerate(flow.layers)
+    ]
+    # Of layers that are added in one sum, the first stands for all.
+    pairs = zip(flow.layers, read, strict=True)
+    return [one if layer.beside is None else torch.zeros_like(one) for layer, one in pairs]

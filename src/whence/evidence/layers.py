@@ -59,7 +59,8 @@ def list_entering(
     """
     graph, found = find_structure(trace).graph, []
     for number, layer in enumerate(layers):
-        if layer.skip is None or flow.stands_for[number] is None:
+        beside = flow.layers[number].beside is not None
+        if layer.skip is None or beside or flow.stands_for[number] is None:
             continue
         if flow.layers[number].entering is None:
             raise WhenceError(

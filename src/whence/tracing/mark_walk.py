@@ -1,9 +1,10 @@
 """Walk of marks: which elements upstream some elements of the graph depend on, by structure.
 
 Marks of 0 and 1 go backward through the graph. They pass an operation by its structure and not by
-its numbers: a convolution marks its whole receptive field, a linear map all of its inputs. Two
+its numbers: a convolution marks its whole receptive field, a linear map all of its inputs. These
 things are left out, as a token does not stand for them: the mean and spread by which a norm
-divides, and in x + f(x) all that f adds to the residual stream x.
+divides, and in x + f(x) all that f adds to the residual stream x. So is, in x * g(x), a gate g
+that is the same for many places.
 """
 
 from __future__ import annotations
@@ -95,6 +96,8 @@ class MarkWalk:
             if isinstance(operation, Add):
                 return self._pass_addition(node, operation, marks, branches)
             passed = pass_operation(operation, marks, self._batch)
+            if passed is not None and not branches and operation.kind == "product":
+                self._leave_out_gate(node, operation, passed)
             return self._pass_unknown(node, values) if passed is None else passed
         name = node.name()
         self.by_value |= any(word in name for word in _BY_VALUE)
@@ -129,6 +132,20 @@ class MarkWalk:
                 passed[branch] = None
                 break
         return passed
+
+    def _leave_out_gate(
+        self, node: Node, operation: Operation, passed: list[Tensor | None]
+    ) -> None:
+        """Leave out a factor that is one number for many places, and computed from the other.
+
+        In x * g(x), as squeeze and excitation have it, it says how much and not what.
+        """
+        edges, whole = self._entries[node].inputs, operation.output.numel()
+        sizes = [output_metadata(edge.node)[edge.output_nr].shape.numel() for edge in edges]
+        for stream, gate in ((0, 1), (1, 0)) if len(edges) == 2 else ():
+            smaller = sizes[gate] < whole == sizes[stream]
+            if smaller and _is_computed_from(edges[gate].node, edges[stream].node):
+                passed[gate] = None
 
     def _pass_unknown(self, node: Node, values: dict[int, Tensor]) -> list[Tensor | None]:
         """Mark all elements of the samples that are marked: nothing is known of the call."""

@@ -38,6 +38,7 @@ class Trace(Recording):
             language model read the words beside an image; None if there is no such text.
         structure: What was found in the graph: layers and sequences, once they have been found.
         flow: How tokens pass the layers, where they do not simply pass all of them in turn.
+        flow_problem: A sentence on why that could not be found; empty if it could, or need not.
         token_indices: For places of the graph, the token that each element belongs to, if a flow
             tells.
     """
@@ -50,6 +51,7 @@ class Trace(Recording):
     at_text: Trace | None = None
     structure: Structure | None = None
     flow: TokenFlow | None = None
+    flow_problem: str = ""
     token_indices: Mapping[tuple[Node, int], TokenIndex] = MappingProxyType({})
     _samples_first: dict[tuple[Node, int], bool]
 

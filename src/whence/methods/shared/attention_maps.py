@@ -50,6 +50,8 @@ def check_readable_layer(layer: int, evidence: Evidence) -> int:
 def require_one_sequence(evidence: Evidence, start_layer: int = 0) -> None:
     """Check that all attention but a last pooling is in one sequence, and that a layer exists."""
     layers = evidence.layers
+    if evidence.trace.flow_problem:
+        raise WhenceError(evidence.trace.flow_problem)
     for own in layers[:-1] if is_attention_pooling(layers) else layers:
         if own.merged or {own.queries, own.keys} != {layers[0].keys}:
             raise WhenceError(
@@ -74,10 +76,14 @@ def require_known_layers(evidence: Evidence, start_layer: int = 0) -> None:
 
 def require_unmixed_tokens(evidence: Evidence) -> None:
     """Check that tokens of a text meet in attention alone."""
-    layer = find_mixing(evidence.trace)
-    if layer is not None:
+    if evidence.flow is not None:
+        where = evidence.flow.mixing
+    else:
+        layer = find_mixing(evidence.trace)
+        where = None if layer is None else layer.where
+    if where is not None:
         raise WhenceError(
-            f"Tokens meet outside of attention next to the attention in {layer.where}, in layers "
+            f"Tokens meet outside of attention next to the attention in {where}, in layers "
             f"such as those of Mamba, and this method reads attention alone. Methods at the input, "
             f"such as 'attnlrp' or 'input_x_gradient', work."
         )

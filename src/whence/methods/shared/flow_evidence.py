@@ -9,9 +9,15 @@ from whence.tracing.flow.token_map import TokenMap
 
 
 def list_standing(flow: TokenFlow) -> list[int]:
-    """The layers with a skip connection whose tokens stand for parts of the input."""
-    pairs = enumerate(zip(flow.layers, flow.stands_for, strict=True))
-    return [n for n, (layer, stands) in pairs if layer.has_skip and stands is not None]
+    """The layers with a skip connection whose tokens stand for parts of the input.
+
+    Of layers that are added in one sum, the first stands for all.
+    """
+    return [
+        number
+        for number, (layer, stands_for) in enumerate(zip(flow.layers, flow.stands_for, strict=True))
+        if layer.has_skip and layer.beside is None and stands_for is not None
+    ]
 
 
 def sum_flow_evidence(evidence: Evidence, flow: TokenFlow, first: int) -> tuple[Tensor, Tensor]:

@@ -33,26 +33,33 @@ def roll_out_flow(
         normalize: Divide the rows of [I, A] by their sum.
     """
     kept, moved = _start_rows(evidence)
-    given = iter(maps)
+    given, together = iter(maps), list[tuple[int, Tensor]]()
     for number in reversed(range(len(flow.layers))):
         layer, added = flow.layers[number], next(given, None)
-        own_kept, own_moved = kept.pop(number), moved.pop(number)
         if added is not None:
-            if normalize:
-                sums = int(layer.has_skip) + sum_rows(layer, added)
-                sums = sums.masked_fill(sums == 0, 1)  # a row of zeros stays one
-                own_kept, own_moved = own_kept / sums, own_moved / sums
-            step = layer.multiply(own_kept + own_moved, added)
-            if not layer.has_skip:
-                own_kept, own_moved = torch.zeros_like(own_kept), torch.zeros_like(own_moved)
-            for source, to_keys in layer.keys.items():
-                if source == number:  # what enters the layer
-                    own_moved = own_moved + to_keys.pull(step)
+            together.append((number, added))
+        if layer.beside is not None:  # they are added in one sum
+            continue
+        own_kept, own_moved = kept.pop(number), moved.pop(number)
+        if normalize and together:
+            each = [sum_rows(flow.layers[n], one) for n, one in together]
+            sums = sum(each[1:], int(layer.has_skip) + each[0])
+            sums = sums.masked_fill(sums == 0, 1)  # a row of zeros stays one
+            own_kept, own_moved = own_kept / sums, own_moved / sums
+        rows, entering = own_kept + own_moved, own_moved
+        if not layer.has_skip:
+            own_kept, entering = torch.zeros_like(own_kept), torch.zeros_like(own_moved)
+        while together:
+            own, one = together.pop()
+            step = flow.layers[own].multiply(rows, one)
+            for source, to_keys in flow.layers[own].keys.items():
+                if source == own:  # what enters the layer
+                    entering = entering + to_keys.pull(step)
                 else:
                     moved[source] = moved[source] + to_keys.pull(step)
         for source, token_map in layer.stream.items():
             kept[source] = kept[source] + token_map.pull(own_kept)
-            moved[source] = moved[source] + token_map.pull(own_moved)
+            moved[source] = moved[source] + token_map.pull(entering)
     return kept[INPUT], moved[INPUT]
 
 

@@ -10,7 +10,7 @@ was merged. All is found by marks that go backward from one layer to the next.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -46,6 +46,8 @@ class FlowLayer:
         stream: From the tokens that enter to those of layers upstream, by number, or of the input.
         keys: From keys, of all groups one after the other, to tokens likewise; the number of the
             layer itself stands for what enters it.
+        beside: The number of the first layer whose attention is added in the same sum, if it is
+            another.
         entering: Which token each element of what enters belongs to; None if that is not known.
         leaving: The same of what leaves.
     """
@@ -56,6 +58,7 @@ class FlowLayer:
     queries: TokenMap
     stream: dict[int, TokenMap]
     keys: dict[int, TokenMap]
+    beside: int | None
     entering: TokenIndex | None
     leaving: TokenIndex
 
@@ -94,11 +97,14 @@ class TokenFlow:
         fields: The part of the input that each of its tokens stands for.
         stands_for: For each layer, from its tokens to those of the input that they are made of
             along residual streams; None if there are none.
+        mixing: A layer beside which tokens of a text meet outside of attention; None if there is
+            none.
     """
 
     layers: list[FlowLayer]
     fields: TokenFields
-    stands_for: list[TokenMap | None] = field(default_factory=list)
+    stands_for: list[TokenMap | None]
+    mixing: str | None
 
 
 def find_flow(trace: Trace, name: str | int, shape: Sequence[int]) -> TokenFlow:
@@ -132,8 +138,14 @@ class _FlowFinder:
     def find(self) -> TokenFlow:
         found: list[tuple[dict[int, Tensor], dict[int, Tensor]]] = []
         inputs: dict[tuple[int, str], TokenFields] = {}
+        mixing = None
+        is_text = all(place.rows is not None for place in self._trace.inputs)
         for number, layer in enumerate(self._layers):
-            stream, of_stream = self._find_stream(number, layer)
+            stream = self._find_stream(number, layer)
+            of_stream = self._find_sources(stream.leaving, number)
+            if is_text and mixing is None:
+                every = self._find_sources(stream.leaving, number, branches=True)
+                mixing = None if _are_same(of_stream, every) else layer.where
             self._streams.append(stream)
             keys = self._place_keys(layer, stream)
             of_keys = self._find_sources(keys, number, own=True)
@@ -142,17 +154,17 @@ class _FlowFinder:
                 fields = self._find_fields(place, number, kind == "keys")
                 if fields is not None and bool((fields.counts > 0).any()):
                     inputs[number, kind] = fields
-        return self._assemble(found, inputs)
+        return self._assemble(found, inputs, mixing)
 
     # One layer ----------------------------------------------------------------------------------
 
-    def _find_stream(self, number: int, layer: AttentionLayer) -> tuple[Stream, dict[int, Tensor]]:
-        for stream in find_streams(self._trace, self._walk, layer):
+    def _find_stream(self, number: int, layer: AttentionLayer) -> Stream:
+        for stream in find_streams(self._trace, self._walk, layer, self._products):
             keys = self._place_keys(layer, stream)
             if self._keeps_samples_apart(stream.leaving, number) and self._keeps_samples_apart(
                 keys, number
             ):
-                return stream, self._find_sources(stream.leaving, number)
+                return stream
         problems = [site.problem for site in layer.sites if site.problem]
         raise WhenceError(
             problems[0]
@@ -167,20 +179,37 @@ class _FlowFinder:
         return place_rows(edge, site, stream.arrangements[0], site.key_count, site.keys_first)
 
     def _list_upstream(self, number: int, own: bool = False) -> dict[int, TokenPlace]:
-        places = {n: stream.leaving for n, stream in enumerate(self._streams[:number])}
+        streams = enumerate(self._streams[:number])
+        beside = self._find_beside(number)
+        places = {n: one.leaving for n, one in streams if self._find_beside(n) is None}
+        if beside is not None:
+            places.pop(beside)
         if own and len(self._streams) > number:
             entering = self._streams[number].entering
             if entering is not None and entering.edge not in [p.edge for p in places.values()]:
                 places[number] = entering
         return places
 
+    def _find_beside(self, number: int) -> int | None:
+        """The first layer that is added in the same sum as another one."""
+        skip = self._layers[number].skip
+        for earlier, layer in enumerate(self._layers[:number]):
+            if skip is not None and layer.skip is not None and layer.skip.addition is skip.addition:
+                return earlier
+        return None
+
     def _run(
-        self, start: GradientEdge, seed: Tensor, places: Sequence[TokenPlace], inputs: bool = False
+        self,
+        start: GradientEdge,
+        seed: Tensor,
+        places: Sequence[TokenPlace],
+        inputs: bool = False,
+        branches: bool = False,
     ) -> list[Tensor | None]:
         edges = [place.edge for place in places] + (self._leaves if inputs else [])
         blocked = self._products - {edge.node for edge in edges}
         with torch.inference_mode(False), torch.no_grad():
-            return self._walk.run(start, seed, edges, ends=True, blocked=blocked)
+            return self._walk.run(start, seed, edges, ends=True, blocked=blocked, branches=branches)
 
     def _keeps_samples_apart(self, place: TokenPlace, number: int) -> bool:
         if place.index.batch == 1:
@@ -210,7 +239,9 @@ class _FlowFinder:
             found[:, sample] = by_row[:, (rows >= 0) & (rows // length == sample)].any(-1).cpu()
         return found
 
-    def _find_sources(self, place: TokenPlace, number: int, own: bool = False) -> dict[int, Tensor]:
+    def _find_sources(
+        self, place: TokenPlace, number: int, own: bool = False, branches: bool = False
+    ) -> dict[int, Tensor]:
         """Which tokens of layers upstream the tokens of a place are made of."""
         upstream = self._list_upstream(number, own)
         if not upstream:
@@ -218,7 +249,7 @@ class _FlowFinder:
         places = list(upstream.values())
 
         def mark(chosen: Tensor) -> list[Tensor | None]:
-            marks = self._run(place.edge, place.make_seed(chosen), places)
+            marks = self._run(place.edge, place.make_seed(chosen), places, branches=branches)
             pairs = zip(places, marks, strict=True)
             return [None if one is None else at.collect(one) for at, one in pairs]
 
@@ -239,6 +270,7 @@ class _FlowFinder:
         self,
         found: list[tuple[dict[int, Tensor], dict[int, Tensor]]],
         inputs: dict[tuple[int, str], TokenFields],
+        mixing: str | None,
     ) -> TokenFlow:
         if not inputs:
             raise WhenceError("No attention that whence can follow reads the input.")
@@ -277,11 +309,19 @@ class _FlowFinder:
                     queries,
                     maps[0],
                     maps[1],
+                    self._find_beside(number),
                     None if stream.entering is None else stream.entering.index,
                     stream.leaving.index,
                 )
             )
-        return TokenFlow(layers, fields, _compose(layers))
+        return TokenFlow(layers, fields, _compose(layers), mixing)
+
+
+def _are_same(a: dict[int, Tensor], b: dict[int, Tensor]) -> bool:
+    """Whether relations are the same, in any order."""
+    if a.keys() != b.keys() or any(len(a[n]) != len(b[n]) for n in a):
+        return False
+    return all(torch.equal(torch.unique(a[n], dim=0), torch.unique(b[n], dim=0)) for n in a)
 
 
 def _compose(layers: list[FlowLayer]) -> list[TokenMap | None]:

@@ -10,13 +10,13 @@ of which it has all is one of features.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import GradientEdge
+from torch.autograd.graph import GradientEdge, Node
 
 from whence._util.torch_internals import output_metadata
 from whence.tracing.flow.arrangements import find_arrangement, place_rows
@@ -101,17 +101,28 @@ class _Numbering:
         return samples, tokens
 
 
-def find_streams(trace: Trace, walk: MarkWalk, layer: AttentionLayer) -> Iterator[Stream]:
-    """The layouts that a layer's stream may have; which dimension is samples is yet to be shown."""
+def find_streams(
+    trace: Trace, walk: MarkWalk, layer: AttentionLayer, attention: Collection[Node]
+) -> Iterator[Stream]:
+    """The layouts that a layer's stream may have; which dimension is samples is yet to be shown.
+
+    Args:
+        trace: The recorded forward pass.
+        walk: Carries marks.
+        layer: The layer.
+        attention: The nodes of all products of maps and values.
+    """
     if layer.skip is None:
         yield from _find_without_skip(trace, layer)
         return
     top = trace.entries[layer.skip.addition.index].output
     shape = _shape_at(top)
     products = [trace.entries[site.product.index].output for site in layer.sites]
-    places = [*products, layer.skip.input_edge]
     along = {
-        dim: _read_indices(walk, top, dim, layer.sites, places)
+        dim: [
+            *_read_indices(walk, top, dim, products, attention, layer.sites),
+            *_read_indices(walk, top, dim, [layer.skip.input_edge], attention),
+        ]
         for dim, length in enumerate(shape)
         if length > 1
     }
@@ -136,10 +147,11 @@ def _read_indices(
     walk: MarkWalk,
     top: GradientEdge,
     dim: int,
-    sites: list[AttentionSite],
     places: list[GradientEdge],
+    attention: Collection[Node],
+    sites: Sequence[AttentionSite] = (),
 ) -> list[_Indices | None]:
-    """Indices along a dimension: of the queries of each site, and of what enters the block."""
+    """Indices along a dimension: of the queries of each site, or of elements of other places."""
     like = output_metadata(top.node)[top.output_nr]
     length = like.shape[dim]
     bits = (length - 1).bit_length()
@@ -148,23 +160,24 @@ def _read_indices(
     seed = torch.cat([has_bit, 1 - has_bit]).to(like.dtype)
     inner = [1] * (len(like.shape) - dim - 1)
     seed = seed.reshape(2 * bits, *[1] * dim, length, *inner).expand(-1, *like.shape)
+    blocked = set(attention) - {edge.node for edge in places}
     with torch.inference_mode(False), torch.no_grad():
-        found = walk.run(top, seed, places, ends=True, branches=True)
+        found = walk.run(top, seed, places, ends=True, blocked=blocked, branches=bool(sites))
     read: list[_Indices | None] = []
     for number, marks in enumerate(found):
         if marks is None:
             read.append(None)
             continue
-        if number < len(sites):  # rows are queries
+        if sites:  # rows are queries
             width = -2 if sites[number].keys_first else -1
             marks = mark_any(marks, width).squeeze(width)
         shape = marks.shape
         marks = compact(marks) > 0
-        marks = marks.expand(shape) if number < len(sites) else marks
+        marks = marks.expand(shape) if sites else marks
         ones, zeros = marks[:bits], marks[bits:]
         weights = (2**powers).reshape(-1, *[1] * (marks.dim() - 1))
-        index = (ones * weights).sum(0)
-        read.append(_Indices(index, (ones & zeros).any(0), (ones | zeros).any(0)))
+        indices = (ones * weights).sum(0)
+        read.append(_Indices(indices, (ones & zeros).any(0), (ones | zeros).any(0)))
     return read
 
 
