@@ -40,6 +40,12 @@ def test_linear(rule_set, bias):
 
 
 @pytest.mark.parametrize("rule_set", RELEVANCE_SETS)
+def test_an_expert_that_no_token_is_sent_to(rule_set):
+    _, (ours,) = propagate(rule_set, Linear(double(4, 5)), double(0, 5))
+    assert ours.shape == (0, 5)
+
+
+@pytest.mark.parametrize("rule_set", RELEVANCE_SETS)
 @pytest.mark.parametrize(
     ("stride", "padding", "dilation", "groups"),
     [([2, 2], [0, 0], [1, 1], 1), ([1, 1], [1, 1], [1, 1], 1), ([1, 2], [2, 0], [2, 1], 2)],

@@ -53,6 +53,17 @@ class Residual(nn.Module):
         return x + self.branch(x)
 
 
+class Gate(nn.Module):
+    """Scales channels by a function of their means over all places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.linear(x.mean((2, 3))).sigmoid()[..., None, None]
+
+
 class Unfold(nn.Module):
     """Patches without a convolution, normalized as a whole."""
 
@@ -87,9 +98,14 @@ STEMS = {
 PLAIN = {**STEMS}
 STEMS |= {
     "group norm": Tokens(PATCH, nn.GroupNorm(2, WIDTH)),
+    "gated": Tokens(PATCH, nn.GELU(), Gate(), nn.Conv2d(WIDTH, WIDTH, 1)),
     "convolved positions": Tokens(PATCH, Residual(nn.Conv2d(WIDTH, WIDTH, 3, 1, 1)), before=1),
 }
-PLAIN |= {"group norm": STEMS["patches"], "convolved positions": Tokens(PATCH, before=1)}
+PLAIN |= {
+    "group norm": STEMS["patches"],
+    "gated": STEMS["patches"],
+    "convolved positions": Tokens(PATCH, before=1),
+}
 
 
 def find_true_fields(stem: nn.Module, x: Tensor) -> TokenFields:

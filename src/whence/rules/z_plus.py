@@ -29,6 +29,8 @@ def z_plus(divide: Callable[[Tensor, Tensor], Tensor]) -> Rule:
     """
 
     def rule(op: Linear, relevance: Tensor) -> Tensor:
+        if not op.x.numel():  # an expert that no token is sent to
+            return relevance.new_zeros(*relevance.shape[: -op.output.dim()], *op.x.shape)
         w_positive = op.weight.clamp(min=0)
         w_negative = op.weight - w_positive
         x_positive, x_negative = op.x.clamp(min=0), op.x.clamp(max=0)

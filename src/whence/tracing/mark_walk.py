@@ -9,6 +9,7 @@ that is the same for many places.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 
 import torch
@@ -141,7 +142,7 @@ class MarkWalk:
         In x * g(x), as squeeze and excitation have it, it says how much and not what.
         """
         edges, whole = self._entries[node].inputs, operation.output.numel()
-        sizes = [output_metadata(edge.node)[edge.output_nr].shape.numel() for edge in edges]
+        sizes = [math.prod(output_metadata(edge.node)[edge.output_nr].shape) for edge in edges]
         for stream, gate in ((0, 1), (1, 0)) if len(edges) == 2 else ():
             smaller = sizes[gate] < whole == sizes[stream]
             if smaller and _is_computed_from(edges[gate].node, edges[stream].node):

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from tests.tracing.attention_model import AttentionLayer, make_inputs, read_everything
 from tests.tracing.recorders.definitions import (
     double,
     find_jacobian,
@@ -12,7 +13,7 @@ from tests.tracing.recorders.definitions import (
     record_function,
     share_terms,
 )
-from whence import NoRuleError
+from whence import Explainer, NoRuleError
 from whence.tracing.ops.products import Convolution
 
 IMAGE, SIGNAL, VIDEO = (2, 2, 3, 4), (2, 2, 5), (1, 1, 2, 3, 2)
@@ -141,6 +142,23 @@ def test_a_computed_grid_decides_and_gets_nothing():
     constant = find_jacobian(lambda x: F.grid_sample(x, held, align_corners=False), x)
     assert torch.allclose(read_each(trace, "attnlrp"), constant)
     assert torch.allclose(read_each(trace, "stable"), share_terms(constant, x, abs), atol=1e-9)
+
+
+def test_a_model_that_looks_where_its_attention_says():
+    """Samples at computed places are added to the residual stream, as deformable attention does."""
+
+    class Looks(AttentionLayer):
+        def forward(self, x: Tensor) -> Tensor:
+            places = (x[..., :2] * 0.3).tanh()[:, :, None]
+            looked = F.grid_sample(x.mT[..., None], places, align_corners=False)
+            return super().forward(x + looked[..., 0].mT)
+
+    gradients = read_everything(Looks())[1]
+    plain = make_inputs().requires_grad_()
+    (expected,) = torch.autograd.grad(Looks()(plain)[:, 0].sum(), plain)
+    assert torch.allclose(gradients[0], expected)
+    result = Explainer(Looks()).explain(make_inputs(), method="whence")
+    assert result.scores.shape == (2, 5)
 
 
 def test_a_grid_alone_gives_nothing_to_share():

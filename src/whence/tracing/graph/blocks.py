@@ -140,7 +140,7 @@ def _find_stack(graph: NodeGraph, node: Node) -> Node | None:
     operation = operation_of(node)
     if operation is None or operation.kind != "sum":
         return None
-    (source,) = graph.sources(node)
+    source, *_ = graph.sources(node)
     if source.node.name() != STACK:
         return None
     # A sum over another dimension than that of the stack adds other things.
