@@ -93,8 +93,10 @@ class Recorder(TorchFunctionMode):
             lookup = self._ids.observe(name, func, args, kwargs, result)
             if lookup is not None:
                 return recording.follow(result, lookup.argument, lookup.rows)
-            begins = constants and name == "linear" and result.dim() > 2
-            return recording.mark_routing(start_tracing(result), ()) if begins else result
+            if constants and name == "linear" and result.dim() > 2:
+                recording.projected.append(args[0])
+                return recording.mark_routing(start_tracing(result), ())
+            return result
         if isinstance(func, AttributeGetter) and name not in calls.ROUTING:
             return func(*args, **kwargs)  # an attribute, such as shape
         call = TorchCall(name, func, args, kwargs)

@@ -111,6 +111,8 @@ class Recording:
         kept_bytes: How much the outputs of operations take.
         addresses: Where operations were computed, if the intervention asks for it.
         attention_problem: A sentence on why attention cannot be read; empty if it can.
+        projected: Constants that a projection read which is recorded because constants are
+            followed. They are residual streams before their first attention.
     """
 
     def __init__(
@@ -136,6 +138,7 @@ class Recording:
         self.addresses: list[Address] = []
         self._address_counter = AddressCounter()
         self.attention_problem = ""
+        self.projected: list[Tensor] = []
         self._module_names = module_names
         self._max_bytes = max_bytes
         self._operation_count = 0

@@ -16,7 +16,7 @@ from whence.tracing.ops.attention import is_made_of_patches
 from whence.tracing.ops.base import Add, Function, Shift, is_traced
 from whence.tracing.quotients import as_quotient
 from whence.tracing.recorders.functions import record_function, record_passing, record_routing
-from whence.tracing.recording import Recording
+from whence.tracing.recording import Recording, start_tracing
 
 
 def record_add(recording: Recording, call: TorchCall) -> Any:
@@ -32,6 +32,10 @@ def record_add(recording: Recording, call: TorchCall) -> Any:
     traced, constant = (a, b) if is_traced(a) else (b, a)
     if scale == 1 and isinstance(constant, Tensor) and is_made_of_patches(traced):
         return recording.apply(Shift(constant), traced)
+    if scale == 1 and any(constant is stream for stream in recording.projected):
+        # A residual stream before its first attention has a share of what leaves the block.
+        stream = recording.mark_routing(start_tracing(constant), ())
+        return recording.apply(Add(scale), traced, stream)
     if is_traced(a) or scale == 1:
         # A constant is added: the ordinary backward hands everything to the other term.
         return record_routing(recording, call)
