@@ -197,7 +197,7 @@ def _make_against(target: Target, against: AnyTarget | None, generates: bool) ->
         other = _make_target(against, generates=True)
         if isinstance(other, TokenTarget):
             return dataclasses.replace(other, position=target.position)
-    if not callable(against) and is_one_class(against):
+    if not _is_target(against) and is_one_class(against):
         return target.relabel(against) or _make_target(against, generates)
     return _make_target(against, generates)
 
