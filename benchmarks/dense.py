@@ -15,9 +15,13 @@ import transformers
 from PIL import Image, ImageDraw
 from torch import Tensor, nn
 
+from whence import Explainer, WhenceError, targets
+
 LABELS = ("ball", "box", "tent")
 INKS = ((205, 70, 85), (60, 110, 190), (235, 190, 70))
 SIDE, PATCH, QUERIES = 64, 8, 3
+STEPS, BATCHES = {"detector": 500, "segmenter": 200}, {"detector": 32, "segmenter": 16}
+METHODS = ("whence", "tiba", "gae", "attnlrp", "input_x_gradient")
 Box = tuple[int, int, int, int]
 
 
@@ -93,6 +97,7 @@ def build_detector() -> nn.Module:
         patch_size=PATCH,
         num_detection_tokens=QUERIES,
         use_mid_position_embeddings=False,
+        initializer_range=0.1,
         id2label=dict(enumerate(LABELS)),
     )
     model = transformers.YolosForObjectDetection(config)
@@ -134,14 +139,15 @@ def compute_segmentation_loss(returned: Any, drawings: list[Drawing]) -> Tensor:
     return F.cross_entropy(logits, masks, torch.tensor([0.3, 1.0, 1.0, 1.0]))
 
 
-def train(kind: str, steps: int, batch: int = 32, seed: int = 0) -> nn.Module:
+def train(kind: str, steps: int | None = None, seed: int = 0) -> nn.Module:
     """Train a toy, "detector" or "segmenter", on drawings that are new at each step."""
+    steps, batch = steps or STEPS[kind], BATCHES[kind]
     torch.manual_seed(seed)
     random = np.random.default_rng(seed)
     model = build_detector() if kind == "detector" else build_segmenter()
     compute_loss = compute_detection_loss if kind == "detector" else compute_segmentation_loss
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-3, weight_decay=1e-4)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, steps, pct_start=0.2)
+    optimizer = torch.optim.AdamW(model.parameters(), weight_decay=1e-4)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 4e-3, steps, pct_start=0.2)
     model.train()
     for _ in range(steps):
         drawings = [draw_shapes(random) for _ in range(batch)]
@@ -153,3 +159,77 @@ def train(kind: str, steps: int, batch: int = 32, seed: int = 0) -> nn.Module:
         optimizer.step()
         schedule.step()
     return model.eval()
+
+
+def measure_accuracy(model: nn.Module, drawings: list[Drawing]) -> float:
+    """The share of thirds, or of the places of shapes, that a toy names rightly."""
+    with torch.no_grad():
+        returned = model(pixel_values=torch.stack([one.pixels for one in drawings]))
+    if hasattr(returned, "pred_boxes"):
+        labels = torch.tensor([one.labels for one in drawings])
+        return float((returned.logits.argmax(-1) == labels).float().mean())
+    masks = torch.from_numpy(np.stack([one.mask for one in drawings])).long()
+    logits = F.interpolate(returned.logits, size=masks.shape[1:], mode="bilinear")
+    return float((logits.argmax(1) == masks)[masks > 0].float().mean())
+
+
+def measure_boxes(model: nn.Module, drawings: list[Drawing], method: str) -> tuple[float, float]:
+    """How often the map of a box is highest on its object, and the share of the map that is.
+
+    A patch that the object touches counts as on it. The share is that of scores above 0.
+    """
+    explainer, hits, shares = Explainer(model), [], []
+    for one in drawings:
+        for query, label in enumerate(one.labels):
+            if label == len(LABELS):
+                continue
+            target = targets.box(query, label)
+            result = explainer.explain(one.pixels[None], target, method=method)
+            left, top, right, bottom = one.boxes[query]
+            inside = np.zeros((SIDE, SIDE), dtype=bool)
+            inside[top : bottom + 1, left : right + 1] = True
+            hit, share = _compare(result.scores[0].reshape(result.grid), inside)
+            hits.append(hit)
+            shares.append(share)
+    return float(np.mean(hits)), float(np.mean(shares))
+
+
+def measure_segments(model: nn.Module, drawings: list[Drawing], method: str) -> tuple[float, float]:
+    """The same for all places that the toy gives to a label."""
+    explainer, hits, shares = Explainer(model), [], []
+    for one in drawings:
+        for label in sorted(set(one.labels) - {len(LABELS)}):
+            try:
+                target = targets.pixel(label=label + 1)
+                result = explainer.explain(one.pixels[None], target, method=method)
+            except WhenceError:  # the toy does not see it
+                continue
+            hit, share = _compare(result.scores[0].reshape(result.grid), one.mask == label + 1)
+            hits.append(hit)
+            shares.append(share)
+    return float(np.mean(hits)), float(np.mean(shares))
+
+
+def _compare(scores: Tensor, inside: np.ndarray[Any, np.dtype[np.bool_]]) -> tuple[bool, float]:
+    """Whether the highest cell is inside, and the share of scores above 0 that is."""
+    rows, columns = scores.shape
+    cells = inside.reshape(rows, SIDE // rows, columns, SIDE // columns).any((1, 3)).flatten()
+    values = scores.flatten().clamp(min=0)
+    on = torch.from_numpy(cells)
+    return bool(on[values.argmax()]), float(values[on].sum() / values.sum())
+
+
+def main() -> None:
+    """Train both toys, and print the figures of all methods."""
+    random = np.random.default_rng(1000)
+    drawings = [draw_shapes(random) for _ in range(40)]
+    for kind, measure in (("detector", measure_boxes), ("segmenter", measure_segments)):
+        model = train(kind)
+        print(f"{kind}: right {measure_accuracy(model, drawings):.1%}")
+        for method in METHODS:
+            hits, share = measure(model, drawings, method)
+            print(f"  {method:<18} highest on the object {hits:.1%}, share of the map {share:.1%}")
+
+
+if __name__ == "__main__":
+    main()
