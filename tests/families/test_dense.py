@@ -8,10 +8,12 @@ import torch
 
 from tests.families.flow_checks import check_flow
 from tests.families.flows import INPUT, Plan, average_fields, run_plainly
-from tests.families.models import build_transformers, check_scores, copy_eager, make_pixels
+from tests.families.formulas import compute_scores
+from tests.families.models import build_transformers, copy_eager, make_pixels
 from tests.families.vision import run_transformers
 from whence import Explainer, WhenceError, targets
 
+SLOW = partial(pytest.param, marks=pytest.mark.slow)
 QUERY, LABEL, QUERIES = 2, 1, 4
 LABELS = {0: "cat", 1: "dog"}
 SIZES = {
@@ -45,7 +47,7 @@ def build_detr(name: str, **more):
     )
 
 
-@pytest.mark.parametrize("name", ["Detr", "ConditionalDetr", "TableTransformer"])
+@pytest.mark.parametrize("name", ["Detr", *map(SLOW, ("ConditionalDetr", "TableTransformer"))])
 def test_boxes_of_encoder_decoders(name):
     """Queries start as constants, so that the first of their attentions is one, too."""
     model, pixels = build_detr(name), make_pixels(2, 3, 32, 40)
@@ -110,7 +112,7 @@ def measure_reads(model, pixels, read):
     return [one / sum(map(torch.sum, sums)) for one in sums]
 
 
-@pytest.mark.parametrize("sample", [0, 1])
+@pytest.mark.parametrize("sample", [0, SLOW(1)])
 def test_pixels_of_segformer(sample):
     """The head reads the tokens of both stages around a place."""
     model, pixels = build_segformer(), make_pixels(2, 3, 32, 32)[sample, None]
@@ -164,7 +166,7 @@ def test_boxes_of_yolos():
     pixels, eager = make_pixels(2, 3, 16, 24), copy_eager(model)
     patches = 2 * 3
     plains = [
-        lambda _, one=one: run_transformers(
+        run_transformers(
             eager,
             one[None],
             lambda returned: returned.logits[0, QUERY, LABEL],
@@ -173,20 +175,21 @@ def test_boxes_of_yolos():
         )
         for one in pixels
     ]
-    check_scores(
-        Explainer(model),
-        {"pixel_values": pixels},
-        plains,
-        target=targets.box(QUERY, LABEL),
-    )
+    explainer = Explainer(model)
+    for method in ("rollout", "gae", "whence", "input_x_gradient"):
+        more = {"gradients": "plain"} if method == "whence" else {}
+        found = explainer.explain(pixels, targets.box(QUERY, LABEL), method=method, **more)
+        for sample, plain in enumerate(plains):
+            expected = compute_scores(method, plain)
+            assert torch.allclose(found.scores[sample], expected, rtol=1e-4, atol=1e-9), method
 
 
-@pytest.mark.parametrize("method", ["whence", "tiba", "gae", "rollout"])
+@pytest.mark.parametrize("method", ["whence", SLOW("tiba"), "gae", SLOW("rollout")])
 def test_deformable_attention_has_no_maps(method):
     sizes = {"d_model": 32, "num_feature_levels": 2, "out_features": ["stage1", "stage2"]}
     model = build_detr("DeformableDetr", encoder_n_points=2, decoder_n_points=2, **sizes)
     explainer, pixels = Explainer(model), make_pixels(1, 3, 32, 40)
-    with pytest.raises(WhenceError, match="deformable attention.*'input_x_gradient'"):
+    with pytest.raises(WhenceError, match=r"deformable attention.*'input_x_gradient'"):
         explainer.explain(pixels, targets.box(QUERY, LABEL), method=method)
     result = explainer.explain(pixels, targets.box(QUERY, LABEL), method="input_x_gradient")
     leaf = pixels.clone().requires_grad_()

@@ -54,7 +54,26 @@ def _find_layout(request: Request, trace: Trace) -> FoundLayout:
         layout = _find_token_layout(request, trace)
     if layout is None or (layout.doubt and not needs_attention):
         return divide_input(given, arguments.main)
+    if layout.doubt:
+        _check_sampling(trace)
     return layout
+
+
+def _check_sampling(trace: Trace) -> None:
+    """Refuse tokens that sample the input at computed points, and are known to stand for no part.
+
+    Raises:
+        WhenceError: They do, as the queries of deformable attention.
+    """
+    for entry in trace.entries:
+        operation = entry.operation
+        if getattr(operation, "name", "") == "grid_sample":
+            raise WhenceError(
+                f"The target reads the input by deformable attention: at points that the model "
+                f"computes, in {operation.where}. That has no map over tokens, and the attention "
+                f"maps that there are do not lead to the input. Methods at the input, such as "
+                f"'input_x_gradient' and 'attnlrp', work."
+            )
 
 
 def _find_token_layout(request: Request, trace: Trace) -> FoundLayout | None:
