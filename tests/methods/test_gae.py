@@ -50,6 +50,37 @@ def test_padded_text():
         assert not result.scores[i, length:].any()
 
 
+@pytest.mark.parametrize(("start", "first"), [(1, 1), (-1, 2)])
+def test_layers_before_the_first_are_left_out(start, first):
+    case = CASES["hand-written"]
+    model, pixels = build_model(case).double(), case.inputs().double()[:1]
+    logits, maps = case.attention(model, pixels)
+    expected = multiply_layers(weigh_maps(logits[0, 2], maps)[first:])
+    scores = Explainer(model).explain(pixels, target=2, method="gae", start_layer=start).scores
+    assert torch.allclose(scores[0], expected[0, case.prefix :], rtol=1e-8)
+
+
+def test_without_aggregation_maps_are_multiplied_alone():
+    case = CASES["hand-written"]
+    model, pixels = build_model(case).double(), case.inputs().double()[:1]
+    logits, maps = case.attention(model, pixels)
+    first, second, third = weigh_maps(logits[0, 2], maps)
+    scores = Explainer(model).explain(pixels, target=2, method="gae", aggregate=False).scores
+    assert torch.allclose(scores[0], (third @ second @ first)[0, case.prefix :], rtol=1e-8)
+
+
+def test_windows_are_not_without_aggregation():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.SwinConfig(
+        image_size=32, patch_size=4, embed_dim=8, depths=[1, 1], num_heads=[2, 2], window_size=4
+    )
+    model = transformers.SwinForImageClassification(config).eval()
+    pixels = torch.randn(1, 3, 32, 32)
+    assert Explainer(model).explain(pixels, method="gae").scores.any()
+    with pytest.raises(WhenceError, match="aggregate=False is not possible where tokens"):
+        Explainer(model).explain(pixels, method="gae", aggregate=False)
+
+
 def test_balanced_gradients_give_other_scores():
     explainer, pixels = Explainer(HandWrittenViT()), make_images(32, 32)
     plain = explainer.explain(pixels, method="gae").scores

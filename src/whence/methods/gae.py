@@ -103,19 +103,16 @@ class Gae(Method):
 
     @override
     def __call__(self, evidence: Evidence) -> Tensor:
-        trace = evidence.trace
-        layers = evidence.layers
+        trace, layers = evidence.trace, evidence.layers
+        crosses, merges = any(one.is_cross for one in layers), any(one.merged for one in layers)
+        if evidence.flow is not None and (merges or not crosses):
+            return self._follow_flow(evidence)
         pooling = is_attention_pooling(layers) and evidence.last_pooling.shape[-1] == 1
         if any(_has_unseen_queries(trace, one) for one in layers) and not pooling:
             # The querying tokens may have attended to each other before, which was not recorded.
             trace = trace.rerecord(Intervention(follow_constants=True))
             layers = find_layers(trace)
         first = check_layer(self.start_layer, len(layers), "start_layer")
-        crosses, merges = any(one.is_cross for one in layers), any(one.merged for one in layers)
-        if evidence.flow is not None and self.aggregate and (merges or not crosses):
-            require_known_layers(evidence, first)
-            maps = evidence.fuse_heads(self._weigh, first=first)
-            return finish_rollout(*roll_out_layers(evidence, maps), evidence)
         within = layers[:-1] if is_attention_pooling(layers) else layers
         sequences = {end for one in within for end in (one.queries, one.keys)}
         if len(sequences) > 1 or any(one.merged for one in within):
@@ -128,6 +125,18 @@ class Gae(Method):
             return lower_pooled_token(rows[..., 0, :], evidence)
         kept, moved = roll_out(evidence.pooling, maps, pools=is_attention_pooling(layers))
         return finish_rollout(kept, moved, evidence)
+
+    def _follow_flow(self, evidence: Evidence) -> Tensor:
+        """Score the tokens of a model with windows or merged tokens, by rule 6 alone."""
+        if not self.aggregate:
+            raise WhenceError(
+                "aggregate=False is not possible where tokens are in windows or merged: leave it "
+                "out."
+            )
+        first = check_layer(self.start_layer, len(evidence.layers), "start_layer")
+        require_known_layers(evidence, first)
+        maps = evidence.fuse_heads(self._weigh, first=first)
+        return finish_rollout(*roll_out_layers(evidence, maps), evidence)
 
     def _explain_across(
         self, evidence: Evidence, trace: Trace, layers: list[AttentionLayer], first: int

@@ -1,4 +1,4 @@
-"""The rules across sequences: every R of the GAE authors' own code, and merged sequences."""
+"""The rules across sequences: every R of the GAE authors' own code."""
 
 from typing import Any
 
@@ -125,35 +125,3 @@ def test_every_r_of_one_sequence(model, part):
             assert measure(relevancies, (0, 0), data[f"{folder}/R_block{b}"]) < 1e-8
             compared += 1
     assert compared == 6
-
-
-def test_a_merged_sequence_equals_matrices_written_plainly():
-    """Six tokens become three, which attend to themselves; a decoder attends to these."""
-    six, three, own, cross = (
-        torch.rand(1, 1, *n).double() for n in ((6, 6), (3, 3), (2, 2), (2, 3))
-    )
-    merging = torch.eye(3).repeat_interleave(2, 1).double() / 2
-    relevancies = Relevancies(RelevancyRules(normalize=False))
-    relevancies.pass_concurrent([(0, 0, six)])
-    relevancies.merge(1, 0, merging)
-    relevancies.pass_concurrent([(1, 1, three)])
-    relevancies.pass_concurrent([(2, 2, own)])
-    relevancies.pass_concurrent([(2, 1, cross)])
-    whole = (torch.eye(3) + three) @ merging @ (torch.eye(6) + six)
-    assert torch.allclose(relevancies.moved[1, 0] + merging, whole)
-    expected = (torch.eye(2) + own).mT @ cross @ whole
-    assert torch.allclose(relevancies.moved[2, 0], expected)
-
-
-def test_two_merges_in_turn():
-    first, second = torch.rand(4, 8).double(), torch.rand(2, 4).double()
-    maps = [torch.rand(1, 1, n, n).double() for n in (8, 4, 2)]
-    relevancies = Relevancies()
-    relevancies.pass_concurrent([(0, 0, maps[0])])
-    relevancies.merge(1, 0, first)
-    relevancies.pass_concurrent([(1, 1, maps[1])])
-    relevancies.merge(2, 1, second)
-    relevancies.pass_concurrent([(2, 2, maps[2])])
-    steps = [torch.eye(len(one[0, 0])) + one for one in maps]
-    expected = steps[2] @ second @ steps[1] @ first @ steps[0]
-    assert torch.allclose(relevancies.moved[2, 0] + second @ first, expected)

@@ -1,10 +1,10 @@
-"""Relevancies of sequences of tokens for each other: GAE's rules 6 to 11, and merged sequences."""
+"""Relevancies of sequences of tokens for each other: GAE's rules 6 to 11."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -14,16 +14,6 @@ from whence.methods.shared.attention_maps import normalize_rows
 ZeroRows = Literal["identity", "drop", "refuse"]
 """What 0/0 gives where a row of R - I is to be divided by its sum, which is 0."""
 Pair = tuple[int, int]
-
-
-class TokenToTokenMap(Protocol):
-    """A linear map that makes the tokens of one sequence of those of another: a tensor, say."""
-
-    def __matmul__(self, matrix: Any, /) -> Any:
-        """Multiply it by a matrix, (..., tokens of the other, columns), or by another map."""
-
-    def __rmatmul__(self, matrix: Any, /) -> Any:
-        """Multiply a matrix, (..., rows, tokens of the one), by it."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +42,8 @@ class RelevancyRules:
 class Relevancies:
     """The relevancy of the tokens of each sequence for the tokens of each other sequence.
 
-    The relevancy R of a pair (s, q), for how much tokens of s depend on tokens of q, is kept in two
-    terms. One is constant: the identity where s is q, the map that made s of q where q was merged
-    into s, and else 0. The other is what attention added to it.
+    The relevancy R of a pair (s, q) is how much tokens of s depend on tokens of q. It is kept
+    without the identity from which it starts where s is q.
 
     Attributes:
         rules: How they pass attention.
@@ -71,7 +60,6 @@ class Relevancies:
         self.real = real or {}
         self.moved: dict[Pair, Tensor] = {}
         self.undefined: Tensor | None = None
-        self._maps: dict[Pair, TokenToTokenMap] = {}
         self._replaced: set[Pair] = set()
 
     def pass_concurrent(self, attentions: list[tuple[int, int, Tensor]]) -> None:
@@ -93,67 +81,42 @@ class Relevancies:
         if not self.rules.aggregate:
             self._replaced.update(total)
 
-    def merge(self, made: int, of: int, token_map: TokenToTokenMap) -> None:
-        """Let a new sequence be made of another one: R of it is the map times R of the other.
-
-        Args:
-            made: The new sequence.
-            of: The one it is made of.
-            token_map: Makes the tokens of the new one, whose rows sum to 1.
-        """
-        for s, q in list(self.moved):
-            if s == of:
-                self.moved[made, q] = token_map @ self.moved[s, q]
-        earlier = {q: one for (s, q), one in self._maps.items() if s == of}
-        self._maps.update({(made, q): token_map @ one for q, one in earlier.items()})
-        self._maps[made, of] = token_map
-
     def _step_within(self, s: int, added: Tensor) -> dict[Pair, Tensor]:
         """Rules 6 and 7: what a self-attention adds to each relevancy of its sequence."""
-        others = {q for of, q in (*self.moved, *self._maps) if of == s}
+        others = {q for of, q in self.moved if of == s}
         return {(s, q): self._multiply(added, (s, q)) for q in {s, *others}}
 
     def _step_across(self, s: int, q: int, added: Tensor) -> dict[Pair, Tensor]:
         """Rules 10 and 11: what the attention of one sequence to another adds."""
-        made_of = {q, *(r for of, r in self._maps if of == q)}
-        steps = {(s, r): self._apply_rule_10(s, (q, r), added) for r in made_of}
-        for of, r in self.moved:
-            if of == q and r not in made_of:
-                steps[s, r] = added @ self.moved[of, r]
+        steps = {(s, q): self._apply_rule_10(s, q, added)}
+        for of, other in self.moved:
+            if of == q and other != q:
+                steps[s, other] = added @ self.moved[of, other]
         return steps
 
-    def _apply_rule_10(self, s: int, keys: Pair, added: Tensor) -> Tensor:
+    def _apply_rule_10(self, s: int, q: int, added: Tensor) -> Tensor:
         if not self.rules.apply_self:
-            token_map = self._maps.get(keys)
-            return added if token_map is None else added @ token_map
-        step = self._multiply(added, keys, self.rules.divides)
-        step = self._multiply_transposed((s, s), step, self.rules.divides)
+            return added
+        step = self._multiply(added, (q, q), self.rules.divides)
+        step = self._multiply(step.mT, (s, s), self.rules.divides).mT
         if self.rules.divides and self.rules.zero_rows != "identity":
-            undefined = self._find_zero_rows((s, s), added) | self._find_zero_rows(keys, added)
+            undefined = self._find_zero_rows((s, s), added) | self._find_zero_rows((q, q), added)
             known = self.undefined
             self.undefined = undefined if known is None else known | undefined
             step = step.masked_fill(undefined[..., None, None], 0)
         return step
 
     def _multiply(self, factor: Tensor, pair: Pair, normalized: bool = False) -> Tensor:
-        """A factor times the relevancy of a pair."""
-        moved = self.moved.get(pair)
-        terms = []
-        if moved is not None:
-            terms.append(factor @ (normalize_rows(moved) if normalized else moved))
-        if pair in self._maps:
-            terms.append(factor @ self._maps[pair])
-        elif pair[0] == pair[1] and pair not in self._replaced:
-            terms.append(factor)
-        return terms[0] if len(terms) == 1 else terms[0] + terms[1]
-
-    def _multiply_transposed(self, pair: Pair, factor: Tensor, normalized: bool) -> Tensor:
-        """The transposed relevancy within a sequence times a factor."""
+        """A factor times the relevancy of a pair, of which something is known."""
         moved = self.moved.get(pair)
         if moved is None:
             return factor
-        step = (normalize_rows(moved) if normalized else moved).mT @ factor
-        return step if pair in self._replaced else factor + step
+        step = factor @ (normalize_rows(moved) if normalized else moved)
+        return factor + step if self._has_identity(pair) else step
+
+    def _has_identity(self, pair: Pair) -> bool:
+        """Whether the identity is still a term of a relevancy."""
+        return pair[0] == pair[1] and pair not in self._replaced
 
     def _find_zero_rows(self, pair: Pair, added: Tensor) -> Tensor:
         """Whether what was added to the relevancy of a pair has a row of zeros: (...)."""
