@@ -20,6 +20,9 @@ from torch.autograd.graph import Node
 from torch.utils._pytree import TreeSpec as TreeSpec
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from whence._util.text import first_line
+from whence.errors import WhenceError
+
 # Nodes of the autograd graph ---------------------------------------------------------------------
 
 
@@ -145,7 +148,13 @@ def run_node(node: Node, gradients: Sequence[Tensor | None]) -> Sequence[Tensor 
         for grad, like in zip(gradients, output_metadata(node), strict=True)
     ]
     function = cast("_FunctionNode", node)
-    results = function.apply(*given)
+    try:
+        results = function.apply(*given)
+    except Exception as error:  # written by whoever wrote the model
+        raise WhenceError(
+            f"The model's own backward pass, in {type(node).__name__.removesuffix('Backward')}, "
+            f"fails ({first_line(error)}), so nothing can be propagated through it."
+        ) from error
     results = results if isinstance(results, tuple) else (results,)
     needed = (grad for grad, need in zip(results, function.needs_input_grad, strict=False) if need)
     return [None if source is None else next(needed) for source, _ in node.next_functions]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from whence.layout.fields import TokenFields
 
@@ -59,22 +60,30 @@ def find_lattice(fields: TokenFields) -> Lattice | None:
 
 
 def find_rows(fields: TokenFields) -> tuple[tuple[int, ...], ...] | None:
-    """Find the token of each row of an input whose only dimension is rows, such as token ids.
+    """Find the token of each row of an input of rows alone, such as token ids, or choices of them.
 
     Returns:
         For each sample, or once for all, the token of each row; -1 if a row has none. None if
         tokens do not stand for single rows, and are not as many as these.
     """
-    (length,) = fields.shape
-    units = []
+    length, units = math.prod(fields.shape), []
     for sample, counts in enumerate(fields.counts):
-        starts = fields.starts[sample, :, 0].tolist()
+        starts = _number_rows(fields.starts[sample], fields.shape)
         tokens = counts.nonzero()[:, 0].tolist()
         of_row = {starts[token]: token for token in tokens}
         if len(of_row) < len(tokens) or counts.max() > 1:
             return _find_mixed_rows(fields)
         units.append(tuple(of_row.get(row, -1) for row in range(length)))
     return tuple(units[:1] if len(set(units)) == 1 else units)
+
+
+def _number_rows(places: Tensor, shape: Sequence[int]) -> list[int]:
+    """Number places in an input as its elements are numbered, the last dimension first."""
+    numbers = places.new_zeros(len(places))
+    for axis, size in enumerate(shape):
+        numbers = numbers * size + places[:, axis]
+    found: list[int] = numbers.tolist()
+    return found
 
 
 def _find_mixed_rows(fields: TokenFields) -> tuple[tuple[int, ...], ...] | None:
