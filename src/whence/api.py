@@ -15,10 +15,10 @@ from whence._util.defaults import METHOD
 from whence._util.notes import merge_notes
 from whence.errors import WhenceError
 from whence.explanation import Explanation
-from whence.inputs.items import Batch, is_stream, iterate, read_batch
-from whence.inputs.sources import Kind
+from whence.inputs.items import Batch, find_kind, is_stream, iterate, read_batch
+from whence.inputs.sources import NOUNS, Kind
 from whence.models import LoadedModel, ModelObject, compare_with, load, resolve
-from whence.models.wrapping import MissingProcessor, is_model
+from whence.models.wrapping import MissingProcessor, is_model, reads_videos
 from whence.rules import RuleSet
 from whence.targets import AnyTarget, SeveralTargets
 
@@ -104,12 +104,14 @@ def explain(
     device: str | None = None,
     **options: Any,
 ) -> Explanation | Iterator[Explanation]:
-    """Prepare photos or texts for a model, and explain the model's decisions.
+    """Prepare photos, texts, videos or sounds for a model, and explain the model's decisions.
 
     Args:
         what: A path, a PIL image, an array (height, width, 3) of uint8 or floats from 0 to 1, a
             text, or a list of these, which are explained as one batch. A string that names a file,
-            or looks like a path, is a path. Or tensors that are prepared for the model. Or many
+            or looks like a path, is a path. For a model of videos, an animated GIF or WebP, a
+            folder of frames, a list of pictures, or an array (frames, height, width, 3); of sounds,
+            a .wav, or an array (time,). Or tensors that are prepared for the model. Or many
             inputs that are read one by one: a dataset of the library datasets or of torch, a
             ``DataLoader``, any iterator. Their items are any of the above, rows with columns, or
             these with labels, which are left out. A tensor of a dataset of torch is one sample.
@@ -130,7 +132,7 @@ def explain(
             of `target`, `against` and `classes`, and the words of those explained get scores, too.
         column: Of rows, the column to explain; if left out, the one with a photo, or the text.
         kind: ``"text"`` says that a string is text, also one word or what looks like a path;
-            ``"image"``, that it is a path.
+            ``"image"``, ``"video"`` and ``"audio"``, that it is a path.
         of: Which of the model's inputs gets scores, by name; its main one if left out.
         weights: A safetensors file, for models of timm and torchvision by name.
         device: Where to run a model by name; the best there is if left out.
@@ -156,14 +158,15 @@ def explain(
         raise WhenceError(
             "Several inputs in `of` are for Explainer(model).explain(inputs, of=...)."
         )
-    if kind not in (None, "text", "image"):
-        raise WhenceError(f"kind is 'text' or 'image', not {kind!r}.")
+    if kind not in (None, *NOUNS):
+        raise WhenceError(f"kind is {', '.join(map(repr, NOUNS))}, not {kind!r}.")
     methods.get(method)
     request: dict[str, Any] = {"target": target, "against": against, "classes": classes, "of": of}
     request |= {"method": method, "rules": rules, **options}
     if is_model(what):
         raise WhenceError("The input comes first, then the model: explain(photo, model=model).")
     batch = loaded = None
+    kind = kind or ("video" if reads_videos(model) else None)
     if not is_stream(what) and not isinstance(what, Mapping):
         # Before a large model is loaded for what is not there. Alone, one word may be mistyped.
         words = model is not None or not isinstance(what, str)
@@ -197,19 +200,19 @@ def _load_embedded(batch: Batch, device: str | None) -> LoadedModel:
 
 
 def _find_kind(batch: Batch) -> Kind | None:
-    if not isinstance(batch, list):
-        return None
-    return "text" if isinstance(batch[0], str) else "image"
+    return find_kind(batch[0]) if isinstance(batch, list) else None
 
 
 def _explain_batch(batch: Batch, model: LoadedModel, request: Mapping[str, Any]) -> Explanation:
     if not isinstance(batch, list):
         return model.explain(model.take_tensors(batch), **request)
-    kind = _find_kind(batch)
+    kind = find_kind(batch[0])
     if kind != model.kind and not isinstance(model.preprocessor, MissingProcessor):
-        raise WhenceError(f"The model '{model.title}' explains {model.kind}s, not {kind}s.")
+        raise WhenceError(
+            f"The model '{model.title}' explains {NOUNS[model.kind]}, not {NOUNS[kind]}."
+        )
     prepared = model.prepare(batch)
-    noun = "photo" if kind == "image" else "text"
+    noun = NOUNS[kind].removesuffix("s")
     for note in merge_notes(prepared.notes, noun) if len(batch) > 1 else prepared.notes[0]:
         warnings.warn(f"Note: {note}.", stacklevel=3)
     return model.explain(prepared, **request)

@@ -53,4 +53,6 @@ class RunSources:
             return load_model_again(*how, compile=self.compile, precision=self.precision)
         kind = None if self.model else dataset.kind
         named = (self.model, kind, self.weights, self.device)
-        return load(*named, compile=self.compile, precision=self.precision)
+        loaded = load(*named, compile=self.compile, precision=self.precision)
+        loaded.check_is_photo_or_text("The benchmark")
+        return loaded

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -22,7 +23,7 @@ from whence.errors import WhenceError
 
 if TYPE_CHECKING:
     from whence.explanation import Explanation
-    from whence.inputs.sources import Source
+    from whence.inputs.sources import Kind, Source
     from whence.pipeline import InputResult
     from whence.pipeline.results import SummaryEntry
 
@@ -36,8 +37,12 @@ EPILOG = """[bold]Examples[/bold]
     whence explain cat.jpg --model openai/clip-vit-base-patch32 --text "a cat" --text "a dog"
     whence explain photos/*.jpg --model timm:vit_tiny_patch16_224 --weights vit.safetensors
     cat review.txt | whence explain - --target negative --json
+    whence explain clip.wav --model ./my-ast
+    whence explain clip.gif frames/ --model ./my-videomae
     whence explain photos/ --format parquet --out results"""
 
+_MAYBE_VIDEOS = {".gif", ".webp", ".png", ".apng"}
+_NOUNS = {"image": "photo", "text": "text", "video": "video", "audio": "sound"}
 # With fewer inputs, a progress bar would be gone before it is read.
 _MANY = 4
 
@@ -128,7 +133,7 @@ def explain(
     cpus_per_actor: options.CpusPerActor = 1.0,
     gpus_per_actor: options.GpusPerActor = None,
 ) -> None:
-    """Show which parts of a photo or a text a model's decision came from.
+    """Show which parts of a photo, a text, a video or a sound a model's decision came from.
 
     For each input, the folder of results gets a picture (or a page for text) and the explanation as
     a safetensors file; summary.json lists them all. With --format parquet, and for tables of
@@ -149,7 +154,7 @@ def explain(
     if not is_many:
         from whence.inputs.sources import expand  # late: it takes numpy and Pillow
 
-        sources = expand(given, as_text)
+        sources = expand(given, as_text, _find_kind(given, model))
         if outlines and all(source.kind == "text" for source in sources):
             raise WhenceError("--outlines is for photos, and the inputs are texts.")
     # Imported late: torch takes a second, and a wrong input is refused without it.
@@ -196,6 +201,16 @@ def explain(
         typer.echo(format_summary(folder, ordered))
     if any(entry["error"] for entry in ordered):
         raise typer.Exit(1)
+
+
+def _find_kind(inputs: Sequence[str], model: str | None) -> Kind | None:
+    """Tell if the model is one of videos, and an input may be one; the model is not loaded."""
+    suffixes = {os.path.splitext(one)[1].lower() for one in inputs}
+    if model is None or not (suffixes & _MAYBE_VIDEOS or any(map(os.path.isdir, inputs))):
+        return None
+    from whence.models.wrapping import reads_videos  # late: it takes torch
+
+    return "video" if reads_videos(model) else None
 
 
 def _is_many_in_terminal(count: int) -> bool:
@@ -258,7 +273,8 @@ class _Printer:
 
             self._models.append(name_model(result.explanation))
         file = self._out / (entry["files"].get("figure") or entry["files"]["page"])
-        decision = f"{entry['sentence']} → {file}"
+        moving = entry["files"].get("animation")
+        decision = f"{entry['sentence']} → {file}" + (f", {self._out / moving}" if moving else "")
         if result.explanation is not None and entry["kind"] == "text":
             from whence.render.terminal import format_compared, format_terminal_text
 
@@ -294,7 +310,7 @@ class _Printer:
         if self._is_one or self._only_errors:
             return
         kinds = {entry["kind"] for entry in explained}
-        noun = "input" if len(kinds) > 1 else "photo" if kinds == {"image"} else "text"
+        noun = "input" if len(kinds) > 1 else _NOUNS[next(iter(kinds), "text")]
         self._print_notes(merge_notes([entry["notes"] for entry in explained], noun))
 
     def _print_notes(self, notes: Sequence[str]) -> None:

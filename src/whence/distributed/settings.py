@@ -110,6 +110,7 @@ class RunSettings:
 
     def check_model(self, loaded: LoadedModel) -> None:
         """Refuse a model that lacks the targets, or whose inputs the method does not explain."""
+        loaded.check_is_photo_or_text("A run over many inputs")
         loaded.check_classes(**self.explain.target_arguments())
         kinds = self.method.description.inputs
         if loaded.kind not in kinds:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,13 @@ from torch.utils.data import Dataset
 
 from whence._util.near_names import suggest_names
 from whence.errors import WhenceError
-from whence.inputs.sources import Kind, read_input
+from whence.inputs.sounds import Recording, sound_from_array
+from whence.inputs.sources import NOUNS, Content, Kind, guess_kind, read_input
 from whence.inputs.tables import TEXT_COLUMNS
+from whence.inputs.videos import VideoClip, is_animated
 
-Batch = Tensor | Mapping[str, Any] | list[Image.Image | str]
-"""Tensors as a model takes them, or photos, or texts."""
+Batch = Tensor | Mapping[str, Any] | list[Content]
+"""Tensors as a model takes them, or photos, texts, videos or sounds."""
 
 # What collators of transformers add for training, which would only cost a loss.
 _LABELS = ("label", "labels", "label_ids")
@@ -59,20 +62,23 @@ def read_batch(
     strings: Kind | None = None,
     words: bool = True,
 ) -> Batch:
-    """Read a photo, a text, a list of them, a row with columns, or a batch of tensors.
+    """Read a photo, a text, a video, a sound, a list of them, a row, or a batch of tensors.
 
     Args:
         what: What to read. Labels among the tensors of a mapping are left out.
         column: Of a row, which column to explain; if left out, the one with a photo, or the text.
         kind: Of a row, whether to look for a photo or a text; if left out, a photo goes first.
-        strings: ``"text"`` says that strings are texts, ``"image"`` that they are paths; if left
-            out, those that name a file are paths. What is found in a row is text.
+        strings: ``"text"`` says that strings are texts, the others that they are paths; if left
+            out, those that name a file are paths. What is found in a row is text. ``"video"`` also
+            says that a list of pictures is one video.
         words: Whether one word that names no file is text.
 
     Raises:
         WhenceError: It is nothing that can be explained.
     """
     if isinstance(what, Mapping):
+        if "array" in what and "sampling_rate" in what:  # a sound, as the library datasets has it
+            return [sound_from_array(np.asarray(what["array"]), int(what["sampling_rate"]))]
         if any(hasattr(value, "column_names") for value in what.values()):
             raise WhenceError(
                 f"The dataset has several parts: {', '.join(what)}; explain one of them: "
@@ -85,14 +91,44 @@ def read_batch(
     if isinstance(what, Tensor):
         return what
     listed = list(what) if isinstance(what, list | tuple) else [what]
+    if strings == "video" and listed and all(map(_is_picture, listed)):
+        return [VideoClip.from_frames([_read_frame(one) for one in listed])]
     if not listed:
         raise WhenceError("Nothing to explain: the list is empty.")
     if column is None and any(isinstance(one, Mapping) for one in listed):
         strings = strings or "text"
     batch = [read_input(_pick(one, column, kind), strings, words) for one in listed]
-    if len({isinstance(one, str) for one in batch}) > 1:
-        raise WhenceError("Photos and texts need different models; explain them apart.")
+    if len(set(map(type, batch))) > 1:
+        names = {find_kind(one) for one in batch}
+        kinds = [noun for kind, noun in NOUNS.items() if kind in names]
+        raise WhenceError(
+            f"{' and '.join(kinds).capitalize()} need different models; explain them apart."
+        )
     return batch
+
+
+def find_kind(content: Content) -> Kind:
+    """Find the kind of what was read."""
+    if isinstance(content, str):
+        return "text"
+    if isinstance(content, VideoClip):
+        return "video"
+    return "audio" if isinstance(content, Recording) else "image"
+
+
+def _is_picture(one: object) -> bool:
+    """Whether something may be one frame of a video: a photo, or the path of one."""
+    if isinstance(one, np.ndarray):
+        return one.ndim < 4
+    if isinstance(one, str | Path):
+        return guess_kind(Path(one)) == "image" and not is_animated(Path(one))
+    return isinstance(one, Image.Image)
+
+
+def _read_frame(one: object) -> Image.Image:
+    read = read_input(one, "image")
+    assert isinstance(read, Image.Image)
+    return read
 
 
 def _pick(row: object, column: str | None, kind: Kind | None) -> object:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from PIL import Image
@@ -18,10 +18,35 @@ from whence._util.files import exists, is_file, is_folder
 from whence._util.near_names import suggest_paths
 from whence.errors import WhenceError
 from whence.inputs.images import IMAGES, image_from_array, read_image, to_rgb
+from whence.inputs.sounds import (
+    OTHER_SOUNDS,
+    SOUNDS,
+    Recording,
+    describe_other_sound,
+    read_sound,
+    sound_from_array,
+)
 from whence.inputs.tables import TEXT_COLUMNS, read_table
 from whence.inputs.texts import MAX_BYTES, decode_text, read_text, validate_text
+from whence.inputs.videos import (
+    ANIMATED,
+    OTHER_VIDEOS,
+    VideoClip,
+    describe_other_video,
+    is_animated,
+    read_video,
+    video_from_array,
+)
 
-Kind = Literal["image", "text"]
+Kind = Literal["image", "text", "video", "audio"]
+Content: TypeAlias = Image.Image | str | VideoClip | Recording
+"""What an input holds."""
+NOUNS: dict[Kind, str] = {
+    "image": "photos",
+    "text": "texts",
+    "video": "videos",
+    "audio": "sounds",
+}
 
 TEXTS = frozenset(".md .text .txt".split())
 TABLES = frozenset(".csv .tsv".split())
@@ -39,7 +64,7 @@ class Source:
     """One input that is not read yet.
 
     Attributes:
-        kind: A photo or a text, judged by its name.
+        kind: A photo, a text, a video or a sound, judged by its name.
         path: The file; None for text given directly or on standard input.
         text: The text given directly.
         row: Which row of a table the text is, such as "reviews.csv, row 3".
@@ -65,10 +90,13 @@ class Source:
         words = " ".join(self.text.split())
         return words if len(words) <= 60 else words[:59].rstrip() + "…"
 
-    def read(self) -> Image.Image | str:
-        """Read the photo or the text."""
+    def read(self) -> Content:
+        """Read the photo, the text, the video or the sound."""
         if self.problem is not None:
             raise WhenceError(self.problem)
+        if self.kind in ("video", "audio"):
+            path = self.path or Path()
+            return read_video(path) if self.kind == "video" else read_sound(path)
         if self.kind == "image":
             path = self.path or Path()
             try:
@@ -85,7 +113,9 @@ class Source:
         return validate_text(self.text)
 
 
-def expand(arguments: Iterable[str], as_text: bool = False) -> list[Source]:
+def expand(
+    arguments: Iterable[str], as_text: bool = False, kind: Kind | None = None
+) -> list[Source]:
     """List the inputs that arguments name, in order; those of a folder or a glob are sorted.
 
     An argument that names no file is text if it is a sentence. One word, and what looks like a
@@ -95,6 +125,7 @@ def expand(arguments: Iterable[str], as_text: bool = False) -> list[Source]:
     Args:
         arguments: Paths, globs, texts, or "-" for standard input.
         as_text: Whether all of them are texts, also one word and what looks like a path.
+        kind: ``"video"`` says that pictures that move, and folders of frames, are videos.
 
     Raises:
         WhenceError: No input was named, or none can be read.
@@ -106,7 +137,7 @@ def expand(arguments: Iterable[str], as_text: bool = False) -> list[Source]:
     problems: list[WhenceError] = []
     for argument in given:
         try:
-            sources += _expand_one(argument)
+            sources += _expand_videos(argument) if kind == "video" else _expand_one(argument)
         except WhenceError as problem:
             problems.append(problem)
             sources.append(Source("image", Path(argument), problem=str(problem)))
@@ -122,6 +153,22 @@ def expand(arguments: Iterable[str], as_text: bool = False) -> list[Source]:
     if not sources:
         raise WhenceError("Nothing to explain: name photos, folders, text files, or give text.")
     return sources
+
+
+def _expand_videos(argument: str) -> Sequence[Source]:
+    """List the videos that an argument names: one of its frames, of a folder, or in a folder."""
+    path = Path(argument).expanduser() if argument.startswith("~") else Path(argument)
+    if path.suffix.lower() in ANIMATED and is_file(path):
+        return [Source("video", path)]
+    if not is_folder(path):
+        return _expand_one(argument)
+    inside = sorted(f for f in path.iterdir() if not f.name.startswith("."))
+    moving = [f for f in inside if f.suffix.lower() in ANIMATED and is_animated(f)]
+    folders = [f for f in inside if f.is_dir()]
+    frames = [f for f in inside if guess_kind(f) == "image"]
+    if moving or (folders and not frames):
+        return [Source("video", one) for one in moving or folders]
+    return [Source("video", path)]
 
 
 def _expand_one(argument: str) -> Sequence[Source]:
@@ -174,6 +221,9 @@ def _list_folder(folder: Path) -> list[Source]:
 
 def _expand_named(file: Path) -> Sequence[Source]:
     """List the inputs of a file that was named; a file of unknown suffix is tried as a photo."""
+    if file.suffix.lower() in OTHER_SOUNDS | OTHER_VIDEOS:
+        is_sound = file.suffix.lower() in OTHER_SOUNDS
+        raise WhenceError(describe_other_sound(file) if is_sound else describe_other_video(file))
     if _is_table(file):
         return _read_rows(file)
     return [Source(guess_kind(file) or "image", file)]
@@ -212,8 +262,10 @@ def _read_rows(file: Path) -> list[Source]:
 
 
 def guess_kind(path: Path) -> Kind | None:
-    """Guess from its suffix whether a file is a photo or a text; None for other files."""
+    """Guess from its suffix whether a file is a photo, a text or a sound; None for others."""
     suffix = path.suffix.lower()
+    if suffix in SOUNDS:
+        return "audio"
     return "image" if suffix in IMAGES else "text" if suffix in TEXTS else None
 
 
@@ -240,13 +292,14 @@ def _is_word(text: str) -> bool:
     return is_short and _WORD.fullmatch(text) is not None and _UNSPACED.search(text) is None
 
 
-def read_input(what: object, kind: Kind | None = None, words: bool = True) -> Image.Image | str:
-    """Read a photo or a text from a path, a PIL image, an array or a string.
+def read_input(what: object, kind: Kind | None = None, words: bool = True) -> Content:
+    """Read a photo, a text, a video or a sound from a path, a PIL image, an array or a string.
 
     Args:
         what: A string that names a file is its path, and otherwise text. One that names no file
             but looks like a path is an error.
-        kind: ``"text"`` says that a string is text in any case, ``"image"`` that it is a path.
+        kind: ``"text"`` says that a string is text in any case; the others, that it is a path, of a
+            photo, a video or a sound.
         words: Whether one word that names no file is text.
     """
     if isinstance(what, Image.Image):
@@ -254,16 +307,27 @@ def read_input(what: object, kind: Kind | None = None, words: bool = True) -> Im
             return to_rgb(what)
         except OSError as error:  # Pillow reads the pixels only now
             raise WhenceError(f"The image is damaged: {error}.") from error
+    if isinstance(what, VideoClip | Recording):
+        return what
     if isinstance(what, np.ndarray):
-        return image_from_array(what)
-    if isinstance(what, str) and kind != "image" and (kind == "text" or not is_file(Path(what))):
+        return _read_array(what)
+    is_path = kind not in (None, "text")
+    if isinstance(what, str) and not is_path and (kind == "text" or not is_file(Path(what))):
         if kind is None and what.strip():
             check_is_sentence(what, "kind='text'", words)
         return validate_text(what)
     if isinstance(what, str | Path):
         path = Path(what)
-        return Source(guess_kind(path) or "image", path).read()
+        chosen = kind if kind in ("video", "audio") else guess_kind(path) or "image"
+        return Source(chosen, path).read()
     raise WhenceError(
         f"whence explains paths, images, arrays and strings, not {type(what).__name__}. For "
         f"tensors that are prepared for a model, use Explainer(model)."
     )
+
+
+def _read_array(array: np.ndarray[Any, Any]) -> Content:
+    """Read an array as a sound, a photo or a video, by its number of dimensions."""
+    if array.ndim == 1:
+        return sound_from_array(array)
+    return video_from_array(array) if array.ndim == 4 else image_from_array(array)

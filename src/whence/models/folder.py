@@ -39,6 +39,31 @@ def check_folder(folder: Path) -> None:
     raise WhenceError(f"'{folder}' holds no weights: there is no model.safetensors in it.")
 
 
+def read_architectures(name: str | Path) -> list[str]:
+    """Read the names of a model's classes in the config.json of its folder or of the hub's cache.
+
+    Returns:
+        The names; none if there is no such file, or it says nothing.
+    """
+    config = Path(name).expanduser() / "config.json"
+    if not is_file(config):
+        from huggingface_hub import try_to_load_from_cache
+        from huggingface_hub.errors import HFValidationError
+
+        try:
+            cached = try_to_load_from_cache(str(name), "config.json")
+        except HFValidationError:  # it can be no name of the hub
+            return []
+        if not isinstance(cached, str):
+            return []
+        config = Path(cached)
+    try:
+        named = json.loads(config.read_text(encoding="utf-8")).get("architectures") or []
+    except (OSError, ValueError, AttributeError):
+        return []
+    return [str(one) for one in named] if isinstance(named, list) else []
+
+
 def read_knowledge(folder: Path) -> str:
     """Read what a model knows from its folder's whence.json, such as {"knows": "cat or dog"}.
 

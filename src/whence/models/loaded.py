@@ -19,7 +19,8 @@ from whence.demo import FOLDER
 from whence.errors import WhenceError
 from whence.explainer import Explainer
 from whence.explanation import Explanation, Photo
-from whence.inputs.sources import Kind
+from whence.explanation.media import Media
+from whence.inputs.sources import NOUNS, Kind
 from whence.layout import Tokens
 from whence.layout.words import cut_words
 from whence.models.dense import aim_at_places, find_dense_task
@@ -44,14 +45,16 @@ class PreparedBatch:
     Attributes:
         inputs: The model's input: pixels, or tokenised texts.
         notes: For each input, the changes that its owner should know of.
-        photos: For each input, the photo and what the model saw of it; None of texts.
-        texts: For each input, the text; None of photos.
+        photos: For each input, the photo and what the model saw of it; None of others.
+        texts: For each input, the text; None of others.
+        media: For each input, the video or the sound; None of photos and texts.
     """
 
     inputs: BatchInputs
     notes: list[list[str]]
     photos: list[Photo] | None = None
     texts: list[str] | None = None
+    media: list[Media] | None = None
 
     def __len__(self) -> int:
         """Number of photos or texts."""
@@ -65,7 +68,7 @@ class LoadedModel:
     Attributes:
         name: Its name, as the user gave it.
         model: The model itself.
-        kind: The kind of its inputs, ``"image"`` or ``"text"``.
+        kind: The kind of its inputs, ``"image"``, ``"text"``, ``"video"`` or ``"audio"``.
         class_names: Names of its classes, where they are known.
         class_count: The number of its classes.
         preprocessor: Prepares a batch of photos or texts for the model.
@@ -158,6 +161,18 @@ class LoadedModel:
             asked.resolve_classes(logits, self.class_names)
             asked.resolve_against(logits, self.class_names)
 
+    def check_is_photo_or_text(self, what: str) -> None:
+        """Refuse a model of videos or sounds where only photos and texts are explained.
+
+        Args:
+            what: What is for photos and texts, in words.
+        """
+        if self.kind not in ("image", "text"):
+            raise WhenceError(
+                f"{what} is for photos and texts; the model '{self.title}' explains "
+                f"{NOUNS[self.kind]}."
+            )
+
     def explain(self, prepared: PreparedBatch, **request: Any) -> Explanation:
         """Explain a prepared batch; the arguments are those of `Explainer.explain`."""
         if self.tokenizer is not None:
@@ -178,6 +193,7 @@ class LoadedModel:
             explanation.tokens = place_in_texts(explanation.tokens, encodings, prepared.texts)
         explanation.model, explanation.model_knows = self.title, self.knows
         explanation.photos = prepared.photos
+        explanation.media = prepared.media or explanation.media
 
 
 def load(
@@ -195,8 +211,8 @@ def load(
         name: A folder that transformers saved to; a name on the hub; ``timm:NAME``;
             ``torchvision:NAME``; one of `list_embedded`; or None for the embedded model that suits
             the kind of input.
-        kind: ``"image"`` or ``"text"``. Needed only for an embedded model; otherwise a model of
-            another kind is an error.
+        kind: ``"image"``, ``"text"``, ``"video"`` or ``"audio"``. Needed only for an embedded
+            model; otherwise a model of another kind is an error.
         weights: A safetensors file, for models of timm and torchvision.
         device: Where to run, such as ``"cpu"`` or ``"cuda"``; the best there is if left out.
         compile: Whether to compile explanations, as `Explainer` does.
@@ -222,7 +238,9 @@ def load(
     else:
         loaded = transformers_models.load(_find_embedded(name, kind) or name or "")
     if kind is not None and kind != loaded.kind:
-        raise WhenceError(f"The model '{loaded.title}' explains {loaded.kind}s, not {kind}s.")
+        raise WhenceError(
+            f"The model '{loaded.title}' explains {NOUNS[loaded.kind]}, not {NOUNS[kind]}."
+        )
     loaded.model.to(place).eval()
     loaded.device, loaded.compile, loaded.precision = place, compile, precision
     _ = loaded.explainer  # built at once, since it refuses an unknown precision
@@ -269,8 +287,8 @@ def _find_embedded(name: str | Path | None, kind: Kind | None) -> Path | None:
         return None if is_here else list_embedded().get(str(name))
     if kind is None:
         raise WhenceError("Name a model, or say for which kind of input: 'image' or 'text'.")
-    if not EMBEDDED[kind].is_dir():
-        raise WhenceError(f"This installation carries no model for {kind}s; name one.")
+    if kind not in EMBEDDED or not EMBEDDED[kind].is_dir():
+        raise WhenceError(f"This installation carries no model for {NOUNS[kind]}; name one.")
     return EMBEDDED[kind]
 
 

@@ -109,8 +109,9 @@ def join_batches(
     notes = [note for batch in batches for note in batch.notes]
     pixels = [batch.inputs for batch in batches if isinstance(batch.inputs, Tensor)]
     if pixels or tokenizer is None:
-        photos = [photo for batch in batches for photo in batch.photos or ()]
-        return PreparedBatch(torch.cat(pixels), notes, photos=photos)
+        photos = [photo for batch in batches for photo in batch.photos or ()] or None
+        media = [one for batch in batches for one in batch.media or ()] or None
+        return PreparedBatch(torch.cat(pixels), notes, photos=photos, media=media)
     encoded = [batch.inputs for batch in batches if not isinstance(batch.inputs, Tensor)]
     texts = [text for batch in batches for text in batch.texts or ()]
     return PreparedBatch(_pad(encoded, tokenizer), notes, texts=texts)

@@ -6,7 +6,7 @@ import contextlib
 import importlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from whence._util.files import is_file, is_folder
 from whence._util.near_names import suggest_paths
@@ -18,15 +18,25 @@ from whence.models.folder import check_embedded, check_folder, read_knowledge
 from whence.models.hub import check_on_hub
 from whence.models.image_preprocessing import ProcessorPreprocessor
 from whence.models.loaded import LoadedModel
+from whence.models.media_preprocessing import AudioPreprocessor, VideoPreprocessor
 from whence.models.pair_loading import load_pair
 from whence.models.text_preprocessing import TextPreprocessor
 from whence.targets import find_class_names
 
 if TYPE_CHECKING:
+    from torch import nn
     from transformers import PreTrainedTokenizerBase
 
+Preprocessor: TypeAlias = (
+    TextPreprocessor | ProcessorPreprocessor | VideoPreprocessor | AudioPreprocessor
+)
 _IMAGE_TASKS = ("ImageClassification", *DENSE_TASKS)
-_TASKS = (*_IMAGE_TASKS, "SequenceClassification", "TokenClassification", "MaskedLM")
+_KINDS: dict[str, Kind] = {
+    **dict.fromkeys(_IMAGE_TASKS, "image"),
+    "VideoClassification": "video",
+    "AudioClassification": "audio",
+}
+_TASKS = (*_KINDS, "SequenceClassification", "TokenClassification", "MaskedLM")
 
 
 def load(name: str | Path) -> LoadedModel:
@@ -76,12 +86,15 @@ def _from_pretrained(place: str, name: str, local_files_only: bool) -> LoadedMod
             _check_complete(name, pair[1], "model")
             return pair[0]
         config = library.AutoConfig.from_pretrained(place, **common)
+        _check_task(name, config)
         task = find_task(config)
-        kind: Kind = "image" if task in _IMAGE_TASKS else "text"
+        kind: Kind = _KINDS.get(task, "text")
         model, info = getattr(library, f"AutoModelFor{task}").from_pretrained(
             place, config=config, use_safetensors=True, output_loading_info=True, **common
         )
-        if kind == "image":
+        if kind == "audio":
+            processor = library.AutoFeatureExtractor.from_pretrained(place, **common)
+        elif kind in ("image", "video"):
             # Pillow's way gives the same pixels with and without torchvision.
             processor = library.AutoImageProcessor.from_pretrained(
                 place, backend="pil", use_fast=False, **common
@@ -101,10 +114,21 @@ def _from_pretrained(place: str, name: str, local_files_only: bool) -> LoadedMod
         count = model.get_output_embeddings().weight.shape[0]
         tokenize, causal = TextPreprocessor(processor, model), task == "CausalLM"
         return LoadedModel(name, model, "text", {}, count, tokenize, processor, generates=causal)
-    is_text, class_names = kind == "text", find_class_names(model)
-    prepare = TextPreprocessor(processor, model) if is_text else ProcessorPreprocessor(processor)
-    tokenizer = processor if is_text else None
+    class_names = find_class_names(model)
+    prepare = make_preprocessor(kind, processor, model)
+    tokenizer = processor if kind == "text" else None
     return LoadedModel(name, model, kind, class_names, config.num_labels, prepare, tokenizer)
+
+
+def make_preprocessor(kind: Kind, processor: Any, model: nn.Module) -> Preprocessor:
+    """What prepares inputs of a kind for a model, with its processor."""
+    if kind == "video":
+        return VideoPreprocessor(processor, model)
+    if kind == "audio":
+        return AudioPreprocessor(processor, model)
+    return (
+        TextPreprocessor(processor, model) if kind == "text" else ProcessorPreprocessor(processor)
+    )
 
 
 def find_task(config: object) -> str:
@@ -113,11 +137,26 @@ def find_task(config: object) -> str:
     architectures = set(getattr(config, "architectures", None) or ())
     if architectures & set(auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()):
         return "CausalLM"
+    if architectures & set(auto.MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING_NAMES.values()):
+        return "AudioClassification"  # also those that are named after sequences
     for task in _TASKS:
         if any(f"For{task}" in architecture for architecture in architectures):
             return task
     sees = any(hasattr(config, field) for field in ("image_size", "num_channels"))
     return "ImageClassification" if sees else "SequenceClassification"
+
+
+def _check_task(name: str, config: object) -> None:
+    """Refuse models that write down speech: which of their many tokens is meant has to be said."""
+    auto: Any = importlib.import_module("transformers.models.auto.modeling_auto")
+    mappings = auto.MODEL_FOR_CTC_MAPPING_NAMES, auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES
+    speech = {one for mapping in mappings for one in mapping.values()}
+    if speech & set(getattr(config, "architectures", None) or ()):
+        raise WhenceError(
+            f"'{name}' writes down speech, and explain needs a classifier. Load it yourself and "
+            f"say which token to explain: Explainer(model).explain(inputs, "
+            f"target=targets.token(position))."
+        )
 
 
 def _check_complete(name: str, info: Mapping[str, Iterable[str]], what: str) -> None:
@@ -155,7 +194,8 @@ def _to_error(name: str, error: Exception) -> WhenceError:
     if "Unrecognized configuration class" in message:
         return WhenceError(
             f"'{name}' is neither a classifier, detector or segmenter of photos, nor a classifier "
-            f"of texts, an encoder or a language model. Load it yourself and use Explainer(model)."
+            f"of texts, videos or sounds, an encoder or a language model. Load it yourself and use "
+            f"Explainer(model)."
         )
     if "safetensors" in message and "no file named" in message:
         return WhenceError(f"'{name}' has no weights in safetensors, and whence opens no pickles.")

@@ -12,12 +12,15 @@ from torch import nn
 
 from whence._util.model_name import find_model_name
 from whence.errors import WhenceError
-from whence.inputs.sources import Kind
+from whence.inputs.sounds import Recording
+from whence.inputs.sources import NOUNS, Kind
+from whence.models.folder import read_architectures
 from whence.models.image_preprocessing import ProcessorPreprocessor
 from whence.models.loaded import LoadedModel, PreparedBatch, load
 from whence.models.pair_loading import compares_images, make_image_text_model
 from whence.models.text_preprocessing import TextPreprocessor
 from whence.models.transform_preprocessing import TransformPreprocessor
+from whence.models.transformers_models import make_preprocessor
 from whence.targets import find_class_names
 from whence.tracing import unwrap_model
 
@@ -28,8 +31,9 @@ ModelObject: TypeAlias = "nn.Module | Pipeline | LoadedModel"
 
 _IMAGE_TASKS = (
     *("image-classification", "object-detection"),
-    *("image-segmentation", "depth-estimation"),
+    *("image-segmentation", "depth-estimation", "video-classification"),
 )
+_AUDIO_TASKS = ("audio-classification",)
 _PAIR_TASKS = ("zero-shot-image-classification",)
 _TEXT_TASKS = (
     *("text-classification", "sentiment-analysis", "token-classification", "ner"),
@@ -49,6 +53,11 @@ class MissingProcessor:
             raise WhenceError(
                 f"{self.name} came without its tokenizer, which makes tokens of a text. Pass it: "
                 f"processor=AutoTokenizer.from_pretrained(…)."
+            )
+        if isinstance(inputs[0], Recording):
+            raise WhenceError(
+                f"{self.name} came without its feature extractor, which makes numbers of a sound. "
+                f"Pass it: processor=AutoFeatureExtractor.from_pretrained(…)."
             )
         raise WhenceError(
             f"{self.name} came without its image processor, which makes pixels of a photo. Pass "
@@ -94,6 +103,19 @@ def is_model(value: object) -> bool:
     return is_loaded or _is_a(value, "Pipeline", "pipelines.base")
 
 
+def reads_videos(model: object) -> bool:
+    """Whether a model, given by name or as it is, is one of videos; it is not loaded to say so.
+
+    A name on the hub is looked up among the files that were downloaded before.
+    """
+    if isinstance(model, str | Path):
+        return any("ForVideoClassification" in one for one in read_architectures(model))
+    if isinstance(model, LoadedModel):
+        return model.kind == "video"
+    inner = getattr(model, "model", model) if not isinstance(model, nn.Module) else model
+    return isinstance(inner, nn.Module) and _find_kind(unwrap_model(inner)) == "video"
+
+
 def wrap(model: ModelObject, processor: object = None) -> LoadedModel:
     """Make a model that is loaded already explain photos or texts. It stays as it is.
 
@@ -124,6 +146,8 @@ def _wrap_pipeline(pipeline: Pipeline) -> LoadedModel:
     task, model = pipeline.task, pipeline.model
     if task in _IMAGE_TASKS:
         processor = pipeline.image_processor or getattr(pipeline, "feature_extractor", None)
+    elif task in _AUDIO_TASKS:
+        processor = pipeline.feature_extractor
     elif task in _TEXT_TASKS:
         processor = pipeline.tokenizer
     elif task in _PAIR_TASKS:
@@ -131,7 +155,8 @@ def _wrap_pipeline(pipeline: Pipeline) -> LoadedModel:
     else:
         raise WhenceError(
             f"A pipeline for {task} is not explained as it is, but those for "
-            f"{', '.join((*_IMAGE_TASKS, *_PAIR_TASKS, *_TEXT_TASKS))} are. Explain its model on "
+            f"{', '.join((*_IMAGE_TASKS, *_AUDIO_TASKS, *_PAIR_TASKS, *_TEXT_TASKS))} are. Explain "
+            f"its model on "
             f"the inputs that it takes, and say what of its output: "
             f"Explainer(pipeline.model).explain(inputs, target=whence.targets.…)."
         )
@@ -143,7 +168,7 @@ def _wrap_module(model: nn.Module, processor: object) -> LoadedModel:
     if processor is not None and compares_images(inner):
         return _wrap_pair(model, processor)
     name = find_model_name(inner)
-    kind: Kind = "text" if getattr(inner, "main_input_name", None) == "input_ids" else "image"
+    kind = _find_kind(inner)
     names = find_class_names(inner)
     can_generate: Any = getattr(inner, "can_generate", None)
     generates = callable(can_generate) and bool(can_generate())
@@ -158,6 +183,8 @@ def _wrap_module(model: nn.Module, processor: object) -> LoadedModel:
         if is_tokenizer:
             tokenizer, kind = processor, "text"
             preprocessor = TextPreprocessor(tokenizer, model, may_change=False)
+        elif kind in ("video", "audio"):
+            preprocessor = make_preprocessor(kind, processor, inner)
         else:
             kind, preprocessor = "image", _make_image_preprocessor(processor)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
@@ -169,8 +196,18 @@ def _wrap_module(model: nn.Module, processor: object) -> LoadedModel:
     )
 
 
+def _find_kind(model: nn.Module) -> Kind:
+    """What a model reads, by the name of its main input and of its class."""
+    name = getattr(model, "main_input_name", None)
+    if name in ("input_values", "input_features"):
+        return "audio"
+    if any(one.__name__.endswith("ForVideoClassification") for one in type(model).__mro__):
+        return "video"
+    return "text" if name == "input_ids" else "image"
+
+
 def _choose_part(processor: object, model: nn.Module, kind: Kind) -> Any:
-    """The tokenizer or the image processor of a processor that has both."""
+    """The tokenizer, image processor or feature extractor of a processor that has several."""
     if not _is_a(processor, "ProcessorMixin", "processing_utils"):
         return processor
     if hasattr(model, "get_image_features") or hasattr(model, "get_text_features"):
@@ -179,7 +216,8 @@ def _choose_part(processor: object, model: nn.Module, kind: Kind) -> Any:
             f"Explainer(model).explain(processor(text=texts, images=photos, return_tensors='pt'), "
             f"of='pixel_values')."
         )
-    return getattr(processor, "tokenizer" if kind == "text" else "image_processor", processor)
+    parts = {"text": "tokenizer", "audio": "feature_extractor"}
+    return getattr(processor, parts.get(kind, "image_processor"), processor)
 
 
 def _wrap_pair(model: nn.Module, processor: object) -> LoadedModel:
@@ -206,10 +244,10 @@ def _check_kind(
             f"tensor, not {type(processor).__name__}."
         )
     if hasattr(model, "main_input_name") and is_tokenizer != (kind == "text"):
-        wrong, right = ("a tokenizer", "image processor")
+        wrong, right = "a tokenizer", "feature extractor" if kind == "audio" else "image processor"
         if not is_tokenizer:
             wrong, right = ("an image processor", "tokenizer")
-        raise WhenceError(f"{name} reads {kind}s: give its {right}, not {wrong}.")
+        raise WhenceError(f"{name} reads {NOUNS[kind]}: give its {right}, not {wrong}.")
 
 
 def _make_image_preprocessor(processor: Any) -> ProcessorPreprocessor | TransformPreprocessor:

@@ -14,12 +14,11 @@ from itertools import islice
 from typing import Any, Protocol
 
 import torch
-from PIL import Image
 
 from whence._util.text import first_line
 from whence.errors import WhenceError, WhenceWarning
 from whence.explanation import Explanation
-from whence.inputs.sources import Kind, Source
+from whence.inputs.sources import NOUNS, Content, Kind, Source
 from whence.methods.registry import MethodSpecification
 from whence.models import LoadedModel, PreparedBatch
 from whence.models.loaded import select_sample
@@ -34,8 +33,8 @@ _SHORT_MEMORY = "The device's memory is too small; give a smaller --batch or --m
 class Readable(Protocol):
     """An input that is not read yet."""
 
-    def read(self) -> Image.Image | str:
-        """Read the photo or the text; a `WhenceError` says why it cannot be read."""
+    def read(self) -> Content:
+        """Read the photo, text, video or sound; a `WhenceError` says why it cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +171,7 @@ class BatchExplainer:
     def _finish(self, content: PreparedBatch | str | _Failure) -> PreparedBatch | _Failure:
         return self._prepare(content) if isinstance(content, str) else content
 
-    def _prepare(self, content: Image.Image | str) -> PreparedBatch | _Failure:
+    def _prepare(self, content: Content) -> PreparedBatch | _Failure:
         try:
             return self.loaded.preprocessor([content])
         except WhenceError as error:
@@ -292,7 +291,8 @@ def explain_sources(
     for index, source in enumerate(sources):
         if source.problem is not None or source.kind not in models:
             other = next(iter(models.values()))
-            mismatch = f"The model '{other.title}' explains {other.kind}s, not {source.kind}s."
+            kinds = f"{NOUNS[other.kind]}, not {NOUNS[source.kind]}"
+            mismatch = f"The model '{other.title}' explains {kinds}."
             yield ExplainedInput(index, other, error=source.problem or mismatch)
     readable = [index for index, source in enumerate(sources) if source.problem is None]
     for kind, loaded in models.items():

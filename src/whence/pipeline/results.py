@@ -16,6 +16,7 @@ from typing import Any, NotRequired, TypedDict
 from whence._util.files import check_writable, exists, stage_files
 from whence.errors import WhenceError
 from whence.explanation import Explanation, PairExplanation
+from whence.explanation.table import list_unit_records
 from whence.inputs.sources import Kind, Source
 from whence.pipeline.batches import ExplainedInput, explain_sources
 from whence.pipeline.settings import ExplainSettings
@@ -142,8 +143,10 @@ def _name_after(source: Source) -> str:
 
 
 def _name_files(name: str, source: Source, image_format: str) -> dict[str, str]:
-    is_figure = source.kind == "image" and image_format != "html"
+    is_figure = source.kind != "text" and image_format != "html"
     display = {"figure": f"{name}.{image_format}"} if is_figure else {"page": f"{name}.html"}
+    if is_figure and source.kind == "video":
+        display["animation"] = f"{name}.gif"
     return {**display, "explanation": f"{name}.safetensors"}
 
 
@@ -190,6 +193,8 @@ def _write_files(
         if "figure" in files:
             figure = explanation.plot(title=name, outlines=output.outlines)
             figure.save(stage / files["figure"])
+            if "animation" in files:
+                explanation.save(stage / files["animation"])
         else:
             page = explanation.to_html()  # whose title is the text
             (stage / files["page"]).write_text(page, encoding="utf-8")
@@ -253,7 +258,7 @@ def _describe_classes(explanation: Explanation) -> list[ClassSummary]:
             "probability": None if one.probability is None else round(one.probability, 6),
             "top": _find_highest(explanation, number),
         }
-        if len(explanation.grid or ()) == 2:
+        if len(explanation.grid or ()) == 2 or "time" in explanation.axes:
             summary["regions"] = [
                 {"center": region.center, "area": region.area, "evidence": region.evidence}
                 for region in explanation.regions(0, number)
@@ -263,19 +268,15 @@ def _describe_classes(explanation: Explanation) -> list[ClassSummary]:
 
 
 def _find_highest(explanation: Explanation, number: int) -> list[dict[str, Any]]:
-    """Find the words or patches with the highest scores for a class, counted from 0."""
-    grid = explanation.picture_grid
-    if grid is None:
+    """Find the words or units with the highest scores for a class, counted from 0."""
+    if explanation.grid is None:
         words = list(enumerate(explanation.words(0, number)))
         words.sort(key=lambda numbered: -numbered[1][1])
         return [{"word": w, "position": n, "score": score} for n, (w, score) in words[:_TOP]]
-    rows, columns = grid
-    scores = explanation.scores[0].reshape(-1, rows * columns)[number]
-    highest = scores.topk(min(_TOP, len(scores)))
-    return [
-        {"row": unit // columns, "column": unit % columns, "score": score}
-        for score, unit in zip(highest.values.tolist(), highest.indices.tolist(), strict=True)
-    ]
+    records = [one for one in list_unit_records(explanation) if one["class"] == number]
+    records.sort(key=lambda one: -one["score"])  # type: ignore[operator]
+    left_out = ("class", "target", "probability", "x", "y")
+    return [{k: v for k, v in one.items() if k not in left_out} for one in records[:_TOP]]
 
 
 def format_summary(folder: Path, entries: Sequence[SummaryEntry]) -> str:

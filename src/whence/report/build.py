@@ -48,6 +48,8 @@ def build_report(
     request.how.check()
     check_place(request.out, request.force)
     models = request.how.load_models(sources)
+    for loaded in models.values():
+        loaded.check_is_photo_or_text("The report")
     names = shorten_names(sources)
     entries: dict[int, Entry] = {}
     for one in explain_sources(request.how, sources, models):

@@ -12,14 +12,14 @@ from gradio.components import Component
 from gradio.events import Dependency
 
 from whence.demo import PHOTO, SENTENCES
-from whence.inputs.sources import Kind
 from whence.web import panel, views
 from whence.web.events import connect
 from whence.web.handlers import FIRST_TOKEN, NO_CLASS, TabHandlers
 from whence.web.limits import MAX_CLASSES, MAX_TEXT_CHARACTERS
+from whence.web.method_cards import TabKind
 from whence.web.validation import FORMATS
 
-_SAMPLES: dict[Kind, dict[str, Path | str]] = {
+_SAMPLES: dict[TabKind, dict[str, Path | str]] = {
     "image": {"Use the sample photo": PHOTO},
     "text": {f"Sample {n}": sentence for n, sentence in enumerate(SENTENCES, 1)},
 }
@@ -146,7 +146,7 @@ class ClassifierTab:
         self.upload = panel.add_upload()
 
 
-def _name(kind: Kind) -> str:
+def _name(kind: TabKind) -> str:
     return "photo" if kind == "image" else "text"
 
 

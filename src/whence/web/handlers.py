@@ -13,13 +13,12 @@ from whence._util.progress import report_progress
 from whence.errors import WhenceError
 from whence.explanation import Photo
 from whence.faithfulness import measure
-from whence.inputs.sources import Kind
 from whence.web import detail_views, views
 from whence.web.attention_heads import compute_head_attention
 from whence.web.bundle import Bundle, pack_bundle
 from whence.web.lanes import enter_slow_lane
 from whence.web.limits import MAX_PHOTO_BYTES
-from whence.web.method_cards import RECOMMENDED, is_slow
+from whence.web.method_cards import RECOMMENDED, TabKind, is_slow
 from whence.web.service import (
     Choice,
     ExplanationService,
@@ -46,7 +45,7 @@ class TabHandlers:
     explained against, or empty. Any of them may be forged.
     """
 
-    def __init__(self, service: ExplanationService, uploads: UploadFolder, kind: Kind) -> None:
+    def __init__(self, service: ExplanationService, uploads: UploadFolder, kind: TabKind) -> None:
         self.service, self.uploads, self.kind = service, uploads, kind
 
     def explain(

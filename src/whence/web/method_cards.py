@@ -9,6 +9,8 @@ from whence import methods
 from whence.inputs.sources import Kind
 
 CardKind = Literal["image", "text", "generation"]
+TabKind = Literal["image", "text"]
+"""What the page explains beside generated text."""
 
 # The best three of the results in docs/results, each with its default options: by the difference of
 # negative and positive perturbation of photos; by token-F1 on reviews, of those whose scores depend

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 import gradio as gr
 
 from whence.errors import WhenceError
-from whence.inputs.sources import Kind
 from whence.web import language_bundle
 from whence.web.bundle import read_settings, unpack_bundle
 from whence.web.classifier_tab import ClassifierTab
@@ -16,6 +15,7 @@ from whence.web.handlers import get_path
 from whence.web.language_bundle import GenerationSettings
 from whence.web.language_tab import LanguageTab
 from whence.web.limits import MAX_UPLOAD_BYTES
+from whence.web.method_cards import TabKind
 from whence.web.uploads import UploadFolder
 
 
@@ -33,7 +33,7 @@ class BundleOpening:
         self,
         uploads: UploadFolder,
         kinds: gr.Tabs,
-        classifiers: Mapping[Kind, ClassifierTab],
+        classifiers: Mapping[TabKind, ClassifierTab],
         language: LanguageTab | None,
     ) -> None:
         self.uploads, self.classifiers, self.language = uploads, classifiers, language
@@ -61,7 +61,8 @@ class BundleOpening:
             )
         bundle = unpack_bundle(content)
         kind = bundle.page_input.kind
-        return self._fill(kind, self.classifiers[kind].handlers.open_bundle(bundle))
+        tab = next(tab for name, tab in self.classifiers.items() if name == kind)
+        return self._fill(kind, tab.handlers.open_bundle(bundle))
 
     def _fill(self, kind: str, values: Sequence[object]) -> tuple[object, ...]:
         """Values for one tab, on its first view; the other tabs stay as they are."""

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import gradio as gr
 
-from whence.inputs.sources import Kind
 from whence.web import panel, views
 from whence.web.classifier_tab import ClassifierTab
 from whence.web.handlers import TabHandlers
 from whence.web.language import LanguageService
 from whence.web.language_handlers import LanguageHandlers
 from whence.web.language_tab import LanguageTab
+from whence.web.method_cards import TabKind
 from whence.web.opening import BundleOpening
 from whence.web.service import ExplanationService
 from whence.web.uploads import UploadFolder
 
-_TABS: dict[str, Kind] = {"Photo": "image", "Text": "text"}
+_TABS: dict[str, TabKind] = {"Photo": "image", "Text": "text"}
 
 
 def build_page(service: ExplanationService, uploads: UploadFolder) -> gr.Blocks:
@@ -27,7 +27,7 @@ def build_page(service: ExplanationService, uploads: UploadFolder) -> gr.Blocks:
     with page:
         gr.HTML(views.render_fragment("heading"), apply_default_css=False)
         with gr.Tabs(elem_classes="kinds") as kinds:
-            classifiers: dict[Kind, ClassifierTab] = {}
+            classifiers: dict[TabKind, ClassifierTab] = {}
             for title, kind in _TABS.items():
                 with gr.Tab(title, id=kind):
                     tab = classifiers[kind] = ClassifierTab(TabHandlers(service, uploads, kind))

@@ -147,6 +147,7 @@ class ExplanationService:
         models: dict[str, LoadedModel] = {}
         for name in names:
             loaded = load(name, None, weights, device)
+            loaded.check_is_photo_or_text("The page")
             _check_task(loaded)
             loaded.name = _choose_name(name, models)
             models[loaded.name] = loaded
