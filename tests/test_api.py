@@ -48,7 +48,7 @@ def test_one_word(text_model, tmp_path, monkeypatch):
         explain("catt")
     with pytest.raises(WhenceError, match="'film' is not there"):
         explain("film", kind="image")
-    with pytest.raises(WhenceError, match="kind is 'text' or 'image', not 'txt'"):
+    with pytest.raises(WhenceError, match="kind is 'text', 'image', 'video' or 'audio', not 'txt'"):
         explain("film", kind="txt")
 
 

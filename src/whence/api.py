@@ -159,7 +159,7 @@ def explain(
             "Several inputs in `of` are for Explainer(model).explain(inputs, of=...)."
         )
     if kind not in (None, *NOUNS):
-        raise WhenceError(f"kind is {', '.join(map(repr, NOUNS))}, not {kind!r}.")
+        raise WhenceError(f"kind is 'text', 'image', 'video' or 'audio', not {kind!r}.")
     methods.get(method)
     request: dict[str, Any] = {"target": target, "against": against, "classes": classes, "of": of}
     request |= {"method": method, "rules": rules, **options}
@@ -212,7 +212,7 @@ def _explain_batch(batch: Batch, model: LoadedModel, request: Mapping[str, Any])
             f"The model '{model.title}' explains {NOUNS[model.kind]}, not {NOUNS[kind]}."
         )
     prepared = model.prepare(batch)
-    noun = NOUNS[kind].removesuffix("s")
+    noun = "photo" if kind == "image" else NOUNS[kind].removesuffix("s")
     for note in merge_notes(prepared.notes, noun) if len(batch) > 1 else prepared.notes[0]:
         warnings.warn(f"Note: {note}.", stacklevel=3)
     return model.explain(prepared, **request)

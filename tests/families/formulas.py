@@ -23,6 +23,7 @@ class Plain:
         content: The positions of tokens that are part of the input; all units if left out.
         sum_to_units: Sums values of one sample's inputs over units, where a row is no unit.
         is_image: Whether tokens are patches, or segments of a signal.
+        is_signal: Whether they are segments, which share less evidence.
         tokens_first: Whether hidden states are (tokens, 1, width).
         side_by_side: How many successive maps are heads of one layer.
         keeps_identity: Whether the skip's share of a token that is read counts.
@@ -37,6 +38,7 @@ class Plain:
     content: list[int] = field(default_factory=list)
     sum_to_units: Callable[[Tensor], Tensor] | None = None
     is_image: bool = False
+    is_signal: bool = False
     keeps_identity: bool = True
     tokens_first: bool = False
     side_by_side: int = 1
@@ -107,7 +109,7 @@ def _share_evidence(plain: Plain) -> Tensor:
     content = [i for i in content if any(bool(g[i].any()) for _, g in pairs)]
     held = [sum(max(float(x[i] @ g[i]), 0.0) for x, g in pairs) for i in range(tokens)]
     mean = sum(one.mean(0) for one in plain.join_heads(plain.maps))
-    sharing = 2.0 if plain.is_image else 0.25
+    sharing = 2.0 if plain.is_image and not plain.is_signal else 0.25
     scores = torch.zeros(tokens, dtype=torch.float64)
     for i in range(tokens):
         own = others = held[i] ** 0.5

@@ -94,7 +94,7 @@ class Oracle:
     ) -> None:
         eager = model.config._attn_implementation == "eager"
         self._model, self._is_image = model if eager else copy_eager(model), is_image
-        self._listing = listing
+        self._listing, self._sharing = listing, 2.0 if "pixel_values" in inputs else 0.25
         at = (0, -1, TOKEN) if target is None else (0, target)
         self._call = lambda own: own(**inputs).logits[at]
         self._run = run_model(self._model, self._call, listing)
@@ -109,7 +109,7 @@ class Oracle:
     def compute_scores(self, method, relevance=None, keeps_identity=False):
         plan, run = self._plan, self._run
         if method == "whence":
-            return share_evidence(plan, run, 2.0 if self._is_image else 0.25, self._is_image)
+            return share_evidence(plan, run, self._sharing, self._is_image)
         if method == "attcat":
             return weigh_hidden_states(plan, run)
         if method == "attention_norm":

@@ -145,7 +145,8 @@ def test_wav2vec2_with_padding():
             inputs=leaf,
             read=dict.fromkeys(range(frames), 1 / frames),
             units=list(range(frames)),
-            is_image=True,  # signals share evidence as images do
+            is_image=True,  # scores are roots, as those of images are
+            is_signal=True,
             keeps_identity=False,
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -77,8 +77,8 @@ def read_batch(
         WhenceError: It is nothing that can be explained.
     """
     if isinstance(what, Mapping):
-        if "array" in what and "sampling_rate" in what:  # a sound, as the library datasets has it
-            return [sound_from_array(np.asarray(what["array"]), int(what["sampling_rate"]))]
+        if _is_sound(what):
+            return [_read_sound(what)]
         if any(hasattr(value, "column_names") for value in what.values()):
             raise WhenceError(
                 f"The dataset has several parts: {', '.join(what)}; explain one of them: "
@@ -97,14 +97,22 @@ def read_batch(
         raise WhenceError("Nothing to explain: the list is empty.")
     if column is None and any(isinstance(one, Mapping) for one in listed):
         strings = strings or "text"
-    batch = [read_input(_pick(one, column, kind), strings, words) for one in listed]
+    picked = [one if _is_sound(one) else _pick(one, column, kind) for one in listed]
+    batch = [
+        _read_sound(one) if _is_sound(one) else read_input(one, strings, words) for one in picked
+    ]
     if len(set(map(type, batch))) > 1:
         names = {find_kind(one) for one in batch}
-        kinds = [noun for kind, noun in NOUNS.items() if kind in names]
+        nouns = {**NOUNS, "image": "photos"}
+        kinds = [noun for kind, noun in nouns.items() if kind in names]
         raise WhenceError(
             f"{' and '.join(kinds).capitalize()} need different models; explain them apart."
         )
     return batch
+
+
+def _read_sound(value: Mapping[str, Any]) -> Recording:
+    return sound_from_array(np.asarray(value["array"]), int(value["sampling_rate"]))
 
 
 def find_kind(content: Content) -> Kind:
@@ -119,7 +127,7 @@ def find_kind(content: Content) -> Kind:
 def _is_picture(one: object) -> bool:
     """Whether something may be one frame of a video: a photo, or the path of one."""
     if isinstance(one, np.ndarray):
-        return one.ndim < 4
+        return one.ndim in (2, 3)
     if isinstance(one, str | Path):
         return guess_kind(Path(one)) == "image" and not is_animated(Path(one))
     return isinstance(one, Image.Image)
@@ -211,4 +219,11 @@ def _find_kind(value: object) -> Kind | None:
     """The kind of input that a column holds, by one value or a list of them."""
     if isinstance(value, list | tuple) and value:
         value = value[0]
+    if _is_sound(value):
+        return "audio"
     return "image" if isinstance(value, Image.Image) else "text" if isinstance(value, str) else None
+
+
+def _is_sound(value: object) -> TypeGuard[Mapping[str, Any]]:
+    """Whether this is a sound as the library datasets has it."""
+    return isinstance(value, Mapping) and "array" in value and "sampling_rate" in value

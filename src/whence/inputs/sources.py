@@ -42,7 +42,7 @@ Kind = Literal["image", "text", "video", "audio"]
 Content: TypeAlias = Image.Image | str | VideoClip | Recording
 """What an input holds."""
 NOUNS: dict[Kind, str] = {
-    "image": "photos",
+    "image": "images",
     "text": "texts",
     "video": "videos",
     "audio": "sounds",

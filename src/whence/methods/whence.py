@@ -20,8 +20,9 @@ from whence.rules.balanced import Gradients
 from whence.tracing.graph import is_attention_pooling
 
 # Patches cut objects at arbitrary places, so evidence at one is evidence for its neighbours in the
-# same object; words are units by themselves.
-_SHARING = {"patches": 2.0, "words": 0.25}
+# same object; words are units by themselves. In a sound, all that is heard attends to the moment
+# that decides: much sharing would give its evidence to all others (docs/results/media.md).
+_SHARING = {"patches": 2.0, "segments": 0.25, "words": 0.25}
 
 
 @register("whence")
@@ -48,7 +49,7 @@ class Whence(Method):
 
     Attributes:
         sharing: The weight s of other tokens' evidence, against a token's own; None is 2 for images
-            and signals, and 0.25 for texts.
+            and videos, and 0.25 for signals and texts.
         start_layer: The first layer that counts; earlier ones are left out.
         gradients: ``"balanced"``, or ``"plain"``.
     """
@@ -75,8 +76,9 @@ class Whence(Method):
             require_one_sequence(evidence, self.start_layer)
         else:
             require_known_layers(evidence, self.start_layer)
-        cut = evidence.layout.grid is not None
-        sharing = _SHARING["patches" if cut else "words"] if self.sharing is None else self.sharing
+        axes = len(evidence.layout.grid or ())
+        cut, units = axes > 0, ("words", "segments", "patches")[min(axes, 2)]
+        sharing = _SHARING[units] if self.sharing is None else self.sharing
         squares, reached = _sum_evidence(evidence, self.start_layer)
         roots = squares.sqrt()
         others = _average_over_linked(roots, reached, evidence, self.start_layer)

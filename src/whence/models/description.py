@@ -6,16 +6,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
+import numpy as np
 import torch
 
 from whence.demo import PHOTO, SENTENCES
 from whence.errors import WhenceError
 from whence.inputs.images import read_image
-from whence.inputs.sources import Kind
+from whence.inputs.sounds import sound_from_array
+from whence.inputs.sources import NOUNS, Content, Kind
+from whence.inputs.videos import video_from_array
 from whence.methods import registry
 from whence.models.dense import DENSE_TASKS, find_dense_task
 from whence.models.loaded import LoadedModel, PreparedBatch
 from whence.models.trial import MethodTrial
+
+_RATE = 16_000
 
 
 @dataclass(frozen=True)
@@ -50,8 +55,7 @@ def describe_model(
     Raises:
         WhenceError: The model cannot be run on the sample at all.
     """
-    is_photo = loaded.kind == "image"
-    prepared = loaded.prepare([read_image(PHOTO) if is_photo else SENTENCES[0]])
+    prepared = loaded.prepare([_make_sample(loaded.kind)])
     trial = MethodTrial(partial(loaded.explain, prepared))
     methods, refused = trial.try_all(list_methods(loaded.kind), advance)
     if not trial.runs:
@@ -76,8 +80,19 @@ def describe_model(
 
 
 def list_methods(kind: Kind) -> list[str]:
-    """List the methods that explain a kind of input."""
-    return [name for name in registry.available() if kind in registry.get(name).inputs]
+    """List the methods that explain a kind of input; those of photos take videos and sounds."""
+    like = "text" if kind == "text" else "image"
+    return [name for name in registry.available() if like in registry.get(name).inputs]
+
+
+def _make_sample(kind: Kind) -> Content:
+    """An input of a kind: the photo and the sentence that whence carries, or noise."""
+    noise = np.random.default_rng(0)
+    if kind == "video":
+        return video_from_array(noise.integers(0, 256, (16, 224, 224, 3), dtype=np.uint8))
+    if kind == "audio":
+        return sound_from_array(0.1 * noise.standard_normal(_RATE))
+    return read_image(PHOTO) if kind == "image" else SENTENCES[0]
 
 
 def _describe_task(loaded: LoadedModel) -> str:
@@ -85,13 +100,21 @@ def _describe_task(loaded: LoadedModel) -> str:
         return "generates text"
     if (task := find_dense_task(loaded.model)) is not None:
         return DENSE_TASKS[task]
-    if loaded.kind == "image":
-        return "classifies photos"
+    if loaded.kind != "text":
+        return f"classifies {NOUNS[loaded.kind]}"
     return "classifies texts" if loaded.class_names else "predicts tokens of texts"
 
 
 def _describe_input(loaded: LoadedModel, prepared: PreparedBatch) -> str:
     inputs = prepared.inputs
+    if isinstance(inputs, torch.Tensor) and loaded.kind == "audio":
+        rate = getattr(loaded.preprocessor, "rate", None)
+        heard = f" of {rate} values a second" if rate else ""
+        size = "x".join(map(str, inputs.shape[1:]))
+        return f"sounds{heard}, a second of which is prepared as {size} values"
+    if isinstance(inputs, torch.Tensor) and loaded.kind == "video":
+        frames, size = inputs.shape[1], f"{inputs.shape[-1]}x{inputs.shape[-2]}"
+        return f"videos, prepared as {frames} frames of {size} pixels"
     if isinstance(inputs, torch.Tensor):
         return f"photos, prepared as {inputs.shape[-1]}x{inputs.shape[-2]} pixels"
     if isinstance(inputs, Mapping) and loaded.kind == "image":
