@@ -17,6 +17,7 @@ def make_norm(kind: str | None, width: int) -> nn.Module:
     if kind is None:
         return nn.Identity()
     kinds = {"layer": nn.LayerNorm, "rms": nn.RMSNorm, "hand": ops.HandRMSNorm}
+    kinds["euclidean"] = ops.EuclideanNorm
     return kinds[kind](width)
 
 

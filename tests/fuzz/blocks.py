@@ -8,26 +8,37 @@ from torch.nn import functional as F
 
 from tests.fuzz import ops
 from tests.fuzz.attention import Attention, attend_plainly, make_norm
+from tests.fuzz.features import activate, apply, find_width
 from tests.fuzz.plans import BlockPlan
 
 EXPERTS, CHOSEN = 3, 2
 
 
 class Mlp(nn.Module):
-    def __init__(self, kind: str, width: int, linear: str) -> None:
+    def __init__(
+        self,
+        kind: str,
+        width: int,
+        linear: str,
+        features: str | None = None,
+        by_hand: bool = False,
+    ) -> None:
         super().__init__()
         self.kind, self.linear = kind, linear
-        self.up, self.down = nn.Linear(width, width + 3), nn.Linear(width + 3, width)
+        self.features, self.by_hand = features, by_hand
+        inner = find_width(features, width + 3)
+        self.up, self.down = nn.Linear(width, width + 3), nn.Linear(inner, width)
         if kind == "swiglu":
             self.gate = nn.Linear(width, width + 3, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         y = ops.linear(self.up, x, self.linear)
         if self.kind == "swiglu":
-            y = ops.product(ops.function(ops.linear(self.gate, x, self.linear), "silu"), y)
+            gate = activate(ops.linear(self.gate, x, self.linear), "silu", self.by_hand)
+            y = ops.product(gate, y)
         else:
-            y = ops.function(y, self.kind)
-        return ops.linear(self.down, y, self.linear)
+            y = activate(y, self.kind, self.by_hand)
+        return ops.linear(self.down, apply(y, self.features), self.linear)
 
 
 class Experts(nn.Module):
@@ -83,7 +94,9 @@ class Block(nn.Module):
         self.attention = Attention(plan.attention, width, tokens, tokens_first)
         kinds = [kind for kind in plan.mlps if kind != "none"]
         self.mlps = nn.ModuleList(
-            (Experts if kind.startswith("experts") else Mlp)(kind, width, plan.linear)
+            Experts(kind, width, plan.linear)
+            if kind.startswith("experts")
+            else Mlp(kind, width, plan.linear, plan.features, plan.by_hand)
             for kind in kinds
         )
         pre, after = plan.norm in ("pre", "sandwich"), plan.norm in ("sandwich", "branch")

@@ -115,6 +115,19 @@ class HandRMSNorm(nn.Module):
         return self.weight * (x * torch.rsqrt(spread + self.eps))
 
 
+class EuclideanNorm(nn.Module):
+    """RMSNorm as a division by the length of a vector."""
+
+    eps = 0.0
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight * (x / x.norm(dim=-1, keepdim=True)) * math.sqrt(x.shape[-1])
+
+
 def norm(module: nn.Module, x: Tensor) -> Tensor:
     tape = current()
     if tape is None or isinstance(module, nn.Identity):

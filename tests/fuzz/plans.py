@@ -9,6 +9,7 @@ import random
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from tests.fuzz.features import FEATURES
 from tests.fuzz.ops import ADDITIONS, LINEARS, Addition
 
 NORMS = ("layer", "rms", "hand")
@@ -41,6 +42,8 @@ class BlockPlan:
     extra: str | None  # embedding, constant
     additions: tuple[Addition, Addition]
     linear: str
+    features: str | None = None  # a further operation in its MLPs, of tests.fuzz.features
+    by_hand: bool = False  # whether activations are spelled in several calls
 
 
 @dataclass
@@ -175,7 +178,18 @@ def draw_plan(seed: int) -> Plan:
     plan.as_mapping = padding is not None or chance(0.6)
     if "pool" in plan.head:
         _place_last_norm(plan)
+    if seed % 11 in (7, 9):  # which none of those that failed once is
+        _draw_operations(random.Random(f"operations {seed}"), plan)
     return plan
+
+
+def _draw_operations(rng: random.Random, plan: Plan) -> None:
+    """Further operations, drawn apart from all others."""
+    for block in plan.blocks:
+        block.features = rng.choice(FEATURES)
+        block.by_hand = rng.random() < 0.5
+        if rng.random() < 0.3 and not block.whole and block.norm == "pre":
+            block.norm_kind = "euclidean"
 
 
 def _place_last_norm(plan: Plan) -> None:

@@ -84,6 +84,10 @@ class Gradient:
     def sum(self, x: Tensor, dim: int, keepdim: bool = False) -> Tensor:
         return x.sum(dim, keepdim=keepdim)
 
+    def weigh(self, x: Tensor, weights: Tensor) -> Tensor:
+        """A sum with constant weights, as means of neighbours are: (width, new width)."""
+        return x @ weights
+
     def scale(self, x: Tensor, factor: Tensor | float) -> Tensor:
         return x * factor
 
@@ -197,6 +201,14 @@ class Stable(Gradient):
             return x.abs() / (x.abs().sum(dim, keepdim=True) + _OFFSET) * r
 
         return ruled(lambda x: x.sum(dim, keepdim=keepdim), rule, x)
+
+    def weigh(self, x: Tensor, weights: Tensor) -> Tensor:
+        def rule(r: Tensor, x: Tensor, _: Tensor) -> Tensor:
+            products = (x[..., :, None] * weights).abs()  # (..., inputs, outputs)
+            shares = products / (products.sum(-2, keepdim=True) + _OFFSET)
+            return (shares * r[..., None, :]).sum(-1)
+
+        return ruled(lambda x: x @ weights, rule, x)
 
     def scale(self, x: Tensor, factor: Tensor | float) -> Tensor:
         return self._pass(lambda x: x * factor, x)

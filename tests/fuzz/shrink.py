@@ -45,6 +45,8 @@ _BLOCK: dict[str, Any] = {
     "norm_kind": "layer",
     "additions": (Addition((0, 1, 2, 3, 4, 5), "left"),) * 2,
     "linear": "module",
+    "features": None,
+    "by_hand": False,
 }
 _ATTENTION: dict[str, Any] = {
     "projection": "separate",
