@@ -18,14 +18,14 @@ from whence.engine.batching import Batching
 from whence.engine.checks import judge
 from whence.engine.compiled.run import CompiledRunner, check_compilable
 from whence.engine.explanations import make_explanation
-from whence.engine.generation import generate_sequences
+from whence.engine.generating import GeneratingExplainer
 from whence.engine.packed_images import unpack_request
 from whence.engine.request import Request, Result, Subject, bound_kept_bytes, check_memory
 from whence.engine.rules import choose_rules
 from whence.engine.targets import is_generative
 from whence.errors import WhenceError, WhenceWarning
 from whence.evidence.sample_rows import SampleRows
-from whence.explanation import Explanation, Explanations, Generation
+from whence.explanation import Explanation, Explanations
 from whence.inputs.arguments import ModelArguments
 from whence.layout import Layout
 from whence.layout.spelling import TextTokenizer
@@ -43,7 +43,7 @@ Inputs = Tensor | Mapping[str, Any]
 """A batch as a model takes it."""
 
 
-class Explainer:
+class Explainer(GeneratingExplainer):
     """Explains the decisions of one model, which is left exactly as it was found.
 
     Args:
@@ -217,44 +217,6 @@ class Explainer:
         return explanations[0] if isinstance(of, str | int) else several
 
     __call__ = explain
-
-    def explain_generation(
-        self,
-        inputs: Inputs,
-        max_new_tokens: int = 20,
-        method: str = METHOD,
-        rules: str | RuleSet = "stable",
-        *,
-        against: AnyTarget | None = None,
-        memory: float | None = None,
-        **options: Any,
-    ) -> Generation:
-        """Generate text, and say from which parts of prompt and earlier output each token came.
-
-        Args:
-            inputs: Prompts: token ids, or what a tokenizer returned; padded at either end.
-            max_new_tokens: How many tokens to generate at most; one pass explains them all.
-            method: As for `explain`.
-            rules: As for `explain`.
-            against: A token, by id or text: why each generated token, and not this one.
-            memory: As for `explain`.
-            **options: Options of the method; all others are those of the model's own ``generate``,
-                which is greedy unless they say ``do_sample=True``.
-
-        Returns:
-            The scores of the tokens before each generated token, and what they belong to.
-
-        Raises:
-            WhenceError: The model does not generate text, or something is wrong with the request.
-        """
-        names = methods.describe(method).options.keys() & options.keys()
-        mine = {name: options.pop(name) for name in names}
-        sequences = generate_sequences(self.model, inputs, max_new_tokens, **options)
-        targets, prepared = sequences.list_targets(), sequences.inputs
-        result = self.explain(
-            prepared, None, against, targets, method, rules, memory=memory, **mine
-        )
-        return sequences.make_generation(result)
 
     def compile(
         self,

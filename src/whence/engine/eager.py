@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from whence.engine import checks
-from whence.engine.image_tokens import find_text_beside, stop_at_image_tokens
+from whence.engine.image_tokens import find_text_beside, name_image_tokens, stop_at_image_tokens
 from whence.engine.layouts import find_request_layout
 from whence.engine.request import Request, Result, bound_forwards_bytes
 from whence.errors import NoAttentionError, TooLargeError, WhenceError
@@ -265,7 +265,9 @@ def match_tokens(request: Request, layout: FoundLayout) -> Tokens | None:
     tokens = request.tokens
     if tokens is None or layout.grid is not None or layout.doubt:
         return None
-    return tokens if len(tokens.strings[0]) == layout.unit_count else None
+    if len(tokens.strings[0]) != layout.unit_count:
+        return None
+    return name_image_tokens(request, layout, tokens)
 
 
 def _make_evidence(

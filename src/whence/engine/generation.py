@@ -13,8 +13,9 @@ from torch.nn.utils.rnn import pad_sequence
 
 from whence import targets
 from whence._util.text import first_line
+from whence.engine.prompt_images import PromptImages
 from whence.errors import WhenceError
-from whence.explanation import Explanation, Generation
+from whence.explanation import Explanation, Explanations, Generation
 from whence.targets import Target
 from whence.tracing import unwrap_model
 from whence.tracing.stand_in import replicate
@@ -68,8 +69,23 @@ class GeneratedSequences:
     def make_generation(self, explanation: Explanation) -> Generation:
         """Make a Generation of the explanation of these targets."""
         positions = self.positions
+        whole = self.leave_out_missing(explanation)
+        before = torch.arange(whole.scores.shape[-1]) < positions[..., None]
+        whole = dataclasses.replace(whole, scores=whole.scores * before.to(whole.scores.device))
+        return Generation.from_explanation(whole, positions, self.prompt_lengths)
+
+    def make_generations(self, explanations: Explanations) -> Explanations:
+        """The same for several inputs: a Generation of the words, and maps of images."""
+        change = {"input_ids": self.make_generation}
+        return Explanations(
+            (name, change.get(name, self.leave_out_missing)(one))
+            for name, one in explanations.items()
+        )
+
+    def leave_out_missing(self, explanation: Explanation) -> Explanation:
+        """The explanation of these targets, without those that a shorter output does not have."""
+        positions = self.positions
         scores, device = explanation.scores, explanation.scores.device
-        before = torch.arange(scores.shape[-1]) < positions[..., None]
         is_there = (positions >= 0).to(device)
         names = explanation.target_names
         if names is not None:
@@ -82,14 +98,13 @@ class GeneratedSequences:
             for name in ("values", "probabilities")
             if (value := getattr(explanation, name)) is not None
         }
-        whole = dataclasses.replace(
+        return dataclasses.replace(
             explanation,
-            scores=scores * before.to(device),
+            scores=scores * is_there[..., None],
             target=torch.where(is_there, explanation.target, -1),
             target_names=names,
             **known,
         )
-        return Generation.from_explanation(whole, positions, self.prompt_lengths)
 
 
 def generate_sequences(
@@ -114,21 +129,33 @@ def generate_sequences(
     _check_generates(inner)
     prompts, others = _split_inputs(inputs)
     _check_room(inner, prompts, max_new_tokens)
+    held = dict(inputs) if isinstance(inputs, Mapping) else {"input_ids": inputs}
+    held.setdefault("attention_mask", torch.ones_like(held["input_ids"]))
+    images = PromptImages.find(inner, held)
     settings: Any = inner.generation_config
     ends = _list_ids(options.get("eos_token_id", settings.eos_token_id))
     padding = options.pop("pad_token_id", settings.pad_token_id)
     padding = padding if padding is not None else next(iter(ends), 0)
     options = {"do_sample": False, **options, "pad_token_id": padding}
     options["max_new_tokens"] = max_new_tokens
-    outputs = _generate_by_length(replicate(inner), prompts, others, options)
-    outputs = [_cut_at_end(row, ends) for row in outputs]
+    generated = _generate_by_length(replicate(inner), prompts, images or others, options)
+    outputs = [_cut_at_end(row, ends) for row, _ in generated]
     if not all(map(len, outputs)):
         raise WhenceError("The model generated nothing after one of the prompts.")
     rows = [torch.cat(parts) for parts in zip(prompts, outputs, strict=True)]
+    ids = pad_sequence(rows, True, padding)
+    mask, starts = (
+        pad_sequence([torch.ones_like(row) for row in rows], True, 0),
+        list(map(len, prompts)),
+    )
+    if images is not None:
+        logits = [known[: len(row)] for row, (_, known) in zip(outputs, generated, strict=True)]
+        words = {"input_ids": ids, "attention_mask": mask}
+        others = images.find_arguments(replicate(inner), words, starts, logits)
     return GeneratedSequences(
-        ids=pad_sequence(rows, True, padding),
-        mask=pad_sequence([torch.ones_like(row) for row in rows], True, 0),
-        prompt_lengths=torch.tensor(list(map(len, prompts))),
+        ids=ids,
+        mask=mask,
+        prompt_lengths=torch.tensor(starts),
         lengths=torch.tensor(list(map(len, rows))),
         others=others,
     )
@@ -182,31 +209,43 @@ def _check_room(model: nn.Module, prompts: Sequence[Tensor], count: int) -> None
 
 
 def _generate_by_length(
-    model: nn.Module, prompts: Sequence[Tensor], others: Mapping[str, Any], options: dict[str, Any]
-) -> list[Tensor]:
-    """What a model generates after each prompt; those of one length go together.
+    model: nn.Module,
+    prompts: Sequence[Tensor],
+    others: Mapping[str, Any] | PromptImages,
+    options: dict[str, Any],
+) -> list[tuple[Tensor, Tensor]]:
+    """What a model generates after each prompt, and by which logits; those of one length together.
 
-    So none is padded, which some models do not stand.
+    So none is padded, which some models do not stand. Logits are empty where no images are given.
     """
-    outputs: dict[int, Tensor] = {}
+    outputs: dict[int, tuple[Tensor, Tensor]] = {}
+    if isinstance(others, PromptImages):
+        options = {**options, "output_logits": True, "return_dict_in_generate": True}
     for length in dict.fromkeys(map(len, prompts)):
         chosen = [n for n, prompt in enumerate(prompts) if len(prompt) == length]
         ids = torch.stack([prompts[n] for n in chosen])
         inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-        for name, value in others.items():
-            has_rows = isinstance(value, Tensor) and len(value) == len(prompts)
-            inputs[name] = value[chosen] if has_rows else value
-        returned = _generate(model, inputs, options)
+        if isinstance(others, PromptImages):
+            inputs |= others.select(chosen)
+        else:
+            for name, value in others.items():
+                has_rows = isinstance(value, Tensor) and len(value) == len(prompts)
+                inputs[name] = value[chosen] if has_rows else value
+        returned, logits = _generate(model, inputs, options)
         if returned.dim() != 2 or len(returned) != len(chosen):
             raise WhenceError(
                 f"The model generated {len(returned)} texts for {len(chosen)} prompt(s); one for "
                 f"each can be explained."
             )
-        outputs |= dict(zip(chosen, returned[:, length:], strict=True))
+        texts = zip(returned[:, length:], logits, strict=True)
+        outputs |= dict(zip(chosen, texts, strict=True))
     return [outputs[n] for n in range(len(prompts))]
 
 
-def _generate(model: nn.Module, inputs: dict[str, Any], options: dict[str, Any]) -> Tensor:
+def _generate(
+    model: nn.Module, inputs: dict[str, Any], options: dict[str, Any]
+) -> tuple[Tensor, Tensor]:
+    """What a model generates, with the prompts before it, and by which logits, if they are kept."""
     device = inputs["input_ids"].device.type
     try:
         with torch.no_grad(), torch.autocast(device, enabled=False):
@@ -214,7 +253,9 @@ def _generate(model: nn.Module, inputs: dict[str, Any], options: dict[str, Any])
     except (TypeError, ValueError) as error:
         raise WhenceError(f"The model cannot generate so: {first_line(error)}.") from error
     sequences: Tensor = getattr(returned, "sequences", returned)
-    return sequences
+    steps = getattr(returned, "logits", None)
+    logits = torch.stack(steps, 1) if steps else torch.empty(len(sequences), 0)
+    return sequences, logits
 
 
 def _list_ids(ids: Any) -> list[int]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from whence.engine.layouts import find_request_layout
 from whence.engine.request import Request
 from whence.engine.targets import is_generative
 from whence.inputs.arguments import ArgumentKey, is_text
+from whence.layout import FoundLayout, Tokens
 from whence.tracing import Trace
 from whence.tracing.graph import find_layers
 
@@ -23,6 +27,39 @@ def find_text_beside(request: Request) -> ArgumentKey | None:
     tensors = arguments.named_tensors
     images = [name for name in arguments.explained_names if not is_text(name, tensors[name])]
     return _TEXT if images else None
+
+
+def name_image_tokens(request: Request, layout: FoundLayout, tokens: Tokens) -> Tokens:
+    """Tokens of a text, of which those that only keep the place of an image are no words.
+
+    Nothing depends on their ids: an image stands there. They are named after it.
+    """
+    arguments = request.arguments
+    images = [name for name, x in arguments.named_tensors.items() if not is_text(name, x)]
+    if not images or arguments.main_at != _TEXT or not is_generative(request.subject):
+        return tokens
+    strings, words, offsets = [], [], []
+    for sample, row in enumerate(tokens.strings):
+        units = layout.units[sample if len(layout.units) > 1 else 0]
+        names = _name_images([unit < 0 for unit in units])
+        strings.append([name or token for name, token in zip(names, row, strict=True)])
+        of_words = zip(names, tokens.words[sample], strict=True)
+        words.append([word if name is None else None for name, word in of_words])
+        if tokens.offsets:
+            places = zip(names, tokens.offsets[sample], strict=True)
+            offsets.append([place if name is None else None for name, place in places])
+    return dataclasses.replace(tokens, strings=strings, words=words, offsets=offsets)
+
+
+def _name_images(is_image: Sequence[bool]) -> list[str | None]:
+    """For each token, the name of the image that it is part of: runs of tokens are images."""
+    names: list[str | None] = []
+    number, before = 0, False
+    for is_part in is_image:
+        number += is_part and not before
+        names.append(f"image {number}" if is_part else None)
+        before = is_part
+    return names
 
 
 def stop_at_image_tokens(request: Request, trace: Trace) -> Trace:

@@ -37,7 +37,7 @@ class UnpackedImages(NamedTuple):
         sizes: For each sample, height and width of each of its images.
     """
 
-    model: nn.Module
+    model: ImagePacker
     arguments: ModelArguments
     sizes: ImageSizes
 
@@ -159,7 +159,7 @@ def _spread(rows: Tensor, counts: Tensor) -> Tensor:
     return whole
 
 
-class _Packer(nn.Module):
+class ImagePacker(nn.Module):
     """A model that takes images as `UnpackedImages` has them. All else it knows is the model's."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -183,7 +183,7 @@ class _Packer(nn.Module):
         raise NotImplementedError
 
 
-class _RowPacker(_Packer):
+class _RowPacker(ImagePacker):
     """Packs the images of all samples, one after the other, and what else is known of each."""
 
     def __init__(self, model: nn.Module, packed: tuple[str, ...]) -> None:
@@ -284,7 +284,7 @@ def _find_patch_shape(model: nn.Module, patches: Tensor, grids: Tensor) -> _Patc
     return _PatchShape(width // (side**2 * frames), frames, side, merged)
 
 
-class _PatchPacker(_Packer):
+class _PatchPacker(ImagePacker):
     """Cuts images into patches, and packs those of all samples."""
 
     def __init__(self, model: nn.Module, name: str, shape: _PatchShape) -> None:

@@ -2,27 +2,69 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from whence._util.files import check_ending
 from whence._util.saved import SUFFIX, explain_damage, read_parts, write_parts
 from whence.explanation.explanation import Explanation
+from whence.explanation.generation import Generation
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from whence.render.display import Figure
 
 _FORMAT = "whence explanations 1"
+_FIGURES = (".png", ".svg")
 
 
 class Explanations(dict[str, Explanation]):
     """The explanations of several inputs of a model, by their names, from one forward pass."""
 
+    def plot(
+        self,
+        sample: int = 0,
+        *,
+        image: Image | Sequence[Image] | None = None,
+        theme: str = "light",
+        title: str | None = None,
+    ) -> Figure:
+        """Draw one sample: its images with their maps, and its words below.
+
+        Args:
+            sample: Which sample of the batch.
+            image: The image as the model saw it, or a list where the sample has several.
+            theme: "light" or "dark".
+            title: A line above.
+
+        Raises:
+            WhenceError: There is no such sample or theme, or other images than those explained.
+        """
+        from whence.render.several import draw_several
+
+        return draw_several(self, sample, images=image, theme=theme, title=title)
+
+    def _repr_html_(self) -> str:
+        return self.plot()._repr_html_()
+
     def save(self, path: str | Path) -> None:
-        """Write one .safetensors file, whole or not at all; its header holds the rest as JSON.
+        """Write a file, whole or not at all, in the form that its name's ending says.
+
+        Args:
+            path: Where to write. .safetensors is all that `load` reads again; .png and .svg are a
+                figure of the first sample.
 
         Raises:
             WhenceError: The name ends otherwise, or the place cannot be written.
         """
-        check_ending(path, (SUFFIX,))
+        check_ending(path, (SUFFIX, *_FIGURES))
+        if Path(path).suffix.lower() in _FIGURES:
+            self.plot().save(path)
+            return
         parts = {name: one._to_parts() for name, one in self.items()}
         facts = {name: saved for name, (saved, _) in parts.items()}
         tensors = {f"{n}/{key}": x for n, (_, held) in parts.items() for key, x in held.items()}
@@ -41,4 +83,10 @@ class Explanations(dict[str, Explanation]):
             for place, tensor in tensors.items():
                 name, _, key = place.rpartition("/")
                 held[name][key] = tensor
-            return cls((n, Explanation._from_parts(one, held[n])) for n, one in facts.items())
+            return cls(
+                (n, _find_kind(held[n])._from_parts(one, held[n])) for n, one in facts.items()
+            )
+
+
+def _find_kind(tensors: Mapping[str, Tensor]) -> type[Explanation]:
+    return Generation if "positions" in tensors else Explanation

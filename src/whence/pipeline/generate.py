@@ -206,7 +206,7 @@ def _generate(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", WhenceWarning)  # notes of the result say it
-            return loaded.explainer.explain_generation(
+            generation: Generation = loaded.explainer.explain_generation(
                 inputs,
                 settings.tokens,
                 **settings.method.explain_arguments(),
@@ -214,6 +214,7 @@ def _generate(
                 memory=settings.memory,
                 streamer=TokenCounter(advance),
             )
+            return generation
     except torch.OutOfMemoryError:
         message = "The device's memory is too small; generate fewer tokens, or give --memory."
         raise WhenceError(message) from None
