@@ -69,9 +69,9 @@ class SurveyCase:
         return ", ".join(part for part in parts if part)
 
 
-def build_model(case: SurveyCase) -> nn.Module:
+def build_model(case: SurveyCase, seed: int = SEED) -> nn.Module:
     """Build the model of a case, with noise on all weights, so that none of them is zero."""
-    torch.manual_seed(SEED)
+    torch.manual_seed(seed)
     model = case.build().eval()
     with torch.no_grad():
         for parameter in model.parameters():
