@@ -163,6 +163,8 @@ def _describe_inputs(model: ProcessedDescription) -> list[str]:
 
 
 def _list_classes(model: ModelDescription) -> str:
+    if model.task.startswith("compares"):
+        return "the texts that are named: --text TEXT, for each"
     if not model.classes:
         what = "tokens" if model.task != "classifies photos" else "without names"
         return f"{model.class_count} {what}"

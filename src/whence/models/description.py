@@ -18,9 +18,13 @@ from whence.inputs.videos import video_from_array
 from whence.methods import registry
 from whence.models.dense import DENSE_TASKS, find_dense_task
 from whence.models.loaded import LoadedModel, PreparedBatch
+from whence.models.pairs import PairModel
+from whence.models.sentences import SentenceEncoder
 from whence.models.trial import MethodTrial
 
 _RATE = 16_000
+# What a model that compares inputs with texts is tried with.
+_TEXTS = ("a photo of a cat", "a photo of a dog")
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,9 @@ def describe_model(
     Raises:
         WhenceError: The model cannot be run on the sample at all.
     """
+    is_pair = isinstance(loaded, PairModel)
+    if isinstance(loaded, PairModel):
+        loaded = loaded.with_texts(_TEXTS, scores_words=False)
     prepared = loaded.prepare([_make_sample(loaded.kind)])
     trial = MethodTrial(partial(loaded.explain, prepared))
     methods, refused = trial.try_all(list_methods(loaded.kind), advance)
@@ -63,14 +70,14 @@ def describe_model(
     seen = next(iter(trial.runs.values()))
     return ModelDescription(
         name=loaded.title,
-        architecture=type(loaded.model).__name__,
+        architecture=_name_architecture(loaded),
         kind=loaded.kind,
         task=_describe_task(loaded),
         knows=loaded.knows,
         parameters=sum(one.numel() for one in loaded.model.parameters()),
         input=_describe_input(loaded, prepared),
-        class_count=loaded.class_count,
-        classes={} if loaded.generates else dict(loaded.class_names),
+        class_count=0 if is_pair else loaded.class_count,
+        classes={} if loaded.generates or is_pair else dict(loaded.class_names),
         attention=trial.measure_attention(),
         grid=None if seen.grid is None else list(seen.grid),
         units=seen.scores.shape[-1],
@@ -96,6 +103,8 @@ def _make_sample(kind: Kind) -> Content:
 
 
 def _describe_task(loaded: LoadedModel) -> str:
+    if isinstance(loaded, PairModel):
+        return f"compares {'photos' if loaded.kind == 'image' else 'texts'} with texts"
     if loaded.generates:
         return "generates text"
     if (task := find_dense_task(loaded.model)) is not None:
@@ -103,6 +112,11 @@ def _describe_task(loaded: LoadedModel) -> str:
     if loaded.kind != "text":
         return f"classifies {NOUNS[loaded.kind]}"
     return "classifies texts" if loaded.class_names else "predicts tokens of texts"
+
+
+def _name_architecture(loaded: LoadedModel) -> str:
+    model = loaded.model
+    return type(model.encoder if isinstance(model, SentenceEncoder) else model).__name__
 
 
 def _describe_input(loaded: LoadedModel, prepared: PreparedBatch) -> str:

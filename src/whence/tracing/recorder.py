@@ -90,6 +90,8 @@ class Recorder(TorchFunctionMode):
             if in_place and isinstance(args[0], Tensor):
                 recording.preserve(args[0])
             result = func(*args, **kwargs)
+            if name == "multinomial":
+                result = _order_draws(result, args[0])
             lookup = self._ids.observe(name, func, args, kwargs, result)
             if lookup is not None:
                 return recording.follow(result, lookup.argument, lookup.rows)
@@ -159,3 +161,15 @@ def _record_in_place(recording: Recording, call: TorchCall) -> Any:
         return recording.refuse(call.run(), call.name)
     value = record_call(recording, TorchCall(name, plain, call.args, call.kwargs))
     return recording.overwrite(call.args[0], value)
+
+
+def _order_draws(drawn: Tensor, weights: Tensor) -> Tensor:
+    """Order what was drawn at random, where all was drawn and every order is as likely.
+
+    ViLT draws the order of its patches anew in each pass, for each sample. In one order for all,
+    a token stands for the same patch in every pass and sample.
+    """
+    alike = bool((weights == weights.flatten()[0]).all())
+    ordered = drawn.sort(-1).values
+    every = torch.arange(weights.shape[-1], device=drawn.device).expand_as(weights)
+    return ordered if alike and torch.equal(ordered, every) else drawn
