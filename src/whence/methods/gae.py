@@ -5,7 +5,6 @@ from functools import reduce
 from typing import Literal
 
 from torch import Tensor
-from torch.autograd.graph import Node
 from typing_extensions import override
 
 from whence.errors import WhenceError
@@ -23,12 +22,21 @@ from whence.methods.shared.attention_maps import (
     select_pooled_rows,
 )
 from whence.methods.shared.relevancies import Relevancies, RelevancyRules, ZeroRows
+from whence.methods.shared.sequences import (
+    find_input_sequence,
+    find_related_pairs,
+    group_concurrent,
+    has_unseen_queries,
+)
 from whence.rules.balanced import Gradients
 from whence.tracing import Intervention
-from whence.tracing.graph import AttentionLayer, find_layers, is_attention_pooling
-from whence.tracing.recording import edge_of
+from whence.tracing.graph import (
+    AttentionLayer,
+    find_layers,
+    is_attention_pooling,
+    is_sequential,
+)
 from whence.tracing.trace import Trace
-from whence.tracing.views import find_dependent, find_upstream
 
 
 @register("gae")
@@ -108,7 +116,7 @@ class Gae(Method):
         if evidence.flow is not None and (merges or not crosses):
             return self._follow_flow(evidence)
         pooling = is_attention_pooling(layers) and evidence.last_pooling.shape[-1] == 1
-        if any(_has_unseen_queries(trace, one) for one in layers) and not pooling:
+        if any(has_unseen_queries(trace, one) for one in layers) and not pooling:
             # The querying tokens may have attended to each other before, which was not recorded.
             trace = trace.rerecord(Intervention(follow_constants=True))
             layers = find_layers(trace)
@@ -142,7 +150,23 @@ class Gae(Method):
         self, evidence: Evidence, trace: Trace, layers: list[AttentionLayer], first: int
     ) -> Tensor:
         """Score the tokens of a model with several sequences."""
-        explained = _find_input_sequence(trace, layers)
+        explained, groups = find_input_sequence(trace, layers), group_concurrent(trace, layers)
+        pair = layers[-1].queries, explained
+        leads = pair in find_related_pairs(layers, groups)
+        if not leads or any(one.merged for one in layers) or not is_sequential(trace):
+            if evidence.flow is not None:
+                return self._follow_flow(evidence)
+            require_layers_in_turn(evidence)
+            raise WhenceError(
+                "The attention maps do not lead from the tokens that the classifier reads to those "
+                "of the input. Models with windows or merged tokens, or whose inputs meet outside "
+                "of attention, cannot be explained by this method."
+            )
+        if pair not in find_related_pairs(layers, groups, first):
+            raise WhenceError(
+                f"start_layer={self.start_layer} leaves out all attention that leads from the "
+                f"tokens that the classifier reads to those of the input: choose an earlier one."
+            )
         recorded = evidence
         if trace is not evidence.trace:
             recorded = evidence.derive(evidence.needs, self.gradient_rules, trace=trace)
@@ -156,27 +180,14 @@ class Gae(Method):
         marks_padding = rules.divides and self.zero_rows != "identity"
         maps, real = self._read_maps(recorded, layers, first, marks_padding)
         relevancies = Relevancies(rules, real)
-        for numbers in _group_concurrent(trace, layers):
+        for numbers in groups:
             relevancies.pass_concurrent(
                 [(layers[n].queries, layers[n].keys, maps[n]) for n in numbers if n >= first]
-            )
-        found = relevancies.moved.get((layers[-1].queries, explained))
-        if first and found is None:
-            raise WhenceError(
-                f"start_layer={self.start_layer} leaves out all attention that leads from the "
-                f"tokens that the classifier reads to those of the input: choose an earlier one."
-            )
-        if found is None or any(one.merged for one in layers):
-            raise WhenceError(
-                "The attention maps do not lead from the tokens that the classifier reads to those "
-                "of the input. Models with windows or merged tokens, or whose inputs meet outside "
-                "of attention, cannot be explained by this method."
             )
         undefined = relevancies.undefined
         if self.zero_rows == "refuse" and undefined is not None:
             _refuse_zero_rows(trace, undefined)
-        require_layers_in_turn(recorded)
-        moved = select_pooled_rows(found, evidence)
+        moved = select_pooled_rows(relevancies.moved[pair], evidence)
         within = evidence.layers[0].keys == evidence.layers[-1].queries
         if within and self.aggregate:
             return finish_rollout(evidence.pooling, moved, evidence)
@@ -219,41 +230,3 @@ def _refuse_zero_rows(trace: Trace, undefined: Tensor) -> None:
             "zero_rows='refuse' asks for an error then: choose 'identity' or 'drop', or "
             "normalize_self_attention=False."
         )
-
-
-def _has_unseen_queries(trace: Trace, layer: AttentionLayer) -> bool:
-    """Whether tokens that do not depend on the explained input attend to another sequence."""
-    if not layer.is_cross or layer.constant or layer.skip is None:
-        return layer.is_cross and layer.constant
-    leaves = {edge_of(leaf).node for leaf in trace.leaves}
-    return not find_dependent([layer.skip.input_edge.node], leaves, trace.overwrites)[0]
-
-
-def _group_concurrent(trace: Trace, layers: list[AttentionLayer]) -> list[list[int]]:
-    """Group the numbers of successive layers of which none reads what another one writes."""
-    groups: list[list[int]] = []
-    writing: set[Node] = set()
-    for number, layer in enumerate(layers):
-        products = {trace.entries[site.product.index].output.node for site in layer.sites}
-        if not groups or not writing.isdisjoint(find_upstream(products)):
-            groups.append([])
-            writing = set()
-        groups[-1].append(number)
-        writing |= products
-    return groups
-
-
-def _find_input_sequence(trace: Trace, layers: list[AttentionLayer]) -> int:
-    """The sequence of the tokens that the input became: the one its first attention reads."""
-    for layer in layers:
-        product = layer.sites[0].product
-        waiting: list[Node | None] = [trace.entries[product.index].output.node]
-        seen: set[Node] = set()
-        while waiting:
-            node = waiting.pop()
-            if any(getattr(node, "variable", None) is place.leaf for place in trace.inputs):
-                return layer.keys
-            if node is not None and node not in seen:
-                seen.add(node)
-                waiting += [upstream for upstream, _ in node.next_functions]
-    raise AssertionError("some attention depends on the input")
