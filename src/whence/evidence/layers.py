@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from whence.errors import WhenceError
+from whence.tracing.flow.binding import find_values
 from whence.tracing.flow.flow import TokenFlow
 from whence.tracing.graph import (
     AttentionLayer,
@@ -52,22 +53,23 @@ def list_hidden_states(trace: Trace, blocks: list[Block]) -> list[tuple[Tensor, 
 def list_entering(
     trace: Trace, layers: list[AttentionLayer], flow: TokenFlow
 ) -> list[tuple[Tensor, GradientEdge]]:
-    """List what enters the layers of a flow that have a skip connection, with its place.
+    """List the hidden states that tokens of the input are in a flow, with their places.
+
+    They are what enters the layers, and the values of a layer without a skip connection.
 
     Raises:
-        WhenceError: The tokens of one that stands for parts of the input are not known there.
+        WhenceError: The tokens of what enters a layer are not known.
     """
     graph, found = find_structure(trace).graph, []
-    for number, layer in enumerate(layers):
-        beside = flow.layers[number].beside is not None
-        if layer.skip is None or beside or flow.stands_for[number] is None:
-            continue
-        if flow.layers[number].entering is None:
+    for number in flow.list_standing():
+        layer = layers[number]
+        edge = find_values(trace, layer) if layer.skip is None else layer.skip.input_edge
+        if layer.skip is not None and flow.layers[number].entering is None:
             raise WhenceError(
                 f"Which hidden states enter the attention in {layer.where} for which token could "
                 f"not be proven. Methods that read the attention maps alone, such as 'gae', work."
             )
-        found.append((graph.find_value(layer.skip.input_edge), layer.skip.input_edge))
+        found.append((graph.find_value(edge), edge))
     return found
 
 

@@ -96,6 +96,7 @@ class Gae(Method):
     )
     cost = "2, or 4 with cross-attention"
     streamed = True
+    scores_copies = False
 
     start_layer: int = 0
     contribution: Literal["attention", "relevance"] = "attention"
@@ -112,8 +113,7 @@ class Gae(Method):
     @override
     def __call__(self, evidence: Evidence) -> Tensor:
         trace, layers = evidence.trace, evidence.layers
-        crosses, merges = any(one.is_cross for one in layers), any(one.merged for one in layers)
-        if evidence.flow is not None and (merges or not crosses):
+        if evidence.flow is not None and not _has_rules(trace, layers):
             return self._follow_flow(evidence)
         pooling = is_attention_pooling(layers) and evidence.last_pooling.shape[-1] == 1
         if any(has_unseen_queries(trace, one) for one in layers) and not pooling:
@@ -221,6 +221,13 @@ class Gae(Method):
         of_class = self.contribution == "relevance"
         weighted = readings.relevance if of_class else readings.attention
         return (readings.gradient * weighted).clamp_(min=0)
+
+
+def _has_rules(trace: Trace, layers: list[AttentionLayer]) -> bool:
+    """Whether the paper has rules for all layers: self-attention, and attention to another one."""
+    within = layers[:-1] if is_attention_pooling(layers) else layers
+    crosses = any(one.is_cross and one.skip is not None for one in within)
+    return crosses and not any(one.merged for one in within) and is_sequential(trace)
 
 
 def _refuse_zero_rows(trace: Trace, undefined: Tensor) -> None:

@@ -37,6 +37,8 @@ class Method:
         inputs: What it explains: ``"image"``, ``"text"`` or both.
         streamed: Whether it reads attention maps by `Evidence.fuse_heads` alone, so that they need
             not all be in memory at once.
+        scores_copies: Whether it scores tokens wherever a model reads the input, if it is more than
+            once.
         unsteady_types: Types of a model in which scores rank otherwise than in float32: where a
             rank correlation below 0.99 was measured, or none was.
     """
@@ -48,6 +50,7 @@ class Method:
     signed: ClassVar[bool] = False
     inputs: ClassVar[tuple[str, ...]] = ("image", "text")
     streamed: ClassVar[bool] = False
+    scores_copies: ClassVar[bool] = True
     unsteady_types: ClassVar[tuple[torch.dtype, ...]] = ()
 
     @property

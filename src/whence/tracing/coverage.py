@@ -14,24 +14,29 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
 from whence.tracing.backward import propagate_backward
+from whence.tracing.flow.binding import find_values
 from whence.tracing.flow.flow import INPUT
 from whence.tracing.graph import find_layers
 from whence.tracing.recording import edge_of
 from whence.tracing.trace import Trace
 
 
-def measure_around(trace: Trace, make_targets: Callable[[], Tensor]) -> Tensor | None:
+def measure_around(
+    trace: Trace, make_targets: Callable[[], Tensor], copies: bool = True
+) -> Tensor | None:
     """The share of the targets' dependence on the input that leads around the scored tokens.
 
     Args:
         trace: The recorded forward pass.
         make_targets: Gives targets, as for `Trace.make_seeds`.
+        copies: Whether tokens are scored wherever a flow reads the input, not only where it is
+            first read.
 
     Returns:
         (batch,), the largest share of all classes; None if what enters the first block is unknown.
         It is exactly 0 only where the graph proves it.
     """
-    entering = _find_entering(trace)
+    entering = _find_entering(trace)[: None if copies else 1]
     if not entering:
         return None
     nothing = torch.zeros(trace.batch, device=trace.logits.device)
@@ -99,6 +104,5 @@ def _find_entering(trace: Trace) -> list[GradientEdge]:
         if INPUT in own.stream and layer.skip is not None:
             found.append(layer.skip.input_edge)
         elif INPUT in own.keys or INPUT in own.stream:
-            entry = trace.entries[layer.sites[0].product.index]
-            found.append(entry.inputs[layer.sites[0].values_number])
+            found.append(find_values(trace, layer))
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch.autograd.graph import GradientEdge
 
+from whence._util.torch_internals import output_metadata
 from whence.tracing.flow.flow import TokenFlow
 from whence.tracing.graph import AttentionLayer, find_layers, is_attention_pooling, is_sequential
 from whence.tracing.trace import Trace
@@ -21,7 +22,19 @@ def needs_flow(trace: Trace) -> bool:
     sequence = layers[0].keys
     if any(one.merged or {one.queries, one.keys} != {sequence} for one in within):
         return True
+    if not all(_has_rows_of_tokens(trace, one) for one in within):
+        return True
     return not is_sequential(trace)
+
+
+def _has_rows_of_tokens(trace: Trace, layer: AttentionLayer) -> bool:
+    """Whether what enters a layer is laid out as samples and tokens, in any order."""
+    if layer.skip is None:
+        return layer.addition is None
+    edge = layer.skip.input_edge
+    shape = tuple(output_metadata(edge.node)[edge.output_nr].shape)
+    batch, tokens = trace.batch, layer.query_count
+    return shape[:2] in ((batch, tokens), (tokens, batch)) or shape[:1] == (batch * tokens,)
 
 
 def bind_flow(trace: Trace, flow: TokenFlow) -> None:
@@ -36,6 +49,8 @@ def bind_flow(trace: Trace, flow: TokenFlow) -> None:
             site.arrangement = arrangement
         edge = find_leaving(trace, layer)
         trace.token_indices[edge.node, edge.output_nr] = own.leaving
+        edge = find_values(trace, layer)
+        trace.token_indices[edge.node, edge.output_nr] = own.key_index
         if layer.skip is not None and own.entering is not None:
             edge = layer.skip.input_edge
             trace.token_indices[edge.node, edge.output_nr] = own.entering
@@ -43,5 +58,11 @@ def bind_flow(trace: Trace, flow: TokenFlow) -> None:
 
 def find_leaving(trace: Trace, layer: AttentionLayer) -> GradientEdge:
     """Where the sum of an attention and its skip connection is; its output if it has none."""
-    operation = layer.sites[0].product if layer.skip is None else layer.skip.addition
+    operation = layer.sites[0].product if layer.addition is None else layer.addition
     return trace.entries[operation.index].output
+
+
+def find_values(trace: Trace, layer: AttentionLayer) -> GradientEdge:
+    """Where the values of a layer's first site are."""
+    site = layer.sites[0]
+    return trace.entries[site.product.index].inputs[site.values_number]

@@ -40,7 +40,8 @@ class FlowLayer:
 
     Attributes:
         count: Number of tokens of its residual stream.
-        has_skip: Whether a skip connection leads around the attention.
+        has_skip: Whether something leads around the attention.
+        has_entry: Whether it is a skip connection, from what enters a block.
         arrangements: How the leading dimensions of the maps of each site are laid out.
         queries: From the tokens of the stream to queries; of all groups one after the other.
         stream: From the tokens that enter to those of layers upstream, by number, or of the input.
@@ -50,10 +51,12 @@ class FlowLayer:
             another.
         entering: Which token each element of what enters belongs to; None if that is not known.
         leaving: The same of what leaves.
+        key_index: Which key each element of the values belongs to.
     """
 
     count: int
     has_skip: bool
+    has_entry: bool
     arrangements: list[Arrangement]
     queries: TokenMap
     stream: dict[int, TokenMap]
@@ -61,6 +64,7 @@ class FlowLayer:
     beside: int | None
     entering: TokenIndex | None
     leaving: TokenIndex
+    key_index: TokenIndex
 
     @property
     def groups(self) -> int:
@@ -105,6 +109,35 @@ class TokenFlow:
     fields: TokenFields
     stands_for: list[TokenMap | None]
     mixing: str | None
+
+    def list_standing(self) -> list[int]:
+        """The layers that read tokens which stand for parts of the input.
+
+        Of layers that are added in one sum, the first stands for all.
+        """
+        return [
+            number
+            for number, layer in enumerate(self.layers)
+            if layer.beside is None and self.find_hidden(number)
+        ]
+
+    def find_hidden(self, number: int) -> list[TokenMap]:
+        """From the hidden states of a layer to the tokens of the input: what enters, or values."""
+        stands_for = self.stands_for[number]
+        if not self.layers[number].has_entry:
+            return self.find_keys(number)
+        return [] if stands_for is None else [stands_for]
+
+    def find_keys(self, number: int) -> list[TokenMap]:
+        """From the keys of a layer to the tokens of the input that they are made of."""
+        maps = []
+        for source, step in self.layers[number].keys.items():
+            further = None if source == INPUT else self.stands_for[source]
+            if source == INPUT:
+                maps.append(step)
+            elif further is not None:
+                maps.append(step.compose(further))
+        return maps
 
 
 def find_flow(trace: Trace, name: str | int, shape: Sequence[int]) -> TokenFlow:
@@ -192,9 +225,9 @@ class _FlowFinder:
 
     def _find_beside(self, number: int) -> int | None:
         """The first layer that is added in the same sum as another one."""
-        skip = self._layers[number].skip
+        addition = self._layers[number].addition
         for earlier, layer in enumerate(self._layers[:number]):
-            if skip is not None and layer.skip is not None and layer.skip.addition is skip.addition:
+            if addition is not None and layer.addition is addition:
                 return earlier
         return None
 
@@ -304,6 +337,7 @@ class _FlowFinder:
             layers.append(
                 FlowLayer(
                     stream.count,
+                    layer.addition is not None,
                     layer.skip is not None,
                     stream.arrangements,
                     queries,
@@ -312,6 +346,7 @@ class _FlowFinder:
                     self._find_beside(number),
                     None if stream.entering is None else stream.entering.index,
                     stream.leaving.index,
+                    self._place_keys(layer, stream).index,
                 )
             )
         return TokenFlow(layers, fields, _compose(layers), mixing)

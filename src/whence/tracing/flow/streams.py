@@ -112,23 +112,24 @@ def find_streams(
         layer: The layer.
         attention: The nodes of all products of maps and values.
     """
-    if layer.skip is None:
+    if layer.addition is None:
         yield from _find_without_skip(trace, layer)
         return
-    top = trace.entries[layer.skip.addition.index].output
+    top = trace.entries[layer.addition.index].output
     shape = _shape_at(top)
     products = [trace.entries[site.product.index].output for site in layer.sites]
+    entering = [] if layer.skip is None else [layer.skip.input_edge]
     along = {
         dim: [
             *_read_indices(walk, top, dim, products, attention, layer.sites),
-            *_read_indices(walk, top, dim, [layer.skip.input_edge], attention),
+            *_read_indices(walk, top, dim, entering, attention),
         ]
         for dim, length in enumerate(shape)
         if length > 1
     }
     of_tokens = []
     for dim, read in along.items():
-        at = [one for one in read[:-1] if one is not None]
+        at = [one for one in read[: len(products)] if one is not None]
         if len(at) < len(products):
             return
         several = {flag for one in at for flag in one.several[one.present].tolist()}
@@ -244,10 +245,12 @@ def _find_entering(
     batch: int,
 ) -> TokenPlace | None:
     """The tokens of what enters the block, if each of its elements belongs to one."""
+    if layer.skip is None:
+        return None
     read = {dim: along[dim][-1] for dim in numbering.sizes}
     known = {dim: one for dim, one in read.items() if one is not None}
     is_clear = not any(bool(one.several.any()) for one in known.values())
-    if layer.skip is None or not known or len(known) < len(read) or not is_clear:
+    if not known or len(known) < len(read) or not is_clear:
         return None
     present, *others = (one.present for one in known.values())
     for one in others:

@@ -108,6 +108,30 @@ def find_skip(trace: Trace, graph: NodeGraph, site: AttentionSite) -> SkipConnec
     return weak
 
 
+def find_sum(trace: Trace, graph: NodeGraph, site: AttentionSite) -> Operation | None:
+    """The nearest sum downstream of an attention with a term that does not depend on it.
+
+    It is that of the skip connection, or of one that is projected or pooled on its way.
+    """
+    product = trace.entries[site.product.index].output.node
+    waiting, seen = [(graph.number(product), product)], {product}
+    while waiting:
+        _, node = heappop(waiting)
+        for reader in graph.readers[node]:
+            operation = operation_of(reader)
+            if reader in seen or (operation and operation.kind in _ENDS_OF_A_BRANCH):
+                continue
+            seen.add(reader)
+            heappush(waiting, (graph.number(reader), reader))
+            if operation is None or not _is_addition(graph, reader):
+                continue
+            top = _find_whole_sum(graph, reader)
+            terms = graph.sources(_find_stack(graph, top) or top)
+            around = [one for one in terms if not graph.is_upstream(product, one.node)]
+            return operation_of(top) if around else None
+    return None
+
+
 def _find_projections(trace: Trace, graph: NodeGraph, site: AttentionSite) -> set[Node]:
     """The linear maps next to an attention: those that queries, keys and values come out of."""
     found: set[Node] = set()

@@ -13,6 +13,7 @@ from whence.tracing.graph.blocks import (
     SkipConnection,
     find_operations,
     find_skip,
+    find_sum,
     has_post_norm,
     make_block,
 )
@@ -40,6 +41,8 @@ class AttentionLayer:
         merged: Whether some of these tokens were made of those of another sequence: merged, split
             off or put together.
         skip: The sum with the skip connection, if there is one.
+        addition: The sum with whatever leads around the attention, if there is one: the skip
+            connection, which may be projected or pooled on its way.
     """
 
     sites: list[AttentionSite]
@@ -48,6 +51,7 @@ class AttentionLayer:
     constant: bool
     merged: bool
     skip: SkipConnection | None
+    addition: Operation | None = None
 
     @property
     def is_cross(self) -> bool:
@@ -250,7 +254,9 @@ class _Sequences:
             nodes += [trace.entries[skip.addition.index].output.node, skip.input_edge.node]
         self._of_node.update((node, number) for node in nodes if node not in self._of_node)
         of_keys, keys_merged = self._find_sequence([*keys, values], site.key_count)
-        return AttentionLayer([site], number, of_keys, constant, merged or keys_merged, skip)
+        addition = find_sum(trace, graph, site) if skip is None else skip.addition
+        is_merged = merged or keys_merged
+        return AttentionLayer([site], number, of_keys, constant, is_merged, skip, addition)
 
     def _find_stream(self, entering: GradientEdge, length: int) -> tuple[int, bool]:
         """The sequence of a residual stream that enters a block, and whether others made it."""

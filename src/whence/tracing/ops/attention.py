@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
-from whence._util.torch_internals import PERMUTE, TRANSPOSE, T
+from whence._util.torch_internals import PERMUTE, TRANSPOSE, T, output_metadata
 from whence.tracing.ops.base import Function, Operation
 from whence.tracing.ops.products import ConstantMatMul, Convolution, Linear, MatMul
 from whence.tracing.ops.softmax import SOFTMAX, ChunkedAttention
@@ -193,7 +193,8 @@ def find_upstream_softmax(tensor: Tensor) -> Operation | None:
 
     The weights of experts are none: their softmax is over what a linear map puts out.
     """
-    for node, operation in _iterate_nodes(tensor.grad_fn, ("pass", "product", "quotient")):
+    kinds = ("pass", "product", "quotient")
+    for node, operation in _iterate_nodes(tensor.grad_fn, kinds, mixes_heads=True):
         if operation.name == SOFTMAX:
             return None if _chooses_features(node, operation) else operation
     return None
@@ -226,16 +227,26 @@ def reads_matrix_product(softmax: Node) -> bool:
     return any(
         operation.kind == "matmul"
         for node, _ in softmax.next_functions
-        for operation in _iterate_upstream(node, ("pass", "add"))
+        for operation in _iterate_upstream(node, ("pass", "add"), mixes_heads=True)
     )
 
 
-def _iterate_upstream(node: Node | None, through: tuple[str, ...]) -> Iterator[Operation]:
-    """Operations upstream of a node, nearest first, through some kinds and all routing."""
-    return (operation for _, operation in _iterate_nodes(node, through))
+def _iterate_upstream(
+    node: Node | None, through: tuple[str, ...], mixes_heads: bool = False
+) -> Iterator[Operation]:
+    """Operations upstream of a node, nearest first, through some kinds and all routing.
+
+    Args:
+        node: The node.
+        through: The kinds.
+        mixes_heads: Whether also through linear maps that mix heads, as talking heads do.
+    """
+    return (operation for _, operation in _iterate_nodes(node, through, mixes_heads))
 
 
-def _iterate_nodes(node: Node | None, through: tuple[str, ...]) -> Iterator[tuple[Node, Operation]]:
+def _iterate_nodes(
+    node: Node | None, through: tuple[str, ...], mixes_heads: bool = False
+) -> Iterator[tuple[Node, Operation]]:
     """The same with their nodes."""
     waiting, seen = [node], set[Node]()
     while waiting and len(seen) < _SEARCH_LIMIT:
@@ -246,6 +257,22 @@ def _iterate_nodes(node: Node | None, through: tuple[str, ...]) -> Iterator[tupl
         operation: Operation | None = getattr(node, "operation", None)
         if operation is not None:
             yield node, operation
-            if operation.kind not in through:
+            if operation.kind not in through and not (mixes_heads and _mixes_heads(node)):
                 continue
         waiting.extend(upstream for upstream, _ in node.next_functions)
+
+
+def _mixes_heads(node: Node) -> bool:
+    """Whether a node is a linear map of as many heads to as many, of maps (batch, heads, ...).
+
+    It is a convolution of single elements, or a map of heads that were moved to the end.
+    """
+    operation: Operation | None = getattr(node, "operation", None)
+    upstream, nr = node.next_functions[0] if node.next_functions else (None, 0)
+    if not isinstance(operation, Linear) or upstream is None:
+        return False
+    entering, leaving = output_metadata(upstream)[nr].shape, output_metadata(node)[0].shape
+    if isinstance(operation, Convolution):
+        return len(entering) == 4 and set(operation.weight.shape[2:]) == {1}
+    moved = upstream.name() in (TRANSPOSE, PERMUTE)
+    return moved and len(entering) == 4 and tuple(entering) == tuple(leaving)
