@@ -20,7 +20,9 @@ def needs_flow(trace: Trace) -> bool:
     layers = find_layers(trace)
     within = layers[:-1] if len(layers) > 1 and is_attention_pooling(layers) else layers
     sequence = layers[0].keys
-    if any(one.merged or {one.queries, one.keys} != {sequence} for one in within):
+    if any(one.merged for one in layers):
+        return True
+    if any({one.queries, one.keys} != {sequence} for one in within):
         return True
     if not all(_has_rows_of_tokens(trace, one) for one in within):
         return True
