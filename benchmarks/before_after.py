@@ -1,10 +1,11 @@
 """Times of two checkouts of whence, in one run.
 
-    python benchmarks/before_after.py ../old-checkout --size tiny --batch 1 8
+    python benchmarks/before_after.py ../old-checkout --family vit --batch 1 8
 
-Both run their own `benchmarks/engine.py` in turns, or this checkout's with `--same-script`, with
-the options given. The fastest round counts; the ratio is the time of this checkout divided by that
-of the other. On a busy machine the last column tells more: the median of the ratios of turns.
+Two processes run this checkout's `benchmarks/engine.py` with the options given, one with the source
+of each checkout, and take turns round by round, so that a busy machine slows both. A ratio is the
+time of this checkout divided by that of the other in the same round; its median over all rounds is
+shown, and the median of each time.
 """
 
 import argparse
@@ -13,52 +14,68 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).parents[1]
 
 
-def run_engine(
-    checkout: Path, options: list[str], scripts: Path
-) -> dict[tuple[str, int, str], float]:
-    """Run the benchmark on a checkout; milliseconds by device, batch and row."""
-    script = scripts / "benchmarks" / "engine.py"
-    if "--compile" not in script.read_text():
-        options = ["--fast" if option == "--compile" else option for option in options]
-    with tempfile.TemporaryDirectory() as folder:
-        result = Path(folder, "rows.json")
-        command = [sys.executable, str(script), *options, "--json", str(result)]
-        environment = {**os.environ, "PYTHONPATH": str(checkout / "src")}
-        subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
-        rows = json.loads(result.read_text())
-    return {(row["device"], row["batch"], row["what"]): row["milliseconds"] for row in rows}
+class Worker:
+    """A process that measures a checkout, one round at a time."""
+
+    def __init__(self, checkout: Path, options: list[str]) -> None:
+        script = HERE / "benchmarks" / "engine.py"
+        self._process = subprocess.Popen(
+            [sys.executable, str(script), *options, "--on-request"],
+            env={**os.environ, "PYTHONPATH": str(checkout.resolve() / "src")},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def read_line(self) -> str:
+        """What the process prints next."""
+        line = self._process.stdout.readline() if self._process.stdout else ""
+        if not line:
+            raise SystemExit("A checkout could not be measured; its error is above.")
+        return line
+
+    def measure(self) -> dict[str, float]:
+        """Measure one round: milliseconds by batch and row."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("go\n")
+        self._process.stdin.flush()
+        return json.loads(self.read_line())
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.wait()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("old", type=Path, help="the other checkout")
-    parser.add_argument("--turns", type=int, default=3, help="how often each runs")
-    parser.add_argument("--same-script", action="store_true", help="run this engine.py on both")
+    parser.add_argument("--turns", type=int, default=15, help="how many rounds each measures")
     arguments, options = parser.parse_known_args()
-    turns: list[list[dict[tuple[str, int, str], float]]] = []
-    for _ in range(arguments.turns):
-        turns.append(
-            [
-                run_engine(checkout, options, HERE if arguments.same_script else checkout)
-                for checkout in (arguments.old, HERE)
-            ]
-        )
-    print(f"`{' '.join(options)}`\n")
-    print("| device | batch | what | before, ms | after, ms | ratio | median of turns |")
-    print("| --- | ---: | --- | ---: | ---: | ---: | ---: |")
+    workers = [Worker(checkout, options) for checkout in (arguments.old, HERE)]
+    try:
+        for worker in workers:
+            worker.read_line()
+        turns = []
+        for turn in range(arguments.turns):
+            order = workers if turn % 2 == 0 else workers[::-1]
+            pair = [worker.measure() for worker in order]
+            turns.append(pair if turn % 2 == 0 else pair[::-1])
+    finally:
+        for worker in workers:
+            worker.close()
+    print(f"`{' '.join(options)}`, {arguments.turns} rounds\n")
+    print("| batch | what | before, ms | after, ms | ratio |")
+    print("| ---: | --- | ---: | ---: | ---: |")
     for row in turns[0][0]:
-        before, after = (min(turn[number][row] for turn in turns) for number in (0, 1))
-        median = statistics.median(new[row] / old[row] for old, new in turns)
-        print(
-            f"| {' | '.join(map(str, row))} | {before:.2f} | {after:.2f} | {after / before:.3f} "
-            f"| {median:.3f} |"
-        )
+        before, after = (statistics.median(turn[n][row] for turn in turns) for n in (0, 1))
+        ratio = statistics.median(new[row] / old[row] for old, new in turns)
+        print(f"| {row} | {before:.2f} | {after:.2f} | {ratio:.3f} |")
 
 
 if __name__ == "__main__":

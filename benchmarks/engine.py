@@ -14,6 +14,7 @@ import ctypes
 import gc
 import json
 import platform
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -139,6 +140,23 @@ def read_resident_bytes() -> int:
     return int(STATM.read_text().split()[1]) * PAGE
 
 
+def measure_on_request(device: torch.device, options: argparse.Namespace) -> None:
+    """Measure one round of all rows for each line of the standard input, for `before_after.py`.
+
+    A line of JSON answers each: milliseconds by batch and row.
+    """
+    model, runs = build_model(options).to(device).eval(), {}
+    for batch in options.batch:
+        listed = list_variants(model, make_inputs(batch, device, options.family), options)
+        runs |= {f"{batch} | {name}": run for name, run in listed.items()}
+    for run in [*runs.values()] * (2 if options.compile else 1):
+        run()
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        times = {row: measure_seconds(run, device) * 1e3 for row, run in runs.items()}
+        print(json.dumps(times), flush=True)
+
+
 def measure_batch(
     model: torch.nn.Module, batch: int, device: torch.device, options: argparse.Namespace
 ) -> list[dict]:
@@ -193,11 +211,15 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", metavar="NAME", help="only these rows, by name")
     parser.add_argument("--memory", type=float, help="gibibytes that an explanation may keep")
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
+    parser.add_argument("--on-request", action="store_true", help="a round for each line of stdin")
     options = parser.parse_args()
     torch.set_float32_matmul_precision("high" if options.precision == "tf32" else "highest")
     devices = [options.device] if options.device else ["cpu"]
     if not options.device and torch.cuda.is_available():
         devices.append("cuda")
+    if options.on_request:
+        measure_on_request(torch.device(options.device or "cpu"), options)
+        return
     shown = "BERT of 12 layers, the width of a ViT-{}" if options.family == "bert" else "ViT-{}/16"
     everything = []
     for name in devices:
