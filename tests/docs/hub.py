@@ -1,5 +1,6 @@
 """A stand-in for the model hub's cache: small random models under the names that pages use."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -93,6 +94,21 @@ def save_language_model(folder: Path) -> None:
     enlarge_weights(transformers.LlamaForCausalLM(config)).save_pretrained(folder)
 
 
+def save_encoder(folder: Path) -> None:
+    names = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    tokenizer = build_tokenizer("[CLS] $A [SEP]", **names)
+    tokenizer.save_pretrained(folder)
+    config = transformers.BertConfig(**SIZES, vocab_size=len(tokenizer))
+    enlarge_weights(transformers.BertModel(config)).save_pretrained(folder)
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    parts = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
+    listed = [
+        {"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in parts
+    ]
+    (folder / "modules.json").write_text(json.dumps(listed))
+
+
 def save_clip(folder: Path) -> None:
     names = {"bos_token": "<|startoftext|>", "eos_token": "<|endoftext|>"}
     tokenizer = build_tokenizer(
@@ -154,6 +170,7 @@ MODELS: dict[str, Callable[[Path], None]] = {
     "distilbert/distilbert-base-uncased-finetuned-sst-2-english": save_text_classifier,
     "HuggingFaceTB/SmolLM2-135M": save_language_model,
     "openai/clip-vit-base-patch32": save_clip,
+    "sentence-transformers/all-MiniLM-L6-v2": save_encoder,
     "hustvl/yolos-tiny": save_detector,
     "facebook/detr-resnet-50": save_encoder_decoder_detector,
 }

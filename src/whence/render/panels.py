@@ -202,13 +202,19 @@ def move(shapes: Sequence[Shape], x: float, y: float) -> list[Shape]:
     return [replace(shape, x=shape.x + x, y=shape.y + y) for shape in shapes]
 
 
-def describe_scale(strengths: Sequence[float], signs: Collection[bool], what: str = "map") -> str:
+def describe_scale(
+    strengths: Sequence[float],
+    signs: Collection[bool],
+    what: str = "map",
+    paler: str = "a less probable class",
+) -> str:
     """What the colours are relative to, in a few words.
 
     Args:
         strengths: Of all maps.
         signs: Whether colours diverge: of all colour maps that there are.
         what: What has colours.
+        paler: What has paler ones.
     """
     if not any(signs):
         scale = f"from the lowest to the highest score of each {what}"
@@ -216,7 +222,7 @@ def describe_scale(strengths: Sequence[float], signs: Collection[bool], what: st
         scale = f"relative to the strongest score of each {what}"
     else:
         scale = f"each {what} has its own scale"
-    faint = "; paler: a less probable class" if min(strengths, default=1.0) < 0.95 else ""
+    faint = f"; paler: {paler}" if min(strengths, default=1.0) < 0.95 else ""
     return f"{scale}{faint}"
 
 

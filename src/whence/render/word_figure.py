@@ -107,5 +107,7 @@ def make_word_legend(
 ) -> Legend:
     """What the colours of words mean."""
     signed = any(map(has_negative_scores, explanations))
-    note = describe_scale(strengths, [True], "class")
+    cosines = any(getattr(one, "measure", "") == "cosine" for one in explanations)
+    named = ("text", "a text that is less alike") if cosines else ("class",)
+    note = describe_scale(strengths, [True], *named)
     return Legend([WordColors(theme, signed)], note, format_origin(explanations))
