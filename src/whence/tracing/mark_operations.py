@@ -5,6 +5,8 @@ Left out are the mean and the spread by which a norm divides, as no token stands
 
 from __future__ import annotations
 
+from weakref import WeakKeyDictionary
+
 import torch
 from torch import Tensor
 
@@ -13,6 +15,10 @@ from whence.tracing.marks import is_pointwise, mark_all, mark_any, sum_marks
 from whence.tracing.ops.base import Function, Operation, Shift
 from whence.tracing.ops.products import ConstantMatMul, Convolution, Linear, MatMul
 from whence.tracing.ops.softmax import ChunkedAttention
+
+
+# What products with constants keep: marks pass them many times.
+_KEPT: WeakKeyDictionary[Function, Tensor | None] = WeakKeyDictionary()
 
 
 def is_by_value(operation: Operation) -> bool:
@@ -52,9 +58,8 @@ def pass_operation(operation: Operation, marks: Tensor, batch: int) -> list[Tens
 def _pass_function(operation: Function, marks: Tensor, batch: int) -> list[Tensor | None]:
     shapes = [x.shape for x in operation.inputs]
     if operation.name == "mul" and shapes == [operation.output.shape]:
-        # Nothing is left of what is multiplied by 0, such as padding.
-        (factor,) = operation.vjp(torch.ones_like(operation.output))
-        return [marks if factor.all() else marks * (factor != 0)]
+        kept = _find_kept(operation)
+        return [marks if kept is None else marks * kept]
     if operation.kind == "quotient" and shapes[0] == operation.output.shape != shapes[1]:
         return [marks, None]  # the spread by which a norm divides
     if is_pointwise(operation):
@@ -68,6 +73,14 @@ def _pass_function(operation: Function, marks: Tensor, batch: int) -> list[Tenso
         dims = range(-mixed, 0)
         return [(mark_any(marks, *dims) if dims else marks).expand_as(marks)]
     return [mark_all(marks, shape, batch) for shape in shapes]
+
+
+def _find_kept(operation: Function) -> Tensor | None:
+    """What is not multiplied by 0, as padding is; None if all is kept."""
+    if operation not in _KEPT:
+        (factor,) = operation.vjp(torch.ones_like(operation.output))
+        _KEPT[operation] = None if factor.all() else factor != 0
+    return _KEPT[operation]
 
 
 def _count_mixed_dims(operation: Function) -> int | None:

@@ -69,7 +69,9 @@ def _run_backward(
     whole: Sequence[int],
 ) -> Tensor:
     """The gradient of a convolution with a kernel of ones, in groups of one channel each."""
-    groups = settings[-1]
+    stride, padding, *_, groups = settings
+    if {*size, *stride} == {1} and not any(padding):
+        return marks.expand(*marks.shape[:2], *shape)
     marks = marks.expand(*marks.shape[:2], *whole)
     x = marks.new_empty(len(marks), groups, *shape)
     return internals.convolution_backward(
