@@ -4,22 +4,24 @@
 
 Small models of transformers learn from clips that are made up as they go:
 
-- video (ViViT and VideoMAE): a square moves over noise, in front of a square that stands still.
-  The class is the colour of the square that moves; that of the other means nothing.
-- spectrogram (AST): noise with a tone, a short line at one height. The class is the tone's height:
-  low, middle or high.
-- waveform (Wav2Vec2): noise with a short tone. The class is its pitch.
+- video (ViViT and VideoMAE): a square moves over noise, and a grey one stands still. The class is
+  the colour of the square that moves: red, green or blue.
+- spectrogram (AST): noise with a tone. The class is whether it stays, rises or falls.
+- waveform (Wav2Vec2): noise with a short tone. The class is its pitch: low, middle or high.
 
-Each method explains the predicted class of clips that were not seen in training. Of a video, a hit
-is a frame of the map whose highest patch touches the square that moves; of a spectrogram, a map
-whose highest patch touches the tone; of a waveform, a map whose highest segment lies in the tone.
-All is seeded.
+A fourth class, "none", is of clips in which nothing decides, so that the others have to be seen or
+heard. Each method explains the class of clips that were not seen in training, and in which
+something decides; those that a toy gets wrong are left out. Of a video, a hit is a frame of the map
+whose highest patch touches the square that moves; of a sound, a map whose highest patch or segment
+touches the tone. All is seeded.
 """
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -36,11 +38,19 @@ from transformers import (
 )
 
 from whence import Explainer
+from whence._util.files import write_atomically
 
 FRAMES, SIDE, PATCH, SQUARE = 8, 32, 8, 8
 TIMES, BINS, CELL, TONE = 64, 32, 8, (16, 3)
-LENGTH, RATE = 1600, 1600
-METHODS = ("whence", "gae", "tiba", "rollout", "attnlrp", "input_x_gradient", "occlusion")
+LENGTH = 1600
+RATE = 5e-3  # at which toys learn
+METHODS = (
+    *("whence", "whence, sharing 2", "whence, sharing 0", "gae", "tiba", "rollout", "attnlrp"),
+    *("attention_norm", "attcat", "input_x_gradient", "random"),
+)
+SEEDS, SAMPLES = (0, 1, 2), 100
+ACCURACY = "classified right"
+START, END = "<!-- table -->", "<!-- end -->"
 SMALL = {
     "hidden_size": 32,
     "num_hidden_layers": 2,
@@ -92,15 +102,18 @@ def _mark_squares(places: Tensor) -> Tensor:
 
 
 def draw_spectrograms(count: int, generator: torch.Generator) -> Clips:
-    """Spectrograms (clips, time, frequency) of noise with a tone."""
+    """Spectrograms (clips, time, frequency) of noise with a tone that stays, rises or falls."""
+    length, width = TONE
     clips = 0.5 * torch.randn(count, TIMES, BINS, generator=generator)
     labels = torch.randint(4, (count,), generator=generator)
-    starts = torch.randint(TIMES - TONE[0] + 1, (count, 1), generator=generator)
-    heights = torch.randint(9, (count, 1), generator=generator) + 11 * (labels[:, None] - 1)
-    times, bins = torch.arange(TIMES), torch.arange(BINS)
-    during = (times >= starts) & (times < starts + TONE[0])
-    high = (bins >= heights) & (bins < heights + TONE[1])
-    decides = during[:, :, None] & high[:, None, :] & (labels > 0)[:, None, None]
+    starts = torch.randint(TIMES - length + 1, (count, 1), generator=generator)
+    slopes = torch.tensor([0.0, 0.0, 0.5, -0.5])[labels][:, None]
+    middles = torch.randint(6, BINS - 6, (count, 1), generator=generator)
+    since = torch.arange(TIMES) - starts
+    during = (since >= 0) & (since < length)
+    heights = middles + slopes * (since - length / 2)
+    near = (torch.arange(BINS) - heights[:, :, None]).abs() < width / 2
+    decides = near & during[:, :, None] & (labels > 0)[:, None, None]
     return Clips(clips + 2.0 * decides, labels, decides)
 
 
@@ -183,31 +196,32 @@ class Task:
     name: str  # of the model's input
     names: tuple[str, ...]  # of the classes
     steps: int
-    batch: int = 32
-    rate: float = 3e-3
 
 
-COLORS, PITCHES = ("none", "red", "green", "blue"), ("none", "low", "middle", "high")
+COLORS = ("none", "red", "green", "blue")
+SLOPES = ("none", "steady", "rising", "falling")
+PITCHES = ("none", "low", "middle", "high")
 TASKS = {
-    "ViViT": Task(_build_vivit, draw_videos, "pixel_values", COLORS, 600),
-    "VideoMAE": Task(_build_videomae, draw_videos, "pixel_values", COLORS, 600),
-    "AST": Task(_build_ast, draw_spectrograms, "input_values", PITCHES, 150),
+    "ViViT": Task(_build_vivit, draw_videos, "pixel_values", COLORS, 300),
+    "VideoMAE": Task(_build_videomae, draw_videos, "pixel_values", COLORS, 300),
+    "AST": Task(_build_ast, draw_spectrograms, "input_values", SLOPES, 400),
     "Wav2Vec2": Task(_build_wav2vec2, draw_waveforms, "input_values", PITCHES, 150),
 }
 
 
-def train(name: str, seed: int = 0, steps: int | None = None) -> nn.Module:
+def train(name: str, seed: int = 0, steps: int | None = None, batch: int = 32) -> nn.Module:
     """Train one of the toys."""
     task = TASKS[name]
+    steps = steps or task.steps
     torch.manual_seed(seed)
     model = task.build()
     model.config.id2label = dict(enumerate(task.names))
     model.config.label2id = {one: number for number, one in enumerate(task.names)}
     generator = torch.Generator().manual_seed(seed + 1)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=task.rate, weight_decay=0.05)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, task.rate, steps or task.steps)
-    for _ in range(steps or task.steps):
-        clips = task.draw(task.batch, generator)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.05)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, steps)
+    for _ in range(steps):
+        clips = task.draw(batch, generator)
         logits = model(**{task.name: clips.inputs}).logits
         loss = F.cross_entropy(logits, clips.labels, label_smoothing=0.05)
         optimizer.zero_grad()
@@ -226,19 +240,20 @@ def draw_held_out(name: str, count: int) -> Clips:
 
 
 @torch.no_grad()
-def measure_accuracy(model: nn.Module, name: str, clips: Clips) -> float:
-    """The share of clips that a toy classifies right."""
+def find_right(model: nn.Module, name: str, clips: Clips) -> Tensor:
+    """Whether a toy classifies each clip right."""
     logits = model(**{TASKS[name].name: clips.inputs}).logits
-    return float((logits.argmax(-1) == clips.labels).double().mean())
+    return logits.argmax(-1) == clips.labels
 
 
 def measure_hits(
     model: nn.Module, name: str, clips: Clips, method: str, **options: object
 ) -> float:
     """The share of hits: of frames of a video, of maps of a sound."""
-    inputs = {TASKS[name].name: clips.inputs}
+    right = find_right(model, name, clips)
+    inputs = {TASKS[name].name: clips.inputs[right]}
     result = Explainer(model).explain(inputs, method=method, **options)
-    return float(find_hits(result.scores, result.grid, clips.decides).double().mean())
+    return float(find_hits(result.scores, result.grid, clips.decides[right]).double().mean())
 
 
 def find_hits(scores: Tensor, grid: tuple[int, ...], decides: Tensor) -> Tensor:
@@ -255,3 +270,58 @@ def find_hits(scores: Tensor, grid: tuple[int, ...], decides: Tensor) -> Tensor:
     else:
         maps, decided = maps.flatten(1), decided.flatten(1)
     return decided.gather(-1, maps.argmax(-1, keepdim=True))[..., 0] > 0
+
+
+def measure_all(clips: int) -> dict[str, dict[str, list[float]]]:
+    """Train all toys with all seeds; accuracies and hits by toy, then method, for each seed."""
+    figures: dict[str, dict[str, list[float]]] = {}
+    for name in TASKS:
+        drawn = draw_held_out(name, clips)
+        rows = figures.setdefault(name, {})
+        for seed in SEEDS:
+            model = train(name, seed)
+            accuracy = float(find_right(model, name, drawn).double().mean())
+            rows.setdefault(ACCURACY, []).append(accuracy)
+            for method in METHODS:
+                label, _, sharing = method.partition(", sharing ")
+                options = {"sharing": float(sharing)} if sharing else {}
+                hits = measure_hits(model, name, drawn, label, **options)
+                rows.setdefault(method, []).append(hits)
+            print(name, seed, {key: round(one[-1], 3) for key, one in rows.items()}, flush=True)
+    return figures
+
+
+def format_table(figures: dict[str, dict[str, list[float]]]) -> str:
+    """A table in Markdown: per cent, the mean of all seeds, and the lowest if they differ."""
+    lines = [f"| | {' | '.join(figures)} |", f"| --- |{' ---: |' * len(figures)}"]
+    for row in (ACCURACY, *METHODS):
+        cells = [_format_cell(figures[name][row]) for name in figures]
+        method, comma, rest = row.partition(",")
+        shown = row if row == ACCURACY else f"`{method}`{comma}{rest}"
+        lines.append(f"| {shown} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _format_cell(values: list[float]) -> str:
+    mean, lowest = (f"{100 * one:.1f}" for one in (sum(values) / len(values), min(values)))
+    return mean if mean == lowest else f"{mean} ({lowest})"
+
+
+def main() -> None:
+    """Measure, and put the table between the marks of the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, help="a page whose table is replaced")
+    parser.add_argument("--clips", type=int, default=SAMPLES)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    table = format_table(measure_all(arguments.clips))
+    print(table)
+    if arguments.out is not None:
+        before, _, rest = arguments.out.read_text(encoding="utf-8").partition(START)
+        after = rest.partition(END)[2]
+        page = f"{before}{START}\n{table}\n{END}{after}"
+        write_atomically(arguments.out, page.encode())
+
+
+if __name__ == "__main__":
+    main()
