@@ -165,6 +165,66 @@ def save_encoder_decoder_detector(folder: Path) -> None:
     processor.save_pretrained(folder)
 
 
+def save_video_classifier(folder: Path) -> None:
+    config = transformers.VideoMAEConfig(
+        **SIZES,
+        image_size=32,
+        patch_size=8,
+        num_frames=4,
+        tubelet_size=2,
+        id2label={0: "archery", 1: "juggling balls", 2: "surfing water"},
+    )
+    enlarge_weights(transformers.VideoMAEForVideoClassification(config)).save_pretrained(folder)
+    side = {"height": 32, "width": 32}
+    processor = transformers.VideoMAEImageProcessor(size={"shortest_edge": 32}, crop_size=side)
+    processor.save_pretrained(folder)
+
+
+def save_spectrogram_classifier(folder: Path) -> None:
+    sizes = {"patch_size": 8, "frequency_stride": 8, "time_stride": 8}
+    spectrogram = {"max_length": 32, "num_mel_bins": 16}
+    labels = {0: "Speech", 1: "Music", 2: "Siren"}
+    config = transformers.ASTConfig(**SIZES, **sizes, **spectrogram, id2label=labels)
+    enlarge_weights(transformers.ASTForAudioClassification(config)).save_pretrained(folder)
+    transformers.ASTFeatureExtractor(**spectrogram).save_pretrained(folder)
+
+
+def save_waveform_classifier(folder: Path) -> None:
+    config = transformers.Wav2Vec2Config(
+        **SIZES,
+        conv_dim=[8, 8],
+        conv_kernel=[40, 8],
+        conv_stride=[40, 8],
+        num_feat_extract_layers=2,
+        num_conv_pos_embeddings=4,
+        num_conv_pos_embedding_groups=2,
+        classifier_proj_size=8,
+        id2label={0: "yes", 1: "no"},
+    )
+    enlarge_weights(transformers.Wav2Vec2ForSequenceClassification(config)).save_pretrained(folder)
+    transformers.Wav2Vec2FeatureExtractor().save_pretrained(folder)
+
+
+def save_speech_recogniser(folder: Path) -> None:
+    halves = ("encoder", "decoder")
+    config = transformers.WhisperConfig(
+        d_model=16,
+        num_mel_bins=8,
+        max_source_positions=50,
+        max_target_positions=16,
+        vocab_size=60,
+        **{f"{half}_layers": 1 for half in halves},
+        **{f"{half}_attention_heads": 2 for half in halves},
+        **{f"{half}_ffn_dim": 24 for half in halves},
+        **dict.fromkeys(("pad_token_id", "eos_token_id", "bos_token_id"), 0),
+        decoder_start_token_id=1,
+        begin_suppress_tokens=None,
+    )
+    model = enlarge_weights(transformers.WhisperForConditionalGeneration(config))
+    model.save_pretrained(folder)
+    transformers.WhisperFeatureExtractor(feature_size=8, chunk_length=1).save_pretrained(folder)
+
+
 MODELS: dict[str, Callable[[Path], None]] = {
     "google/vit-base-patch16-224": save_photo_classifier,
     "distilbert/distilbert-base-uncased-finetuned-sst-2-english": save_text_classifier,
@@ -173,4 +233,8 @@ MODELS: dict[str, Callable[[Path], None]] = {
     "sentence-transformers/all-MiniLM-L6-v2": save_encoder,
     "hustvl/yolos-tiny": save_detector,
     "facebook/detr-resnet-50": save_encoder_decoder_detector,
+    "MCG-NJU/videomae-base-finetuned-kinetics": save_video_classifier,
+    "MIT/ast-finetuned-audioset-10-10-0.4593": save_spectrogram_classifier,
+    "superb/wav2vec2-base-superb-ks": save_waveform_classifier,
+    "openai/whisper-tiny": save_speech_recogniser,
 }

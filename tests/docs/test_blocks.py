@@ -18,6 +18,7 @@ from tests.docs.blocks import (
 )
 from tests.docs.hub import save_hub
 from tests.saved import make_photo, save_image_model, save_text_model
+from tests.saved_media import draw_frames, make_sound, save_gif, save_wav
 from whence.methods.registry import _methods as METHODS
 from whence.rules.ruleset import _SETS as RULES
 from whence.tracing.registration import registered_kinds as OPERATIONS
@@ -68,6 +69,11 @@ def files(tmp_path_factory) -> Path:
     shutil.copy(demo / "cat.jpg", clone)
     shutil.copy(demo / "cat.jpg", photos / "tabby.jpg")
     make_photo().save(photos / "other.jpg")
+    save_gif(folder / "clip.gif", draw_frames())
+    save_wav(folder / "sound.wav", make_sound(8000))
+    (folder / "frames").mkdir()
+    for number, frame in enumerate(draw_frames(4)):
+        frame.save(folder / "frames" / f"{number}.png")
     (folder / "reviews.csv").write_text(
         "text,label\nA gripping film.,positive\nAn unwatchable mess.,negative\n"
     )
