@@ -1,5 +1,7 @@
 """GAE on CLIP, against the results of the authors' own code."""
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor
@@ -103,6 +105,14 @@ def test_the_model_as_it_is(inputs):
         for text in range(3):
             expected = data[f"{image}/{text}/image_relevance_start2"]
             assert compute_error(scores.scores[image, text], expected) < 1e-5
+
+
+def test_fused_attention(inputs):
+    model, data = copy.deepcopy(load_model("clip_a")), read_multimodal("clip_a")
+    model.set_attn_implementation("sdpa")
+    result = Explainer(model).explain(inputs, target=2, of="pixel_values", method="gae")
+    for image, scores in enumerate(result.scores):
+        assert compute_error(scores, data[f"{image}/2/image_relevance_start0"]) < 1e-8
 
 
 @pytest.mark.parametrize("start", [3, -4])

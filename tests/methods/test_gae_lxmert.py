@@ -17,7 +17,7 @@ from tests.multimodal import (
     read_sample,
     read_sizes,
 )
-from whence import Explainer, WhenceError
+from whence import Explainer, Layout, WhenceError
 
 OF = ("input_ids", "visual_feats")
 SAMPLES = (0, 1)
@@ -62,7 +62,7 @@ def test_variants_with_relevance(variant):
             alone = explain_sample(i, of, **options)
             for column, tag in enumerate(TAGS):
                 for scores in (both[of].scores[0, column], alone.scores[0, column]):
-                    assert compare(scores, f"{i}/{tag}", variant, of) < 1e-4
+                    assert compare(scores, f"{i}/{tag}", variant, of) < 1e-6
 
 
 @pytest.mark.parametrize("of", OF)
@@ -151,3 +151,13 @@ def test_baselines_at_the_last_layers(method):
 def test_a_start_beyond_the_attention_to_the_image():
     with pytest.raises(WhenceError, match="start_layer=-1 leaves out all attention that leads"):
         explain_sample(0, "visual_feats", start_layer=-1)
+
+
+def test_a_token_that_is_known_to_be_no_word_gets_the_lowest_score():
+    """The authors set it to 0."""
+    data, inputs = read_multimodal("lxmert_a"), read_sample("lxmert_a", 0)
+    explainer = Explainer(load_model("lxmert_a"), layout=Layout(special=(0,)))
+    target = int(data["0/top/target"])
+    scores = explainer.explain(inputs, target=target, of="input_ids", method="gae").scores[0]
+    assert compare(scores, "0/top", "ours", "input_ids") < 1e-8
+    assert scores[0] == scores[1:].min()
