@@ -7,13 +7,12 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from whence.engine.layouts import find_request_layout
+from whence.engine.layouts import find_request_layout, has_image_tokens
 from whence.engine.request import Request
 from whence.engine.targets import is_generative
 from whence.inputs.arguments import ArgumentKey, is_text
 from whence.layout import FoundLayout, Tokens
 from whence.tracing import Trace
-from whence.tracing.graph import find_layers
 
 _TEXT = "input_ids"
 
@@ -71,8 +70,7 @@ def stop_at_image_tokens(request: Request, trace: Trace) -> Trace:
     cut = trace.at_text
     if cut is None or not (request.method.scores_tokens or request.keep_evidence):
         return trace
-    can_stop = not cut.attention_problem and not find_layers(cut)[0].is_cross
-    if can_stop and not find_request_layout(request, cut).doubt:
+    if has_image_tokens(cut) and not find_request_layout(request, cut).doubt:
         return cut
     trace.require_attention()
     return trace

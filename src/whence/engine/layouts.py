@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable
+from typing import TypeGuard
 
 from torch import Tensor
 
@@ -13,7 +14,9 @@ from whence.layout import FoundLayout, divide_input, find_layout
 from whence.tracing import Trace
 from whence.tracing.dependence import find_fields, place_keys
 from whence.tracing.flow.binding import bind_flow, needs_flow
-from whence.tracing.flow.flow import TokenFlow, find_flow
+from whence.tracing.flow.finding import find_flow
+from whence.tracing.flow.flow import TokenFlow
+from whence.tracing.graph import find_layers
 
 # So many layouts are kept, and no key is made of more bytes than this.
 _MAX_LAYOUTS, _MAX_BYTES = 256, 2**20
@@ -30,13 +33,27 @@ def find_request_layout(request: Request, trace: Trace) -> FoundLayout:
     layout = None if key is None else known.get(key)
     if layout is None:
         layout = _find_layout(request, trace)
-        if key is not None:
+        # Where values of pixels may decide what tokens are made of, it may be another next time.
+        is_lasting = (
+            layout.flow is None
+            or not layout.by_value
+            or not request.arguments.main.is_floating_point()
+        )
+        if key is not None and is_lasting:
             while len(known) >= _MAX_LAYOUTS:
                 known.pop(next(iter(known)), None)
             known[key] = layout
     elif isinstance(layout.flow, TokenFlow):
         bind_flow(trace, layout.flow)
     return layout
+
+
+def has_image_tokens(cut: Trace | None) -> TypeGuard[Trace]:
+    """Whether a language model has image tokens between its words, given its part of a trace.
+
+    It has none if it reads images by attention to another sequence.
+    """
+    return cut is not None and not cut.attention_problem and not find_layers(cut)[0].is_cross
 
 
 def _find_layout(request: Request, trace: Trace) -> FoundLayout:
@@ -47,9 +64,12 @@ def _find_layout(request: Request, trace: Trace) -> FoundLayout:
             "The explained class does not depend on any attention, which this method needs. "
             "Methods that need only the input, such as 'input_x_gradient', may explain it."
         )
-    # Image tokens of a language model stand for the same parts of images for every method.
-    at_text = None if trace.at_text is None else _find_token_layout(request, trace.at_text)
-    layout = None if at_text is None or at_text.doubt else at_text
+    layout = None
+    if has_image_tokens(trace.at_text):
+        # Image tokens of a language model stand for the same parts of images for every method.
+        at_text = _find_token_layout(request, trace.at_text)
+        if at_text is not None and not at_text.doubt:
+            layout = dataclasses.replace(at_text, flow=None)
     if layout is None and trace.sites and not trace.attention_problem:
         layout = _find_token_layout(request, trace)
     if layout is None or (layout.doubt and not needs_attention):

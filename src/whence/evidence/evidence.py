@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from whence.errors import UndeclaredEvidenceError
+from whence.evidence.explained import ExplainedTargets
 from whence.evidence.flow_reads import carry_reads, read_streams
 from whence.evidence.forwards import Forwards
 from whence.evidence.kinds import AT_MAPS
@@ -27,11 +28,9 @@ from whence.evidence.layers import (
     read_last_layer,
     sum_keys,
 )
-from whence.layout import FoundLayout, compute_pooling
+from whence.layout import compute_pooling
 from whence.rules import RuleSet
-from whence.targets import Scalars
-from whence.tracing.flow.flow import TokenFlow
-from whence.tracing.graph import AttentionLayer, Block, find_blocks, find_layers
+from whence.tracing.graph import AttentionLayer, Block, find_blocks
 from whence.tracing.readings import (
     HeadFusion,
     MapChunks,
@@ -45,7 +44,7 @@ from whence.tracing.trace import Trace
 
 
 @dataclass(eq=False)
-class Evidence:
+class Evidence(ExplainedTargets):
     """What a trace says of some targets. Lists are over layers or blocks, nearest the input first.
 
     Values that belong to a target (gradients, relevance, pooling) have the explained targets as
@@ -63,9 +62,6 @@ class Evidence:
     ==================== =========================================================================
 
     Attributes:
-        trace: The recorded forward pass.
-        targets: The scalars that are explained, of what the model returned.
-        layout: Where tokens stand on the input.
         needs: Which of `KINDS` the method declared. One backward pass gives all declared gradients,
             another all relevances.
         rules: The rules for relevance.
@@ -83,9 +79,6 @@ class Evidence:
             than was needed before; None if it did not.
     """
 
-    trace: Trace
-    targets: Scalars
-    layout: FoundLayout
     needs: Collection[str]
     rules: RuleSet
     gradient_rules: RuleSet | None = None
@@ -98,21 +91,6 @@ class Evidence:
     make_forwards: Callable[[], Forwards] | None = None
     details: list[list[dict[str, Any]]] = field(default_factory=list)
     recorded_anew: Evidence | None = None
-
-    @property
-    def logits(self) -> Tensor:
-        """(batch, all classes), or whatever targets read, as a plain forward gives it."""
-        return self.trace.logits.detach()
-
-    @property
-    def batch(self) -> int:
-        """The number of samples."""
-        return self.trace.batch
-
-    @property
-    def tokens(self) -> int:
-        """The number of tokens of the input, prefix tokens and padding included."""
-        return self.layout.tokens
 
     @cached_property
     def token_mask(self) -> Tensor:
@@ -152,11 +130,6 @@ class Evidence:
         make = self.targets.make_seeds if self.class_specific else None
         return (make or self.targets.make_common_seeds)(self.logits)
 
-    @property
-    def flow(self) -> TokenFlow | None:
-        """How tokens pass the layers, where they do not simply pass all of them in turn."""
-        return self.trace.flow
-
     @cached_property
     def reads(self) -> list[Tensor]:
         """(targets, batch, tokens) for each layer of a flow: how much the target reads a token."""
@@ -170,10 +143,6 @@ class Evidence:
     def last_pooling(self) -> Tensor:
         """(targets, batch, queries), weights of the rows of the last layer that are read."""
         return self.pooling if self.flow is None else self.reads[-1]
-
-    def make_seeds(self, rules: RuleSet | None) -> Tensor:
-        """Where a backward pass starts that goes by rules, or as plain gradients."""
-        return self.targets.make_seeds(self.logits, by_rules=rules is not None)
 
     @cached_property
     def attention(self) -> list[Tensor]:
@@ -299,11 +268,6 @@ class Evidence:
             raise UndeclaredEvidenceError(
                 f"The method is streamed: it reads '{kinds[0]}' by evidence.fuse_heads(...)."
             )
-
-    @cached_property
-    def layers(self) -> list[AttentionLayer]:
-        """The layers of attention that the target depends on."""
-        return find_layers(self.trace)
 
     @property
     def _read_layers(self) -> list[AttentionLayer]:

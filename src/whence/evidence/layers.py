@@ -55,20 +55,13 @@ def list_entering(
 ) -> list[tuple[Tensor, GradientEdge]]:
     """List the hidden states that tokens of the input are in a flow, with their places.
 
-    They are what enters the layers, and the values of a layer without a skip connection.
-
-    Raises:
-        WhenceError: The tokens of what enters a layer are not known.
+    They are what enters the layers, and the values of a layer where that cannot be read, or that
+    has no skip connection.
     """
     graph, found = find_structure(trace).graph, []
     for number in flow.list_standing():
-        layer = layers[number]
-        edge = find_values(trace, layer) if layer.skip is None else layer.skip.input_edge
-        if layer.skip is not None and flow.layers[number].entering is None:
-            raise WhenceError(
-                f"Which hidden states enter the attention in {layer.where} for which token could "
-                f"not be proven. Methods that read the attention maps alone, such as 'gae', work."
-            )
+        skip = layers[number].skip if flow.layers[number].has_entry else None
+        edge = find_values(trace, layers[number]) if skip is None else skip.input_edge
         found.append((graph.find_value(edge), edge))
     return found
 

@@ -226,6 +226,12 @@ class Recording:
                 self.sites.append(site)
                 return
 
+    def note_constant_values(self, factor: Tensor) -> None:
+        """Note that a map weighs values that do not depend on the input: it moves nothing of it."""
+        softmax = find_upstream_softmax(factor)
+        if softmax is not None:
+            self._pending_softmaxes.pop(softmax, None)
+
     def note_chunked_attention(
         self, attention: ChunkedAttention, shape: tuple[int, ...], output: Tensor
     ) -> None:

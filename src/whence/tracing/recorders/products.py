@@ -92,6 +92,7 @@ def record_matmul(recording: Recording, call: TorchCall) -> Any:
         output = recording.apply(product, a, b)
         recording.note_attention(product, a, b)
         return output
+    recording.note_constant_values(a if is_traced(a) else b)
     if is_traced(a):
         return recording.apply(ConstantMatMul(b, weight_first=False), a)
     return recording.apply(ConstantMatMul(a, weight_first=True), b)

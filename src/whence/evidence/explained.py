@@ -1,0 +1,59 @@
+"""The targets of an explanation, with the trace that they were computed in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from torch import Tensor
+
+from whence.layout import FoundLayout
+from whence.rules import RuleSet
+from whence.targets import Scalars
+from whence.tracing.flow.flow import TokenFlow
+from whence.tracing.graph import AttentionLayer, find_layers
+from whence.tracing.trace import Trace
+
+
+@dataclass(eq=False)
+class ExplainedTargets:
+    """Some targets, and the forward pass that they were computed in.
+
+    Attributes:
+        trace: The recorded forward pass.
+        targets: The scalars that are explained, of what the model returned.
+        layout: Where tokens stand on the input.
+    """
+
+    trace: Trace
+    targets: Scalars
+    layout: FoundLayout
+
+    @property
+    def logits(self) -> Tensor:
+        """(batch, all classes), or whatever targets read, as a plain forward gives it."""
+        return self.trace.logits.detach()
+
+    @property
+    def batch(self) -> int:
+        """The number of samples."""
+        return self.trace.batch
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens of the input, prefix tokens and padding included."""
+        return self.layout.tokens
+
+    @cached_property
+    def layers(self) -> list[AttentionLayer]:
+        """The layers of attention that the target depends on."""
+        return find_layers(self.trace)
+
+    @property
+    def flow(self) -> TokenFlow | None:
+        """How tokens pass the layers, where they do not simply pass all of them in turn."""
+        return self.trace.flow
+
+    def make_seeds(self, rules: RuleSet | None) -> Tensor:
+        """Where a backward pass starts that goes by rules, or as plain gradients."""
+        return self.targets.make_seeds(self.logits, by_rules=rules is not None)
