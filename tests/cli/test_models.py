@@ -65,7 +65,7 @@ def test_a_model_that_needs_python(tmp_path):
     told = run_models(tmp_path).stdout
     assert "T5ForConditionalGeneration" in told
     assert "scores of input_ids" in told
-    assert "Explainer(T5ForConditionalGeneration.from_pretrained(" in told
+    assert "Explainer(model).explain(inputs, of='input_ids')" in told
 
 
 def test_a_classifier_of_photos(image_model):

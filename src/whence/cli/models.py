@@ -166,7 +166,7 @@ def _list_classes(model: ModelDescription) -> str:
     if model.task.startswith("compares"):
         return "the texts that are named: --text TEXT, for each"
     if not model.classes:
-        what = "tokens" if model.task != "classifies photos" else "without names"
+        what = "tokens" if model.kind == "text" else "without names"
         return f"{model.class_count} {what}"
     names = list(model.classes.values())
     shown = "; ".join(names[:_MOST_CLASSES])
@@ -184,10 +184,14 @@ def _describe_attention(model: ModelDescription) -> str:
 
 
 def _describe_parts(model: ModelDescription) -> str:
-    if model.grid is None:
+    if model.grid is None and model.kind == "text":
         return "tokens of the text, joined to words"
+    if model.grid is None:
+        return f"{model.units} tokens, of which it is not proven that they lie in a grid"
     grid = "x".join(map(str, model.grid))
-    return f"{grid} patches" if model.attention else f"{grid} equal parts of the photo"
+    if model.kind == "audio":
+        return f"{grid} parts of the sound"
+    return f"{grid} patches" if model.attention else f"{grid} equal parts of the {model.kind}"
 
 
 def _count(number: int) -> str:

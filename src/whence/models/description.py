@@ -13,7 +13,7 @@ from whence.demo import PHOTO, SENTENCES
 from whence.errors import WhenceError
 from whence.inputs.images import read_image
 from whence.inputs.sounds import sound_from_array
-from whence.inputs.sources import NOUNS, Content, Kind
+from whence.inputs.sources import Content, Kind
 from whence.inputs.videos import video_from_array
 from whence.methods import registry
 from whence.models.dense import DENSE_TASKS, find_dense_task
@@ -23,6 +23,7 @@ from whence.models.sentences import SentenceEncoder
 from whence.models.trial import MethodTrial
 
 _RATE = 16_000
+_PLURALS = {"image": "photos", "video": "videos", "audio": "sounds"}
 # What a model that compares inputs with texts is tried with.
 _TEXTS = ("a photo of a cat", "a photo of a dog")
 
@@ -110,7 +111,7 @@ def _describe_task(loaded: LoadedModel) -> str:
     if (task := find_dense_task(loaded.model)) is not None:
         return DENSE_TASKS[task]
     if loaded.kind != "text":
-        return f"classifies {NOUNS[loaded.kind]}"
+        return f"classifies {_PLURALS[loaded.kind]}"
     return "classifies texts" if loaded.class_names else "predicts tokens of texts"
 
 

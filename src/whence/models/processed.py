@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from whence import targets
+from whence._util.model_name import shorten_model_name
 from whence._util.progress import bar
 from whence._util.text import first_line
 from whence.demo import PHOTO, SENTENCES
@@ -43,20 +44,20 @@ _RATE = 16_000
 
 
 def _read_start(outputs: Any, _: Any) -> Tensor:
-    """The logit of an answer that starts at the first token, or of the first answer."""
-    logits: Tensor = outputs.start_logits if hasattr(outputs, "start_logits") else outputs.logits
-    return logits[:, 0]
+    """The logit of an answer that starts at the first token."""
+    logits: Tensor = outputs.start_logits[:, 0]
+    return logits
 
 
-# What is explained in models with many outputs for a sample, by the end of the name of their class.
-_TARGETS: dict[str, AnyTarget] = {
-    "ForCTC": targets.token(0),
-    "ForMaskedLM": targets.token(0),
-    "ForTokenClassification": targets.token(0),
-    "ForAudioFrameClassification": targets.token(0),
-    "ForObjectDetection": targets.box(),
-    "ForSemanticSegmentation": targets.pixel(0, 0),
-    "ForQuestionAnswering": _read_start,
+# What is explained in models with many outputs for a sample, and how that is written in Python, by
+# the end of the name of their class.
+_TARGETS: dict[str, tuple[AnyTarget, str]] = {
+    "ForCTC": (targets.token(0), "targets.token(0), "),
+    "ForMaskedLM": (targets.token(0), "targets.token(0), "),
+    "ForTokenClassification": (targets.token(0), "targets.token(0), "),
+    "ForAudioFrameClassification": (targets.token(0), "targets.token(0), "),
+    "ForObjectDetection": (targets.box(), "targets.box(), "),
+    "ForSemanticSegmentation": (targets.pixel(0, 0), "targets.pixel(0, 0), "),
 }
 
 
@@ -84,22 +85,23 @@ class ProcessedDescription:
 
 
 class NoSampleError(WhenceError):
-    """A model can be loaded, but there is no processor that makes a sample for it."""
+    """A model can be loaded, but no sample of its inputs can be made and explained."""
 
 
 def describe_processed(name: str) -> ProcessedDescription:
     """Describe a model of transformers of any task, in a folder or in the cache of the hub.
 
     Raises:
-        NoSampleError: Its processor is missing, or makes no sample.
-        WhenceError: It cannot be loaded, or no method runs.
+        NoSampleError: Its processor is missing or makes no sample, or no method runs on it.
+        WhenceError: It cannot be loaded.
     """
     with silence_transformers():
         model = _load_model(name)
         processor = _load_processor(name)
         _check_words(name, processor, model)
         inputs = _make_inputs(processor, model)
-    explainer, target = Explainer(model), find_target(type(model).__name__)
+    architecture, explainer = type(model).__name__, Explainer(model)
+    target, written = _find_target(model)
     methods: dict[str, list[str]] = {}
     refused: dict[str, dict[str, list[str]]] = {}
     for of in (one for one in _SCORED if one in inputs):
@@ -111,25 +113,27 @@ def describe_processed(name: str) -> ProcessedDescription:
             methods[of], refused[of] = trial.try_all(names, advance)
     if not any(methods.values()):
         problems = [said for found in refused.values() for said in found]
-        raise WhenceError(problems[0] if problems else f"No input of '{name}' can get scores.")
-    architecture = type(model).__name__
+        raise NoSampleError(
+            f"No method ran on a sample of the inputs of '{name}'"
+            + (f": {problems[0]}" if problems else ".")
+        )
     return ProcessedDescription(
-        name=name,
+        name=shorten_model_name(name),
         architecture=architecture,
         parameters=sum(one.numel() for one in model.parameters()),
         inputs={key: list(x.shape) for key, x in inputs.items() if isinstance(x, Tensor)},
         methods=methods,
         refused=refused,
-        python=f"Explainer({architecture}.from_pretrained({name!r})).explain(inputs, of=...)",
+        python=f"Explainer(model).explain(inputs, {written}of={next(iter(methods))!r})",
     )
 
 
-def find_target(architecture: str) -> AnyTarget | None:
+def _find_target(model: nn.Module) -> tuple[AnyTarget | None, str]:
     """Find something to explain in a model whose logits are not one row for each sample."""
-    for ending, target in _TARGETS.items():
-        if architecture.endswith(ending):
-            return target
-    return None
+    architecture = type(model).__name__
+    if hasattr(model, "qa_outputs"):
+        return _read_start, "lambda outputs, inputs: outputs.start_logits[:, 0], "
+    return next((one for end, one in _TARGETS.items() if architecture.endswith(end)), (None, ""))
 
 
 def _load_model(name: str) -> nn.Module:
@@ -198,6 +202,8 @@ def _make_inputs(processor: Any, model: nn.Module) -> dict[str, Any]:
             f"{first_line(error)}. Make them yourself, and call Explainer(model).explain(inputs)."
         ) from error
     inputs = {key: value for key, value in made.items() if key in parameters}
+    if type(model).__name__.endswith("ForMultipleChoice"):
+        inputs = {key: value[None] for key, value in inputs.items()}
     config: Any = model.config
     if "decoder_input_ids" in parameters and getattr(config, "is_encoder_decoder", False):
         start = getattr(config, "decoder_start_token_id", None)
