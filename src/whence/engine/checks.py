@@ -45,8 +45,7 @@ def measure_trace(request: Request, evidence: Evidence) -> Figures:
     """Measure what a recorded forward pass tells, before a method reads and frees it."""
     figures: Figures = {}
     if request.method.scores_tokens:
-        crosses = any(layer.is_cross for layer in evidence.layers)
-        copies = request.method.scores_copies or not crosses
+        copies = request.method.scores_copies(evidence)
         around = measure_around(evidence.trace, lambda: evidence.make_seeds(None), copies)
         if around is not None:
             figures["coverage"] = around

@@ -96,7 +96,6 @@ class Gae(Method):
     )
     cost = "2, or 4 with cross-attention"
     streamed = True
-    scores_copies = False
 
     start_layer: int = 0
     contribution: Literal["attention", "relevance"] = "attention"
@@ -109,6 +108,10 @@ class Gae(Method):
     def __post_init__(self) -> None:
         if self.contribution == "relevance":
             object.__setattr__(self, "needs", (*type(self).needs, "relevance"))
+
+    @override
+    def scores_copies(self, evidence: Evidence) -> bool:
+        return not _has_rules(evidence.trace, evidence.layers)
 
     @override
     def __call__(self, evidence: Evidence) -> Tensor:

@@ -37,8 +37,6 @@ class Method:
         inputs: What it explains: ``"image"``, ``"text"`` or both.
         streamed: Whether it reads attention maps by `Evidence.fuse_heads` alone, so that they need
             not all be in memory at once.
-        scores_copies: Whether it scores tokens wherever a model reads the input, if it is more than
-            once.
         unsteady_types: Types of a model in which scores rank otherwise than in float32: where a
             rank correlation below 0.99 was measured, or none was.
     """
@@ -50,13 +48,17 @@ class Method:
     signed: ClassVar[bool] = False
     inputs: ClassVar[tuple[str, ...]] = ("image", "text")
     streamed: ClassVar[bool] = False
-    scores_copies: ClassVar[bool] = True
     unsteady_types: ClassVar[tuple[torch.dtype, ...]] = ()
 
     @property
     def completes(self) -> bool:
         """Whether scores sum to the change of the logit from an option ``baseline``."""
         return False
+
+    def scores_copies(self, evidence: Evidence) -> bool:
+        """Whether it scores tokens wherever a model reads the input, if it is more than once."""
+        del evidence
+        return True
 
     @property
     def scores_tokens(self) -> bool:

@@ -16,7 +16,6 @@ from whence.tracing.ops.base import Function, Operation, Shift
 from whence.tracing.ops.products import ConstantMatMul, Convolution, Linear, MatMul
 from whence.tracing.ops.softmax import ChunkedAttention
 
-
 # What products with constants keep: marks pass them many times.
 _KEPT: WeakKeyDictionary[Function, Tensor | None] = WeakKeyDictionary()
 

@@ -228,8 +228,8 @@ class Recording:
 
     def note_constant_values(self, factor: Tensor) -> None:
         """Note that a map weighs values that do not depend on the input: it moves nothing of it."""
-        softmax = find_upstream_softmax(factor)
-        if softmax is not None:
+        softmax = getattr(factor.grad_fn, "operation", None)
+        if softmax is not None:  # what was moved since may be heads that are mixed
             self._pending_softmaxes.pop(softmax, None)
 
     def note_chunked_attention(

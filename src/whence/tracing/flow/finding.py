@@ -293,6 +293,10 @@ def _relate_fields(own: TokenFields, finest: TokenFields, same: bool) -> Tensor:
             (start, stop), (first, last) = pairs
             length = torch.minimum(stop[:, None], last) - torch.maximum(start[:, None], first)
             shared = shared * length.clamp_min(0)
+        alike = (own.starts[sample, :, None] == finest.starts[sample]).all(-1)
+        alike &= (own.stops[sample, :, None] == finest.stops[sample]).all(-1)
+        is_one = alike.any(1, keepdim=True)  # it stands for the very same part
+        shared = torch.where(is_one & ~alike, 0, shared)
         total = shared.sum(1, keepdim=True)
         shared = shared / total.masked_fill(total == 0, 1)
         token, upstream = shared.nonzero().T
