@@ -65,6 +65,7 @@ def test_without_aggregation():
         assert compute_error(scores, data[f"{name}/ablation_no_aggregation"]) < 1e-8
 
 
+@pytest.mark.slow
 def test_the_last_cross_attention_is_the_authors_transformer_attribution():
     data = read_multimodal("detr_a")
     options = {"contribution": "relevance", "rules": "reference", "start_layer": -1}

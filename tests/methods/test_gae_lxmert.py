@@ -65,6 +65,7 @@ def test_variants_with_relevance(variant):
                     assert compare(scores, f"{i}/{tag}", variant, of) < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of", OF)
 def test_without_aggregation(of):
     for i in SAMPLES:
