@@ -44,9 +44,9 @@ class Explanations(dict[str, Explanation]):
         Raises:
             WhenceError: There is no such sample or theme, or other images than those explained.
         """
-        from whence.render.several import draw_several
+        from whence.render import display
 
-        return draw_several(self, sample, images=image, theme=theme, title=title)
+        return display.draw_several(self, sample, images=image, theme=theme, title=title)
 
     def _repr_html_(self) -> str:
         return self.plot()._repr_html_()

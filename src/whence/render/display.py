@@ -25,6 +25,7 @@ from whence.render.maps import find_photo
 from whence.render.media import find_shape
 from whence.render.pages import format_notebook_html, format_page
 from whence.render.sentences import describe_evidence, name_model
+from whence.render.several import draw_several
 from whence.render.strengths import list_strengths
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Figure",
     "draw_figure",
+    "draw_several",
     "format_notebook_html",
     "format_page",
     "show",
