@@ -17,12 +17,13 @@ from torch import Tensor, nn
 
 from whence import Explainer, WhenceError, targets
 
-LABELS = ("ball", "box", "tent")
+LABELS = ("ball", "crate", "tent")
 INKS = ((205, 70, 85), (60, 110, 190), (235, 190, 70))
 SIDE, PATCH, QUERIES = 64, 8, 3
-STEPS, BATCHES = {"detector": 500, "segmenter": 200}, {"detector": 32, "segmenter": 16}
+STEPS, BATCHES = {"detector": 500, "segmenter": 350}, {"detector": 32, "segmenter": 16}
 METHODS = ("whence", "tiba", "gae", "attnlrp", "input_x_gradient")
 Box = tuple[int, int, int, int]
+_SMOOTH = Image.Resampling.BICUBIC
 
 
 @dataclass(frozen=True)
@@ -50,9 +51,9 @@ class Drawing:
 
 
 def draw_shapes(random: np.random.Generator) -> Drawing:
-    """Draw a red ball, a blue box or a yellow tent, or nothing, in each third of a picture."""
-    coarse = random.integers(90, 170, (5, 5, 3), dtype=np.uint8)
-    ground = Image.fromarray(coarse).resize((SIDE, SIDE), Image.Resampling.BICUBIC)
+    """Draw a red ball, a blue crate or a yellow tent, or nothing, in each third of a picture."""
+    coarse = random.integers(90, 180, (5, 5, 1)) + random.integers(-15, 16, (5, 5, 3))
+    ground = Image.fromarray(coarse.astype(np.uint8)).resize((SIDE, SIDE), _SMOOTH)
     fine = random.integers(0, 24, (SIDE, SIDE, 1))
     image = Image.fromarray((np.asarray(ground) + fine).clip(0, 255).astype(np.uint8))
     mask, labels, boxes = Image.new("L", image.size), list[int](), list[Box]()
@@ -78,7 +79,7 @@ def _draw_shape(
     left, top, right, bottom = box
     if LABELS[label] == "ball":
         pen.ellipse(box, fill=ink)
-    elif LABELS[label] == "box":
+    elif LABELS[label] == "crate":
         pen.rectangle(box, fill=ink)
     else:
         pen.polygon([(left, bottom), ((left + right) // 2, top), (right, bottom)], fill=ink)
@@ -216,6 +217,8 @@ def _compare(scores: Tensor, inside: np.ndarray[Any, np.dtype[np.bool_]]) -> tup
     cells = inside.reshape(rows, SIDE // rows, columns, SIDE // columns).any((1, 3)).flatten()
     values = scores.flatten().clamp(min=0)
     on = torch.from_numpy(cells)
+    if not values.any():  # as where the head's units are all off, and biases alone decide
+        return False, 0.0
     return bool(on[values.argmax()]), float(values[on].sum() / values.sum())
 
 

@@ -225,6 +225,23 @@ def save_speech_recogniser(folder: Path) -> None:
     transformers.WhisperFeatureExtractor(feature_size=8, chunk_length=1).save_pretrained(folder)
 
 
+def save_segmenter(folder: Path) -> None:
+    config = transformers.SegformerConfig(
+        num_encoder_blocks=2,
+        depths=[1, 1],
+        sr_ratios=[2, 1],
+        hidden_sizes=[8, 16],
+        patch_sizes=[7, 3],
+        strides=[4, 2],
+        num_attention_heads=[2, 2],
+        mlp_ratios=[2, 2],
+        decoder_hidden_size=16,
+        id2label={0: "wall", 1: "floor", 2: "animal"},
+    )
+    enlarge_weights(transformers.SegformerForSemanticSegmentation(config)).save_pretrained(folder)
+    transformers.SegformerImageProcessor(size={"height": 64, "width": 64}).save_pretrained(folder)
+
+
 MODELS: dict[str, Callable[[Path], None]] = {
     "google/vit-base-patch16-224": save_photo_classifier,
     "distilbert/distilbert-base-uncased-finetuned-sst-2-english": save_text_classifier,
@@ -237,4 +254,5 @@ MODELS: dict[str, Callable[[Path], None]] = {
     "MIT/ast-finetuned-audioset-10-10-0.4593": save_spectrogram_classifier,
     "superb/wav2vec2-base-superb-ks": save_waveform_classifier,
     "openai/whisper-tiny": save_speech_recogniser,
+    "nvidia/segformer-b0-finetuned-ade-512-512": save_segmenter,
 }

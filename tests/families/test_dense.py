@@ -62,20 +62,48 @@ def test_boxes_of_encoder_decoders(name):
     eager = copy_eager(model)
 
     def run(sample):
-        found = run_plainly(
+        return run_plainly(
             eager,
             lambda own: own(pixel_values=pixels[sample, None]).logits[0, QUERY, LABEL],
-            lambda own: own.model.encoder.layers,
+            list_evidence,
             lambda maps: [*maps[:2], *maps[3:]],
         )
-        # Queries stand for no part of the input, and what enters their blocks is no evidence.
-        missing = [torch.zeros(QUERIES, 1).double()] * 3
-        found.hidden += missing
-        found.hidden_gradients += missing
-        return found
 
-    target, methods = targets.box(QUERY, LABEL), ("rollout", "tiba", "whence")
-    check_flow(Explainer(model), {"pixel_values": pixels}, target, plan, run, methods)
+    target, explainer = targets.box(QUERY, LABEL), Explainer(model)
+    check_flow(explainer, pixels, target, plan, run, ("rollout", "tiba"), grid=(4, 5))
+    found = explainer.explain(pixels, target, method="whence", gradients="plain")
+    for sample in range(2):
+        expected = share_evidence(run(sample))
+        assert torch.allclose(found.scores[sample], expected, rtol=1e-6)
+
+
+def list_evidence(model):
+    """What enters the encoder's layers, and the values of attention without a skip connection.
+
+    Queries stand for no part of the input, and what enters their blocks is no evidence.
+    """
+    return [*model.model.encoder.layers, Values(model.model.decoder.layers[0].encoder_attn.v_proj)]
+
+
+class Values:
+    """A module of which what it puts out is kept, in place of what enters it."""
+
+    def __init__(self, module):
+        self._module = module
+
+    def register_forward_pre_hook(self, keep, with_kwargs):
+        assert with_kwargs
+        self._module.register_forward_hook(lambda _m, _args, output: keep(_m, (output,), {}))
+
+
+def share_evidence(run, sharing=2.0):
+    """`whence` with plain gradients: only the encoder's attention links parts of the input."""
+    pairs = zip(run.hidden, run.hidden_gradients, strict=True)
+    evidence = sum((x * g).sum(-1).clamp(min=0) for x, g in pairs)
+    links = sum(maps[0].mean(0) for maps in run.maps[:2])
+    links = links + links.T
+    roots = evidence.sqrt()
+    return (roots + sharing * links @ roots / links.sum(-1)) / (1 + sharing)
 
 
 def build_segformer():

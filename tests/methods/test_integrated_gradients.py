@@ -143,3 +143,21 @@ def test_without_captum_it_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "captum.attr", None)
     with pytest.raises(WhenceError, match=r"needs captum, .* pip install 'whence\[methods\]'"):
         Explainer(build_constant_model()).explain(make_images(32, 32), **METHOD)
+
+
+@pytest.mark.parametrize("method", ["integrated_gradients", "smoothgrad"])
+def test_a_model_that_switches_gradients_off_gets_a_sentence(method):
+    class Frozen(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = torch.nn.Linear(3, 2)
+
+        def forward(self, x):
+            with torch.no_grad():
+                features = x.mean((2, 3))
+            return self.head(features)
+
+    explainer, images = Explainer(Frozen()), torch.rand(1, 3, 8, 8)
+    assert explainer.explain(images, method="input_x_gradient").scores.any()
+    with pytest.raises(WhenceError, match=f"switches gradients off.*'{method}' needs them"):
+        explainer.explain(images, method=method)

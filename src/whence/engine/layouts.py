@@ -85,15 +85,13 @@ def _check_sampling(trace: Trace) -> None:
     Raises:
         WhenceError: They do, as the queries of deformable attention.
     """
-    for entry in trace.entries:
-        operation = entry.operation
-        if getattr(operation, "name", "") == "grid_sample":
-            raise WhenceError(
-                f"The target reads the input by deformable attention: at points that the model "
-                f"computes, in {operation.where}. That has no map over tokens, and the attention "
-                f"maps that there are do not lead to the input. Methods at the input, such as "
-                f"'input_x_gradient' and 'attnlrp', work."
-            )
+    if any(getattr(entry.operation, "name", "") == "grid_sample" for entry in trace.entries):
+        raise WhenceError(
+            "The target reads the input by deformable attention, at points that the model "
+            "computes. That has no map over tokens, and the attention maps that there are do not "
+            "lead to the input. Methods at the input, such as 'input_x_gradient' and 'attnlrp', "
+            "work."
+        )
 
 
 def _find_token_layout(request: Request, trace: Trace) -> FoundLayout | None:

@@ -13,7 +13,7 @@ from whence._util.progress import bar
 from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
-from whence.methods.shared.inputs import sum_over_tokens
+from whence.methods.shared.inputs import require_gradient, sum_over_tokens
 from whence.rules.balanced import Gradients
 
 Rule = Literal[
@@ -96,15 +96,16 @@ class IntegratedGradients(Method):
         """Explain some samples that fit into memory together."""
         scores, baseline = [], evidence.forwards.make_baseline(self.baseline)
         for target in range(evidence.targets.count):
-            attributions = method.attribute(
-                tuple(x[samples] for x in evidence.forwards.inputs),
-                baselines=tuple(x[samples] for x in baseline),
-                target=target,
-                additional_forward_args=(samples,),
-                n_steps=self.steps,
-                method=self.rule,
-                internal_batch_size=evidence.forwards.rows_at_once,
-            )
+            with require_gradient("integrated_gradients"):
+                attributions = method.attribute(
+                    tuple(x[samples] for x in evidence.forwards.inputs),
+                    baselines=tuple(x[samples] for x in baseline),
+                    target=target,
+                    additional_forward_args=(samples,),
+                    n_steps=self.steps,
+                    method=self.rule,
+                    internal_batch_size=evidence.forwards.rows_at_once,
+                )
             scores.append(self._sum(evidence, attributions, samples))
         scaled = self.steps / (self.steps - 1) if self.rule == "riemann_trapezoid" else 1
         return torch.stack(scores) * scaled

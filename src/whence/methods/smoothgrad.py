@@ -15,6 +15,7 @@ from whence.methods.registry import Method, register
 from whence.methods.shared.inputs import (
     mark_unpadded_units,
     measure_magnitudes,
+    require_gradient,
     units_to_inputs,
 )
 from whence.rules.balanced import Gradients
@@ -82,7 +83,8 @@ class SmoothGrad(Method):
                 logits = evidence.targets.values(model(*copies, samples), samples)
             for number, logit in enumerate(logits):
                 ones = torch.ones_like(logit)
-                gradients = torch.autograd.grad(logit, copies, ones, retain_graph=True)
+                with require_gradient("smoothgrad"):
+                    gradients = torch.autograd.grad(logit, copies, ones, retain_graph=True)
                 for total, gradient in zip(totals, gradients, strict=True):
                     total[number].index_add_(0, samples, gradient)
         means = [total / self.samples for total in totals]

@@ -44,8 +44,6 @@ Size = tuple[int, int]
 _WIDE = 2.4
 # How far what the model did not see turns grey.
 _GREYED = 0.6
-# What the lines of a target's area show.
-_AREAS = {"box": "the box", "place": "the place", "mask": "the places explained"}
 
 
 @dataclass(frozen=True)
@@ -112,8 +110,7 @@ class MapPainter:
         """What the border is, where the model saw a part of the whole photo; otherwise empty."""
         has_border = self.whole and self.photo is not None and self.photo.has_crop
         border = "; faded border: what the model did not see" if has_border else ""
-        kinds = [_AREAS[kind] for kind in _AREAS if any(a.kind == kind for a in self.areas)]
-        return border + "".join(f"; green: {kind}" for kind in kinds)
+        return border + _describe_areas(self.areas)
 
     def fit(self, side: float, widest: float, tallest: float) -> tuple[float, float]:
         """Width and height of about the area of a square with this side, within bounds."""
@@ -187,6 +184,18 @@ class MapPainter:
             for side, scale in zip(self.photo.box, (*scales, *scales), strict=True)
         )
         return left, top, max(right, left + 1), max(bottom, top + 1)
+
+
+def _describe_areas(areas: Sequence[TargetArea]) -> str:
+    """What lines around targets show; empty if there are none."""
+    boxes = sum(area.kind == "box" for area in areas)
+    places = len(areas) - boxes
+    if places == 1 and all(area.kind != "mask" for area in areas):
+        found = ["the place"]
+    else:
+        found = ["the places"] if places else []
+    found += ["the box" if boxes == 1 else "the boxes"] if boxes else []
+    return f"; green: {' and '.join(found)} explained" if found else ""
 
 
 def _draw_lines(image: Image.Image, one: ClassMap) -> Image.Image:

@@ -4,7 +4,8 @@ A model may read its input at several places, as a decoder reads the ids of the 
 scores are added: a unit has one score for all places where it is read.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Literal
 
 import torch
@@ -144,3 +145,22 @@ def units_to_inputs(evidence: Evidence, weights: Tensor, samples: Tensor) -> lis
         shape = ids.shape[1:]
         factors.append(factor.reshape(-1, *shape, *[1] * (inputs.dim() - 1 - len(shape))))
     return factors
+
+
+@contextmanager
+def require_gradient(method: str) -> Iterator[None]:
+    """Say in a sentence that a model is cut off from its input by ``torch.no_grad``.
+
+    Raises:
+        WhenceError: Autograd has no gradient at the input.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if "have been used in the graph" not in str(error):
+            raise
+        raise WhenceError(
+            f"The model switches gradients off on the way from the input (torch.no_grad), and "
+            f"'{method}' needs them in every pass. 'input_x_gradient', 'attnlrp' and 'occlusion' "
+            f"work."
+        ) from error
