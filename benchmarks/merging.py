@@ -195,8 +195,8 @@ def compare_merging(name: str, model: nn.Module, pictures: Tensor, classes: Tens
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pictures", type=int, default=50)
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--pictures", type=int, default=30)
+    parser.add_argument("--steps", type=int, default=120)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     pictures, classes, truth = make_pictures(arguments.pictures, seed=2)

@@ -88,7 +88,7 @@ def _list_bart(encoder: Any, decoder: Any) -> list[Attention]:
         output = own.out_proj if hasattr(own, "out_proj") else own.o_proj
         found.append(Attention(INPUT, INPUT, own.v_proj, output, layer, layer))
     # Whisper and the like normalise before, BART and the like after the attention.
-    before = type(decoder).__name__.startswith(("Whisper", "Pegasus", "MBart"))
+    before = type(decoder).__name__.startswith(("Whisper", "Pegasus", "M2M100"))
     for layer in decoder.layers:
         own, cross = layer.self_attn, layer.encoder_attn
         norm = layer.encoder_attn_layer_norm

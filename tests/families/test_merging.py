@@ -131,7 +131,6 @@ def test_strided_queries_of_levit():
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(reason="keys beside a shortcut are spread over units that overlap")
 def test_pooled_tokens_of_coatnet():
     """Two stages of Transformer blocks; the second averages 2 x 2 tokens before it attends."""
     maxxvit = pytest.importorskip("timm.models.maxxvit")

@@ -128,7 +128,7 @@ class Block(nn.Module):
             size, shift = self.window
             y = y.roll(-shift, 1) if shift else y
             windows = y.reshape(-1, size, y.shape[-1])
-            windows = self.attention(windows, windows, None, False, False)
+            windows = self.attention(windows, entering, None, False, False)
             y = windows.reshape_as(y)
             return y.roll(shift, 1) if shift else y
 

@@ -6,6 +6,7 @@ tokens stand for a part of the input. Formulas are those of the methods' documen
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 from tests.fuzz import ops
 from tests.fuzz.models import Case
 
-SHARING = {True: 2.0, False: 0.25}  # of images and signals, of texts
+SHARING = {True: 2.0, False: 0.25}  # of images, of signals and texts
 
 
 @dataclass
@@ -26,6 +27,8 @@ class Reading:
     at_maps: list[Tensor]
     entering: list[Tensor]  # (batch, tokens, width) at each block's input
     at_entering: list[Tensor]
+    values: list[Tensor]  # (batch, heads, keys, width) at each attention
+    at_values: list[Tensor]
     pools: list[bool]
     streams: list[str]
     inputs: Tensor
@@ -59,7 +62,8 @@ class Oracle:
         with torch.enable_grad(), ops.record(rules) as tape:
             logits = self.case.run()
         maps, entering = [s.maps for s in tape.sites], [s.entering for s in tape.sites]
-        places = [*maps, *entering, tape.inputs]
+        values = [s.values for s in tape.sites]
+        places = [*maps, *entering, *values, tape.inputs]
         target = logits.gather(1, classes[:, None]).sum()
         found = torch.autograd.grad(target, places, allow_unused=True)
         found = [
@@ -67,6 +71,8 @@ class Oracle:
             for at, value in zip(places, found, strict=True)
         ]
         count = len(maps)
+        maps = [self._join_windows(n, m.detach()) for n, m in enumerate(maps)]
+        found[:count] = [self._join_windows(n, m) for n, m in enumerate(found[:count])]
 
         def by_sample(values: list[Tensor]) -> list[Tensor]:
             pairs = zip(values, tape.sites, strict=True)
@@ -74,15 +80,31 @@ class Oracle:
 
         return Reading(
             logits.detach(),
-            [m.detach() for m in maps],
-            list(found[:count]),
+            maps,
+            found[:count],
             by_sample(entering),
             by_sample(list(found[count : 2 * count])),
+            [v.detach() for v in values],
+            list(found[2 * count : 3 * count]),
             [s.pools for s in tape.sites],
             [s.stream for s in tape.sites],
             tape.inputs.detach(),
             found[-1],
         )
+
+    def _join_windows(self, number: int, maps: Tensor) -> Tensor:
+        """Maps of windows, (batch x windows, heads, size, size), as whole ones with zeros."""
+        plan, tokens = self.case.plan, self.case.model.total
+        if plan.structure not in ("windows", "shifted") or number >= len(plan.blocks):
+            return maps
+        size, shift = self.case.model.blocks[number].window
+        whole = maps.new_zeros(plan.batch, maps.shape[1], tokens, tokens)
+        for place in range(len(maps)):
+            sample, window = divmod(place, tokens // size)
+            rows = [(window * size + i + shift) % tokens for i in range(size)]
+            for i, j in itertools.product(range(size), range(size)):
+                whole[sample, :, rows[i], rows[j]] = maps[place, :, i, j]
+        return whole
 
     # Methods --------------------------------------------------------------------------------------
 
@@ -154,17 +176,27 @@ class Oracle:
 
     def _whence(self, sample: int, classes: Tensor) -> Tensor:
         balanced, sites = self.read("balanced", classes), self.find_sites(sample, classes)
-        cut = self.case.plan.inputs in ("image", "signal", "waveform")
-        tokens, sharing = self.case.model.total, SHARING[cut]
+        plan, tokens = self.case.plan, self.case.model.total
+        cut, sharing = (
+            plan.inputs in ("image", "signal", "waveform"),
+            SHARING[plan.inputs == "image"],
+        )
         evidence = torch.zeros(tokens, dtype=torch.float64)
         links = torch.zeros(tokens, tokens, dtype=torch.float64)
         reached = torch.zeros(tokens, dtype=torch.bool)
         for n in sites:
-            reached |= balanced.at_entering[n][sample].any(-1)
+            if balanced.streams[n] != "tokens":
+                if balanced.pools[n]:  # without a skip connection, the values are the evidence
+                    products = (balanced.values[n] * balanced.at_values[n])[sample]
+                    evidence += products.sum((0, 2)).clamp(min=0)
+                    reached |= balanced.at_values[n][sample].any(-1).any(0)
+                continue  # queries stand for no part of the input
+            merges = _merge(balanced.entering[n].shape[1], tokens)
+            reached |= (balanced.at_entering[n][sample].any(-1).double() @ merges) > 0
             products = balanced.entering[n][sample] * balanced.at_entering[n][sample]
-            evidence += products.sum(-1).clamp(min=0)
+            evidence += products.sum(-1).clamp(min=0) @ merges
             if not balanced.pools[n]:
-                attention = balanced.maps[n][sample].mean(0)
+                attention = merges.T @ balanced.maps[n][sample].mean(0) @ merges
                 links += attention + attention.T
         roots = evidence.sqrt()
         linked = (self.case.parts & self.case.real[sample] & reached).tolist()
@@ -203,7 +235,10 @@ class Oracle:
             read = (dependence > 0).double()
             return read / read.sum(), False
         pooling = torch.zeros_like(dependence)
-        for group in (self.case.parts, ~self.case.parts):
+        parts = self.case.parts
+        if len(parts) != len(dependence):  # merged tokens all stand for some, and queries for none
+            parts = torch.full_like(pooling, reading.streams[last] == "tokens") > 0
+        for group in (parts, ~parts):
             read = group & (dependence > 0)
             if read.any():
                 pooling[read] = dependence[group].sum() / dependence.sum() / read.sum()
@@ -218,9 +253,15 @@ class Oracle:
         is_rollout: bool = False,
     ) -> Tensor:
         pooling, of_tokens = self.find_pooling(sample, classes)
-        pools = self.read("gradient", classes).pools
+        reading = self.read("gradient", classes)
+        pools, tokens = reading.pools, self.case.model.total
         kept, moved = pooling, torch.zeros_like(pooling)
+        if "across" in reading.streams:
+            streams = [reading.streams[n] for n in sites]
+            return self._roll_out_across(pooling, streams, layers, is_rollout)
         for n, layer in reversed(list(zip(sites, layers, strict=True))):
+            merges = _merge(len(kept), len(layer))
+            kept, moved = kept @ merges, moved @ merges
             if is_rollout:
                 sums = layer.sum(1) + (0 if pools[n] else 1)
                 kept, moved = kept / sums, moved / sums
@@ -229,11 +270,30 @@ class Oracle:
                 kept, moved = torch.zeros_like(step), step
             else:
                 moved = moved + step
-        with_skips = is_rollout
-        if of_tokens:
+        merges = _merge(len(kept), tokens)
+        kept, moved, with_skips = kept @ merges, moved @ merges, is_rollout
+        if of_tokens and len(pooling) == tokens:
             weights = pooling[self.case.parts & self.case.real[sample]]
             with_skips |= not torch.allclose(weights, weights[:1], rtol=1e-9)
         return kept + moved if with_skips else moved
+
+    def _roll_out_across(
+        self, rows: Tensor, streams: list[str], layers: list[Tensor], is_rollout: bool
+    ) -> Tensor:
+        """Rows of queries stay and go to the tokens, whose rows then pass the tokens' layers."""
+        at_tokens = torch.zeros(self.case.model.total, dtype=torch.float64)
+        constant = streams.index("across")  # of queries that do not depend on the input yet
+        for number, (stream, layer) in reversed(list(enumerate(zip(streams, layers, strict=True)))):
+            at = at_tokens if stream == "tokens" else rows
+            if is_rollout:
+                at = at / (layer.sum(1) + (number != constant))
+            if stream == "tokens":
+                at_tokens = at + at @ layer
+            elif stream == "queries":
+                rows = at + at @ layer
+            else:
+                at_tokens, rows = at_tokens + at @ layer, at
+        return at_tokens
 
     def _sum_over_tokens(self, values: Tensor) -> Tensor:
         """Values at pixels, samples or embeddings, summed over each token."""
@@ -257,3 +317,9 @@ class Oracle:
         """Units are the tokens that stand for a part of the input; padding has none."""
         scores = scores.masked_fill(~self.case.real[sample], 0)
         return scores[self.case.parts]
+
+
+def _merge(tokens: int, of: int) -> Tensor:
+    """(tokens, of), rows sum to 1: each token is the mean of as many neighbours."""
+    each = torch.eye(tokens, dtype=torch.float64)
+    return each.repeat_interleave(of // tokens, 1) * tokens / of if of % tokens == 0 else each

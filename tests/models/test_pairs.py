@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from PIL import Image
 from transformers import AutoImageProcessor, AutoTokenizer, CLIPModel
 
@@ -66,6 +67,21 @@ def test_maps_and_words_are_those_of_an_explainer(clip, plain, method):
             assert [word for word, _ in found] == TEXTS[text].split()
             scores = torch.tensor([score for _, score in found])
             assert torch.allclose(scores, words, rtol=1e-3, atol=1e-4 * float(words.abs().max()))
+
+
+def test_a_pipeline_brings_its_processor(plain):
+    model, _ = plain
+    tokenizer = AutoTokenizer.from_pretrained(FOLDER)
+    images = AutoImageProcessor.from_pretrained(FOLDER, backend="pil", use_fast=False)
+    task = "zero-shot-image-classification"
+    made = transformers.pipeline(task, model=model, tokenizer=tokenizer, image_processor=images)
+    result = explain(PHOTOS[0], made, texts=TEXTS, method="gae")
+    answers = {
+        one["label"]: one["score"]
+        for one in made(str(PHOTOS[0]), candidate_labels=TEXTS, hypothesis_template="{}")
+    }
+    found = {one.text: one.value for one in result.list_fits()}
+    assert found == pytest.approx(answers, abs=1e-3)
 
 
 def test_texts_by_name_and_against_each_other(clip):

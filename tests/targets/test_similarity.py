@@ -3,7 +3,9 @@
 import pytest
 import torch
 from torch.nn import functional as F
+from transformers import AutoModel, AutoTokenizer
 
+from tests.saved import save_text_model
 from tests.targets.models import build_encoder, make_batch, multiply_words, select_text
 from tests.test_explainer_of import build_clip, make_clip_inputs
 from whence import Explainer, WhenceError, targets
@@ -91,10 +93,31 @@ def test_the_embedding_that_the_user_states(encoder):
 
 
 def test_what_is_no_embedding(encoder):
-    with pytest.raises(WhenceError, match="another input, as a mapping of tensors, or a vector"):
+    with pytest.raises(WhenceError, match=r"similarity\(text\) needs the tokenizer"):
         Explainer(encoder).explain(make_batch(), targets.similarity("text"), **METHOD)
     with pytest.raises(WhenceError, match=r"shape \(2, 16\), and that of the other \(1, 5\)"):
         Explainer(encoder).explain(make_batch(), targets.similarity(torch.ones(5)), **METHOD)
     model = build_encoder("ForSequenceClassification")
     with pytest.raises(WhenceError, match="finds no embedding"):
         Explainer(model).explain(make_batch(), targets.similarity(torch.ones(5)), **METHOD)
+
+
+def test_texts_where_the_tokenizer_is_known(tmp_path):
+    folder = save_text_model(tmp_path, task="")
+    model = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    batch = tokenizer(["a good film", "it is bad !"], padding=True, return_tensors="pt")
+    others = ["very good", "awful"]
+    explainer = Explainer(model, tokenizer=tokenizer)
+    each = explainer.explain(batch, targets.similarity(others), **METHOD)
+    assert each.target_names == ["similarity to “very good”", "similarity to “awful”"]
+    for sample, text in enumerate(others):
+        encoded = tokenizer([text], return_tensors="pt")
+        expected = explainer.explain(batch, targets.similarity(encoded), **METHOD)
+        found = explainer.explain(batch, targets.similarity(text), **METHOD)
+        assert torch.allclose(found.scores, expected.scores, atol=1e-6)
+        assert torch.allclose(each.scores[sample], expected.scores[sample], atol=1e-6)
+    with pytest.raises(WhenceError, match="needs the tokenizer"):
+        Explainer(model).explain(batch, targets.similarity("awful"))
+    with pytest.raises(WhenceError, match="a text or a vector, not list"):
+        explainer.explain(batch, targets.similarity([3]))

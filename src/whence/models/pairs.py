@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import textwrap
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +26,8 @@ from whence.targets import AnyTarget, SeveralTargets
 
 # Arguments of `Explainer.explain` that say what is explained, and not how.
 _ASKED = ("target", "against", "classes", "of", "keep_evidence", "verify")
+# A note quotes no more letters of a text.
+_LONGEST = 50
 
 
 class Compared(NamedTuple):
@@ -95,7 +98,7 @@ class PairModel(LoadedModel, ABC):
         if not self.scores_words:
             return explanation
         remarks = [
-            f"{text!r}: {note}"
+            f"{textwrap.shorten(text, _LONGEST, placeholder=' …')!r}: {note}"
             for text, notes in zip(self.texts, self._encoded.notes, strict=True)
             for note in notes
         ]

@@ -27,7 +27,8 @@ def similarity(other: Any) -> Target:
 
     Args:
         other: Another input as the model takes it, a mapping of tensors, of one row or one for each
-            sample; or a vector (width,) or (batch, width).
+            sample; or a vector (width,) or (batch, width); or a text, or a list with one for each
+            sample, where the Explainer knows the tokenizer.
     """
     return SimilarityTarget(other)
 
@@ -43,6 +44,9 @@ class SimilarityTarget(Target):
         if isinstance(self.other, Tensor):
             several = self.other.dim() == 2 and len(self.other) == batch > 1
             return SimilarityTarget(self.other[rows]) if several else self
+        if not isinstance(self.other, Mapping):
+            several = isinstance(self.other, list | tuple) and len(self.other) == batch > 1
+            return SimilarityTarget(self.other[rows]) if several else self
         tensors = {n: x for n, x in self.other.items() if isinstance(x, Tensor)}
         if batch > 1 and tensors and all(len(x) == batch for x in tensors.values()):
             return SimilarityTarget({**self.other, **{n: x[rows] for n, x in tensors.items()}})
@@ -50,10 +54,13 @@ class SimilarityTarget(Target):
 
     @override
     def make_place(self, context: TargetContext) -> Place:
-        if not isinstance(self.other, Tensor | Mapping):
+        texts = self.other if isinstance(self.other, list | tuple) else [self.other]
+        if not isinstance(self.other, Tensor | Mapping) and not (
+            texts and all(isinstance(one, str) for one in texts)
+        ):
             raise WhenceError(
-                f"similarity(...) takes another input, as a mapping of tensors, or a vector, not "
-                f"{type(self.other).__name__}."
+                f"similarity(...) takes another input, as a mapping of tensors, a text or a "
+                f"vector, not {type(self.other).__name__}."
             )
         return EmbeddingPlace(context)
 
@@ -65,9 +72,10 @@ class SimilarityTarget(Target):
         if isinstance(self.other, Tensor):
             other = self.other.to(own).reshape(-1, self.other.shape[-1])
         else:
+            inputs = self._read_inputs(context, read.device)
             with torch.no_grad():
-                found = _find_embedding(context.run(self.other), context)
-            other = found if found.dim() == 2 else _average(found, _get_mask(self.other, found))
+                found = _find_embedding(context.run(inputs), context)
+            other = found if found.dim() == 2 else _average(found, _get_mask(inputs, found))
         if other.shape[1] != own.shape[1] or len(other) not in (1, len(own)):
             raise WhenceError(
                 f"The embedding of the input has shape {tuple(own.shape)}, and that of the other "
@@ -75,8 +83,26 @@ class SimilarityTarget(Target):
                 f"needed."
             )
         scalar.other = F.normalize(other.detach().to(own), dim=1).expand(len(own), -1)
-        scalar.indices, scalar.names = [0] * len(own), ["similarity"] * len(own)
+        scalar.indices, scalar.names = [0] * len(own), self._name(len(own))
         return [scalar]
+
+    def _read_inputs(self, context: TargetContext, device: torch.device) -> Mapping[str, Any]:
+        """The other input as the model takes it; texts are tokenised."""
+        if isinstance(self.other, Mapping):
+            return self.other
+        if not callable(context.tokenizer):
+            raise WhenceError(
+                "similarity(text) needs the tokenizer: Explainer(model, tokenizer=tokenizer)."
+            )
+        texts = [self.other] if isinstance(self.other, str) else list(self.other)
+        encoded = context.tokenizer(texts, padding=len(texts) > 1, return_tensors="pt")
+        return {name: x.to(device) for name, x in encoded.items()}
+
+    def _name(self, count: int) -> list[str]:
+        if isinstance(self.other, Tensor | Mapping):
+            return ["similarity"] * count
+        texts = [self.other] * count if isinstance(self.other, str) else self.other
+        return [f"similarity to “{text}”" for text in texts]
 
 
 class EmbeddingPlace(Place):

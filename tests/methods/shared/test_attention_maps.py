@@ -14,6 +14,7 @@ def build_evidence(pooling: list[float], inputs: list[int], unpadded: int = 4) -
         input_tokens=torch.tensor([inputs]).bool(),
         token_mask=torch.arange(4)[None] < unpadded,
         layers=[SimpleNamespace(queries=0, keys=0)],
+        flow=None,
         tokens=4,
     )
 
