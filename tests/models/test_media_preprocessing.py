@@ -13,7 +13,7 @@ from tests.saved_media import (
     save_video_model,
     save_wav,
 )
-from whence import WhenceError, explain
+from whence import WhenceError, compare, explain
 from whence.inputs.sounds import Recording
 from whence.inputs.videos import VideoClip
 from whence.models import load
@@ -141,3 +141,12 @@ def test_a_model_of_sounds_is_described(audio_model):
     assert sound.task == "classifies sounds"
     assert "16000 values a second" in sound.input
     assert {"whence", "gae", "tiba", "attnlrp"} <= set(sound.methods)
+
+
+def test_methods_are_compared(video_model, audio_model):
+    both = compare(draw_frames(4), ["gae", "rollout"], model=video_model)
+    assert both["gae"].media is not None
+    both = compare(make_sound(), ["gae", "rollout"], model=audio_model)
+    assert both["rollout"].axes == ("time",)
+    with pytest.raises(WhenceError, match="faithfulness=True is for photos and texts"):
+        compare(make_sound(), ["gae"], model=audio_model, faithfulness=True)

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from whence import Explanation, WhenceError
 from whence.explanation.media import Spectrogram, Video, Waveform
+from whence.render.comparison import draw_comparison
 from whence.render.display import show
 from whence.render.drawing import Picture, TextLine
 from whence.render.maps import list_maps, make_painter
@@ -196,3 +197,12 @@ def test_a_sentence_says_when():
     heard = explain(scores, (10, 10), ("time", "frequency"), media, image_size=(10, 10))
     assert "around 80% of its length at high frequencies" in heard.describe()
     assert explain_video().describe().count("evidence") == 0
+
+
+@pytest.mark.parametrize("make", [explain_video, explain_wave, explain_spectrogram])
+def test_methods_are_compared(make):
+    figure = draw_comparison({"one": make(), "other": make()})
+    written = [shape.text for shape in figure.shapes if isinstance(shape, TextLine)]
+    assert {"one", "other"} <= set(written)
+    named = {"Frames", "Waveform", "Spectrogram"} & set(written)
+    assert len(named) == 1

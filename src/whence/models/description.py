@@ -110,6 +110,8 @@ def _describe_task(loaded: LoadedModel) -> str:
         return "generates text"
     if (task := find_dense_task(loaded.model)) is not None:
         return DENSE_TASKS[task]
+    if loaded.kind == "image":
+        return "classifies photos"
     if loaded.kind != "text":
         return f"classifies {_PLURALS[loaded.kind]}"
     return "classifies texts" if loaded.class_names else "predicts tokens of texts"

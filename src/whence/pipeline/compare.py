@@ -14,10 +14,11 @@ from whence._util.notes import merge_notes
 from whence.errors import WhenceError
 from whence.explanation import Explanation
 from whence.faithfulness import Faithfulness, measure
-from whence.inputs import read_input
-from whence.inputs.sources import Kind
+from whence.inputs.items import find_kind, read_batch
+from whence.inputs.sources import NOUNS, Kind
 from whence.methods import parse_methods
 from whence.models import ModelObject, resolve
+from whence.models.wrapping import reads_videos
 from whence.render import Figure, draw_comparison
 from whence.render.comparison import check_alike, format_comparison_page
 from whence.render.display import show_figure
@@ -158,11 +159,11 @@ def compare(
     draws: int = 0,
     **request: Any,
 ) -> Comparison:
-    """Explain a photo or a text by several methods, to see them side by side.
+    """Explain a photo, a text, a video or a sound by several methods, to see them side by side.
 
     Args:
-        what: A photo or a text, as `whence.explain` takes them, or a list of these. Or explanations
-            of one input that are there already, by their names or as a list.
+        what: A photo, a text, a video or a sound, as `whence.explain` takes them, or a list of
+            these. Or explanations of one input that are there already, by their names or as a list.
         methods: Any of ``methods.available()``, also with options: ``"rollout:start_layer=1"``.
         model: As `whence.explain` takes it.
         processor: As `whence.explain` takes it.
@@ -185,13 +186,19 @@ def compare(
             raise WhenceError("Explanations that are there already are compared as they are.")
         return Comparison(given)
     chosen = parse_methods(methods)
-    listed = what if isinstance(what, list | tuple) else [what]
-    inputs = [read_input(one, kind) for one in listed]
-    if not inputs:
+    if isinstance(what, list | tuple) and not what:
         raise WhenceError("There is nothing to compare: the list is empty.")
-    loaded = resolve(model, "text" if isinstance(inputs[0], str) else "image", processor)
+    inputs = read_batch(what, strings=kind or ("video" if reads_videos(model) else None))
+    if not isinstance(inputs, list):
+        raise WhenceError(
+            "Photos, texts, videos and sounds are compared, not tensors; explain these by each "
+            "method, and compare the explanations."
+        )
+    loaded = resolve(model, find_kind(inputs[0]), processor)
     prepared = loaded.prepare(inputs)
-    noun = "photo" if loaded.kind == "image" else "text"
+    if faithfulness:
+        loaded.check_is_photo_or_text("faithfulness=True")
+    noun = "photo" if loaded.kind == "image" else NOUNS[loaded.kind].removesuffix("s")
     for note in merge_notes(prepared.notes, noun) if len(inputs) > 1 else prepared.notes[0]:
         warnings.warn(f"Note: {note}.", stacklevel=2)
     explanations = {

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from whence.explanation import Explanation
 
 _SIDE, _WIDEST, _TALLEST = 240.0, 480.0, 360.0
+# Sounds and rows of frames are wider.
+_STRIP_SIDE, _WIDEST_STRIP = 400.0, 720.0
 _TEXT_WIDTH = 900.0
 # Room for the names of methods beside their words.
 _NARROWEST_LABEL, _WIDEST_LABEL = 150.0, 240.0
@@ -159,16 +161,16 @@ class _MapGrid:
         self.first = next(iter(painters.values()))
         self.classes = [one.explained for one in next(iter(maps.values()))]
         self.columns = len(self.classes)
-        self.size = self.first.fit(_SIDE, _WIDEST, _TALLEST)
+        widest = (_STRIP_SIDE, _WIDEST_STRIP) if self.first.is_wide else (_SIDE, _WIDEST)
+        self.size = self.first.fit(*widest, _TALLEST)
 
     def draw_line(self, theme: str, title: str | None) -> Figure:
         """One class: the photo, and then each method's map beside the other."""
         (one,) = self.classes
         panels = [Panel(Caption(self.first.photo_name), photo) for photo in self._draw_photo()]
         panels += [Panel(self.labels[name], self._draw_map(name, 0)) for name in self.maps]
-        return lay_out_panels(
-            panels, get_theme(theme), self.legend, title or f"{one.name} {one.percent}".rstrip()
-        )
+        heading, columns = f"{one.name} {one.percent}".rstrip(), 1 if self.first.is_wide else None
+        return lay_out_panels(panels, get_theme(theme), self.legend, title or heading, columns)
 
     def draw(self, theme: str, title: str | None) -> Figure:
         """Several classes: the photo once, a row for each method and a column for each class."""
@@ -199,7 +201,7 @@ class _MapGrid:
         return page
 
     def _draw_photo(self) -> list[Picture]:
-        if self.first.photo is None:
+        if not self.first.has_photo:
             return []
         return [Picture(0, 0, *self.size, self.first.draw_photo, is_photo=True)]
 
