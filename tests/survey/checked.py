@@ -12,6 +12,11 @@ _DECODERS = {
     if family != "Jamba"  # there, methods of attention are refused
 }
 
+
+def _as_named(*models: str) -> dict[str, str]:
+    return {model: model for model in models}
+
+
 # By the kind of comparison: for each file, the models, and how each is named in the file.
 TESTS: dict[str, dict[str, dict[str, str]]] = {
     AUTHORS: {
@@ -19,6 +24,10 @@ TESTS: dict[str, dict[str, dict[str, str]]] = {
             "timm:vit_tiny_patch16_224": "VisionTransformer",
             "BertForSequenceClassification": "BertForSequenceClassification",
         },
+        "tests/methods/test_gae_clip.py": {"CLIPModel": "CLIP"},
+        "tests/methods/test_gae_detr.py": {"DetrForObjectDetection": "DETR"},
+        "tests/methods/test_gae_lxmert.py": {"LxmertForQuestionAnswering": "LXMERT"},
+        "tests/methods/test_gae_visualbert.py": {"VisualBertForQuestionAnswering": "VisualBERT"},
     },
     FORMULAS: {
         # tests/test_models.py compares all of these.
@@ -38,9 +47,65 @@ TESTS: dict[str, dict[str, dict[str, str]]] = {
             "torchvision:VisionTransformer": "VisionTransformer",
         },
         "tests/families/decoders.py": _DECODERS,
-        "tests/families/test_vision.py": {
-            "SiglipForImageClassification": "SiglipForImageClassification",
+        "tests/families/test_choices.py": _as_named("BertForMultipleChoice"),
+        "tests/families/test_dense.py": {
+            **_as_named("SegformerForSemanticSegmentation", "YolosForObjectDetection"),
+            "ConditionalDetrForObjectDetection": '"ConditionalDetr"',
+            "TableTransformerForObjectDetection": '"TableTransformer"',
         },
+        "tests/families/test_encoder_decoders.py": _as_named(
+            "BartForConditionalGeneration",
+            "MarianMTModel",
+            "T5ForConditionalGeneration",
+            "WhisperForConditionalGeneration",
+        ),
+        "tests/families/test_encoders.py": {
+            **_as_named("Wav2Vec2ForSequenceClassification", "XLNetForSequenceClassification"),
+            "BertForMaskedLM": "MaskedLM",
+            "BertForTokenClassification": "TokenClassification",
+            "ModernBertForMaskedLM": "ModernBert",
+            "ModernBertForTokenClassification": "ModernBert",
+            "RobertaForMaskedLM": "Roberta",
+            "RobertaForTokenClassification": "Roberta",
+        },
+        "tests/families/test_groups.py": {
+            **_as_named("HieraForImageClassification", "TimesformerForVideoClassification"),
+            "timm:maxxvit.MaxxVit": "MaxxVitCfg",
+            "timm:samvit_base_patch16_224": "samvit_base_patch16",
+            "timm:twins_svt_small": "twins_svt_small",
+        },
+        "tests/families/test_merging.py": {
+            **_as_named(
+                "FunnelForSequenceClassification",
+                "PerceiverForSequenceClassification",
+                "PvtForImageClassification",
+                "SegformerForImageClassification",
+            ),
+            "timm:cait_xxs24_224": "cait_xxs24_224",
+            "timm:levit_128s": "levit_128s",
+            "timm:pit_ti_224": "pit_ti_224",
+        },
+        "tests/families/test_pair_heads.py": _as_named(
+            "BlipForImageTextRetrieval", "BridgeTowerForImageAndTextRetrieval"
+        ),
+        "tests/families/test_pairs.py": {
+            f"{name}Model": f'"{name}"'
+            for name in ("AltCLIP", "Blip", "CLIPSeg", "ChineseCLIP", "MetaClip2", "Siglip")
+        },
+        "tests/families/test_several_inputs.py": _as_named("OwlViTForObjectDetection"),
+        "tests/families/test_vision.py": _as_named(
+            "BeitForSemanticSegmentation", "SiglipForImageClassification"
+        ),
+        "tests/families/test_vision_language.py": {"LlavaForConditionalGeneration": "build_llava"},
+        "tests/families/test_windows.py": {
+            "SwinForImageClassification": '"Swin"',
+            "Swinv2ForImageClassification": '"Swinv2"',
+            "timm:swin_tiny_patch4_window7_224": "swin_tiny_patch4_window7_224",
+            "timm:swinv2_tiny_window8_256": "swinv2_tiny_window8_256",
+        },
+        "tests/methods/test_gae_cross_attention.py": _as_named(
+            "BartForSequenceClassification", "T5ForSequenceClassification"
+        ),
     },
 }
 

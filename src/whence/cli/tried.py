@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import textwrap
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import typer
@@ -36,6 +37,10 @@ def print_tasks(console: Console) -> None:
         counts = [str(tried.count_running(method, models)) for method in shown]
         table.add_row(task, str(len(models)), *counts)
     console.print(table)
+    libraries = Counter(one.library for one in tried.models)
+    listed = ", ".join(f"{count} of {library}" for library, count in libraries.items())
+    families = len({one.family for one in tried.models})
+    console.print(f"Models of {families} families ({listed}), in small random configurations.\n")
 
 
 def print_family(name: str, as_json: bool) -> None:
