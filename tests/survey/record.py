@@ -11,6 +11,7 @@ from typing import Any
 
 from tests.survey.cases import CASES
 from tests.survey.checked import find_check
+from tests.survey.trial import METHODS
 from whence.models.tried import RESULTS, TriedModel, TriedModels, read_tried_models
 
 ROOT = Path(__file__).parents[2]
@@ -21,12 +22,18 @@ Results = Mapping[str, Mapping[str, Any]]
 
 
 def write_record(results: Results, file: Path = RESULTS) -> None:
-    """Write the file that comes with whence, and the tables in the page of models."""
-    methods = list(next(iter(results.values()))["methods"])
-    models = []
+    """Write the file that comes with whence, and the tables in the page of models.
+
+    Cases and methods that were not tried now stay as they were.
+    """
+    outcomes = _read_outcomes()
     for name, result in results.items():
-        case, refused = CASES[name], dict[str, list[str]]()
-        for method, (kind, sentence) in result["methods"].items():
+        outcomes[name] = {**outcomes.get(name, {}), **result["methods"]}
+    models = []
+    for name, case in CASES.items():
+        refused = dict[str, list[str]]()
+        for method in METHODS:
+            kind, sentence = outcomes[name][method]
             if kind != "runs":
                 refused.setdefault(sentence, []).append(method)
         facts = {
@@ -43,10 +50,22 @@ def write_record(results: Results, file: Path = RESULTS) -> None:
     libraries = ("torch", "transformers", "timm", "torchvision")
     releases = {name: version(name).partition("+")[0] for name in libraries}
     lines = ",\n".join(json.dumps(one, ensure_ascii=False) for one in models)
-    head = json.dumps({"releases": releases, "methods": methods}, indent=1).rstrip("\n}")
+    head = json.dumps({"releases": releases, "methods": METHODS}, indent=1).rstrip("\n}")
     file.write_text(f'{head},\n "models": [\n{lines}\n]}}\n', encoding="utf-8")
     read_tried_models.cache_clear()
     PAGE.write_text(insert_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def _read_outcomes() -> dict[str, dict[str, tuple[str, str]]]:
+    """What the record says of each case: for each method, whether it runs, or why not."""
+    found = {}
+    for one in read_tried_models().models:
+        reasons = {name: said for said, names in one.refused.items() for name in names}
+        found[one.name] = {
+            name: ("refused", reasons[name]) if name in reasons else ("runs", "")
+            for name in METHODS
+        }
+    return found
 
 
 def insert_tables(page: str) -> str:

@@ -1,4 +1,8 @@
-"""Try methods on all cases: ``python -m tests.survey.run``; writes what ran and what did not."""
+"""Try methods on cases: ``python -m tests.survey.run [PART OF A NAME …] [--write]``.
+
+It prints what ran, and what did not by its reason; ``--write`` renews the record that comes with
+whence and the tables in docs/models.md.
+"""
 
 from __future__ import annotations
 
