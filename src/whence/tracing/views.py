@@ -77,7 +77,10 @@ def cut_at_text(view: Trace, text: Trace) -> Trace | None:
 
 
 def find_dependent(
-    nodes: Sequence[Node], leaves: Collection[Node], overwrites: Collection[Node]
+    nodes: Sequence[Node],
+    leaves: Collection[Node],
+    overwrites: Collection[Node],
+    cuts: Collection[Node] = (),
 ) -> list[bool]:
     """Whether each of some nodes of the graph depends on any of the leaves.
 
@@ -85,8 +88,9 @@ def find_dependent(
         nodes: The nodes.
         leaves: Nodes of leaves.
         overwrites: Nodes whose first source was overwritten as a whole.
+        cuts: Nodes through which dependence does not count.
     """
-    known = dict.fromkeys(leaves, True)
+    known = dict.fromkeys(cuts, False) | dict.fromkeys(leaves, True)
     waiting = list(nodes)
     while waiting:
         at = waiting[-1]

@@ -21,6 +21,7 @@ from whence.tracing.mark_walk import MarkWalk
 from whence.tracing.marks import compact
 from whence.tracing.recording import InputPlace, edge_of
 from whence.tracing.trace import Trace
+from whence.tracing.views import find_dependent
 
 
 def find_flow(trace: Trace, name: str | int, shape: Sequence[int]) -> TokenFlow:
@@ -186,6 +187,10 @@ class _FlowFinder:
     def _find_fields(self, place: TokenPlace, number: int, own: bool) -> TokenFields | None:
         """The parts of the input that tokens stand for without a layer between them."""
         ends = [one.edge for one in self._list_upstream(number, own).values()]
+        cuts = {edge.node for edge in ends} | self._products
+        leaves = [edge.node for edge in self._leaves]
+        if not find_dependent([place.edge.node], leaves, self._trace.overwrites, cuts)[0]:
+            return None
         return find_fields(self._trace, place, self._name, self._shape, ends, self._products)
 
     # All layers ---------------------------------------------------------------------------------
