@@ -99,7 +99,8 @@ def find_dependent(
         unknown = [] if at in known else [n for n in sources if n not in known]
         waiting += unknown
         if not unknown:
-            known.setdefault(at, any(known[n] for n in sources))
+            if at not in known:
+                known[at] = any(known[n] for n in sources)
             waiting.pop()
     return [known[node] for node in nodes]
 

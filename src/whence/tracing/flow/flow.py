@@ -99,22 +99,24 @@ class TokenFlow:
     mixing: str | None
 
     def list_standing(self) -> list[int]:
-        """The layers that read tokens which stand for parts of the input.
+        """The layers whose hidden states count as those of tokens of the input.
 
-        Of layers that are added in one sum, the first stands for all.
+        These are the layers whose tokens stand for parts of it; if there are none, those whose keys
+        do. Of layers that are added in one sum, the first stands for all.
         """
-        return [
-            number
-            for number, layer in enumerate(self.layers)
-            if layer.beside is None and self.find_hidden(number)
-        ]
+        first = [number for number, layer in enumerate(self.layers) if layer.beside is None]
+        standing = [number for number in first if self.stands_for[number] is not None]
+        return standing or [number for number in first if self.find_keys(number)]
 
     def find_hidden(self, number: int) -> list[TokenMap]:
-        """From the hidden states of a layer to the tokens of the input: what enters, or values."""
+        """From the hidden states of a layer to the tokens of the input.
+
+        They are what enters it, or its values where that is not known.
+        """
         stands_for = self.stands_for[number]
-        if not self.layers[number].has_entry:
-            return self.find_keys(number)
-        return [] if stands_for is None else [stands_for]
+        if stands_for is not None and self.layers[number].has_entry:
+            return [stands_for]
+        return self.find_keys(number)
 
     def find_keys(self, number: int) -> list[TokenMap]:
         """From the keys of a layer to the tokens of the input that they are made of."""
