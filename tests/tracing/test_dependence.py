@@ -140,6 +140,18 @@ def test_fields_are_what_tokens_change_with(name):
     assert found.are_boxes
 
 
+@pytest.mark.parametrize("name", ["a stem", "pooled", "batch norm", "gated", "overlapping"])
+def test_fields_are_found_without_activations(name):
+    """Where memory is short they were freed, and are not computed again for marks."""
+    x = torch.randn(2, 3, SIZE, SIZE)
+    model = Attends(STEMS[name]).eval()
+    whole, freed = (record(model, (x,), {}, 0, max_segment_bytes=n) for n in (1e9, 1))
+    freed.segments.run_again = None
+    found = [find_fields(t, place_keys(t, t.sites[0]), 0, x.shape) for t in (whole, freed)]
+    assert torch.equal(found[0].starts, found[1].starts)
+    assert torch.equal(found[0].stops, found[1].stops)
+
+
 @pytest.mark.parametrize(
     ("name", "grid", "first"),
     [

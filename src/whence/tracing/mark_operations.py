@@ -1,6 +1,7 @@
 """How marks pass single operations backward, by structure and not by numbers.
 
-Left out are the mean and the spread by which a norm divides, as no token stands for them.
+So they mostly need the shapes of tensors alone, whose numbers may have been freed. Left out are the
+mean and the spread by which a norm divides, as no token stands for them.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def pass_operation(operation: Operation, marks: Tensor, batch: int) -> list[Tens
 def _pass_function(operation: Function, marks: Tensor, batch: int) -> list[Tensor | None]:
     shapes = [x.shape for x in operation.inputs]
     if operation.name == "mul" and shapes == [operation.output.shape]:
-        kept = _find_kept(operation)
+        kept = _find_kept(operation, marks)
         return [marks if kept is None else marks * kept]
     if operation.kind == "quotient" and shapes[0] == operation.output.shape != shapes[1]:
         return [marks, None]  # the spread by which a norm divides
@@ -74,19 +75,19 @@ def _pass_function(operation: Function, marks: Tensor, batch: int) -> list[Tenso
     return [mark_all(marks, shape, batch) for shape in shapes]
 
 
-def _find_kept(operation: Function) -> Tensor | None:
+def _find_kept(operation: Function, marks: Tensor) -> Tensor | None:
     """What is not multiplied by 0, as padding is; None if all is kept."""
     if operation not in _KEPT:
-        (factor,) = operation.vjp(torch.ones_like(operation.output))
+        factor = operation.function(marks.new_ones(operation.output.shape))
         _KEPT[operation] = None if factor.all() else factor != 0
     return _KEPT[operation]
 
 
 def _count_mixed_dims(operation: Function) -> int | None:
     """How many of the last dimensions a function mixes, shown by its values; None if all."""
-    x = operation.inputs[0].detach()
-    if len(operation.inputs) != 1 or x.shape != operation.output.shape:
+    if [x.shape for x in operation.inputs] != [operation.output.shape]:
         return None
+    x = operation.fetch().inputs[0].detach()
     for mixed in range(x.dim() - 1):
         rows = torch.arange(x.shape[: x.dim() - mixed].numel(), device=x.device)
         rows = rows.reshape(*x.shape[: x.dim() - mixed], *[1] * mixed)

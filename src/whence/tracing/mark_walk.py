@@ -91,7 +91,6 @@ class MarkWalk:
     ) -> Sequence[Tensor | None]:
         operation: Operation | None = getattr(node, "operation", None)
         if operation is not None:
-            operation.fetch()
             self.by_value |= is_by_value(operation)
             marks = to_marks(values[0])
             if isinstance(operation, Add):

@@ -84,11 +84,12 @@ def _run_backward(
 
 def mark_summed(operation: Function, marks: Tensor) -> list[Tensor | None]:
     """Marks of what a sum adds up, by its weights; those of places that a grid names, too."""
-    operation = operation.with_absolute_weights()  # so that nothing cancels
-    x = operation.inputs[0]
-    by_channel = operation.name.startswith(_BY_CHANNEL) and x.dim() > 2
-    if by_channel and x.dim() == operation.output.dim():
-        return [mark_by_channel(operation.function, marks, x.detach())]
+    shape = operation.inputs[0].shape
+    by_channel = operation.name.startswith(_BY_CHANNEL) and len(shape) > 2
+    if by_channel and len(shape) == operation.output.dim():
+        function = operation.absolute or operation.function  # so that nothing cancels
+        return [mark_by_channel(function, marks, shape)]
+    operation = operation.fetch().with_absolute_weights()
     summed, *held = internals.batched_map(operation.vjp)(marks)
     if operation.name != "grid_sample" or summed is None:
         return [summed, *held]
@@ -98,17 +99,18 @@ def mark_summed(operation: Function, marks: Tensor) -> list[Tensor | None]:
     return [torch.gt(summed, _NO_WEIGHT).to(marks.dtype), *grids]
 
 
-def mark_by_channel(function: Callable[[Tensor], Tensor], marks: Tensor, like: Tensor) -> Tensor:
+def mark_by_channel(
+    function: Callable[..., Tensor], marks: Tensor, shape: torch.Size | Sequence[int]
+) -> Tensor:
     """Marks of what a function reads that treats samples and channels alike: (choices, *shape)."""
     leading = [1 if marks.stride(dim) == 0 else marks.shape[dim] for dim in (1, 2)]
     small = marks[:, : leading[0], : leading[1]]
     with torch.enable_grad():
-        x = like.new_zeros(len(small) * leading[0], leading[1], *like.shape[2:])
-        x.requires_grad_()
+        x = marks.new_zeros(len(small) * leading[0], leading[1], *shape[2:], requires_grad=True)
         y = function(x)
         (found,) = torch.autograd.grad(y, x, small.flatten(0, 1).expand_as(y).to(y.dtype))
     found = (found > _NO_WEIGHT).to(marks.dtype)
-    return found.reshape(len(marks), *leading, *like.shape[2:]).expand(len(marks), *like.shape)
+    return found.reshape(len(marks), *leading, *shape[2:]).expand(len(marks), *shape)
 
 
 def mark_adaptive(marks: Tensor, shape: torch.Size, dims: int) -> Tensor:
@@ -116,6 +118,6 @@ def mark_adaptive(marks: Tensor, shape: torch.Size, dims: int) -> Tensor:
     pool: Callable[..., Tensor] = F.adaptive_avg_pool2d if dims == 2 else F.adaptive_avg_pool3d
     size = tuple(marks.shape[-dims:])
     batched = marks if len(shape) == dims + 2 else marks.unsqueeze(1)
-    like = marks.new_empty(shape if len(shape) == dims + 2 else (1, *shape))
-    found = mark_by_channel(lambda x: pool(x, size), batched, like)
+    whole = shape if len(shape) == dims + 2 else (1, *shape)
+    found = mark_by_channel(lambda x: pool(x, size), batched, whole)
     return found.reshape(len(marks), *shape)
