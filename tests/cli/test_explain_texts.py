@@ -3,9 +3,12 @@
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.cli.commands import list_files, read_summary, run_explain
+from tests.saved import save_text_model
 from whence import PairExplanation
+from whence.cli.app import app
 
 FOLDER = Path(__file__).parents[2] / "examples" / "shapes_clip"
 STAR, CROSS = FOLDER / "star.jpg", FOLDER / "cross.jpg"
@@ -43,6 +46,29 @@ def test_the_text_that_is_asked_for(tmp_path):
     page = (tmp_path / "whence-out" / "star.html").read_text()
     assert page.count("an orange circle") == 1  # among the texts that fit
     assert ">blue</span>" in page
+
+
+def test_sentences(tmp_path):
+    (tmp_path / "encoder").mkdir()
+    encoder = save_text_model(tmp_path / "encoder", task="")
+    texts = ("--text", "very good", "--text", "it is awful", "--top", "2")
+    (entry,) = read_summary("a wonderful film", "--model", encoder, *texts)
+    cosines = {one["text"]: one["cosine"] for one in entry["texts"]}
+    assert [one["name"] for one in entry["classes"]] == sorted(cosines, key=lambda t: -cosines[t])
+    assert [one["word"] for one in entry["classes"][0]["words"]] == (
+        entry["classes"][0]["name"].split()
+    )
+    printed = run_explain("a wonderful film", "--model", encoder, *texts, "--force").stdout
+    assert printed.count("a wonderful film\n") == 2
+    assert "very good\n" in printed
+
+
+@pytest.mark.slow
+def test_a_report(tmp_path):
+    arguments = ["report", STAR, *TEXTS, "--top", "2", "--out", "page.html"]
+    result = CliRunner().invoke(app, list(map(str, arguments)))
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "page.html").read_text().count("an orange circle") > 1
 
 
 @pytest.mark.slow

@@ -142,9 +142,7 @@ def explain(
     """
     folder = Path(out)
     options.check_folder(folder)
-    given, texts = inputs or [], None if text is None else tuple(text)
-    if not given and texts:
-        given, texts, as_text = list(texts), None, True
+    given, texts, as_text = options.read_texts(inputs, text, as_text)
     cluster = options.read_ray_options(ray, address, actors, cpus_per_actor, gpus_per_actor)
     rows = many.RowOptions(id, column, scores, part_rows, threads)
     is_many = cluster is not None or format == "parquet" or many.is_for_many(given)

@@ -39,7 +39,7 @@ def complete_method(incomplete: str) -> list[str]:
 
 
 Inputs = Annotated[
-    list[str],
+    list[str] | None,
     typer.Argument(
         metavar="INPUT",
         help="Photos, text files (.txt), tables of texts (.csv, .tsv), folders of these, globs, "
@@ -255,6 +255,19 @@ def check_folder(out: Path) -> None:
     """Refuse a folder for results that is named as a file is, and is not there yet."""
     if out.suffix.lower() in _FILES and not (is_file(out) or is_folder(out)):
         raise WhenceError(f"--out names a folder, and '{out}' looks like a file.")
+
+
+def read_texts(
+    inputs: list[str] | None, texts: list[str] | None, as_text: bool
+) -> tuple[list[str], tuple[str, ...] | None, bool]:
+    """Tell inputs from texts that they are compared with: texts without inputs are the inputs.
+
+    Returns:
+        The inputs, the texts, and whether all inputs are texts.
+    """
+    if not inputs and texts:
+        return texts, None, True
+    return inputs or [], None if texts is None else tuple(texts), as_text
 
 
 def read_ray_options(

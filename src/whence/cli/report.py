@@ -23,13 +23,15 @@ EPILOG = """[bold]Examples[/bold]
     whence report photos/ --out report.html
     whence report photos/ --model ./my-vit --top 2 --methods gae,rollout:start_layer=1
     whence report reviews.csv --target positive --title "Reviews of May"
+    whence report photos/ --model openai/clip-vit-base-patch32 --text "a cat" --text "a dog"
     whence report results/ --limit 500
 """
 
 
 def report(
-    inputs: options.Inputs,
-    text: options.AsText = False,
+    inputs: options.Inputs = None,
+    text: options.Texts = None,
+    as_text: options.InputsAreText = False,
     out: Annotated[Path, typer.Option(help="The page's file.")] = Path("report.html"),
     model: options.Model = None,
     weights: options.Weights = None,
@@ -84,16 +86,18 @@ def report(
         raise WhenceError(f"'{out}' must end in .html: the report is a page.")
     from whence.inputs.sources import expand  # late: it takes numpy and Pillow
 
-    if not text and any(map(report_stored.is_result, inputs)):
+    given, texts, as_text = options.read_texts(inputs, text, as_text)
+    if not as_text and any(map(report_stored.is_result, given)):
         asked = {"--target": target, "--top": top, "--methods": methods, "--memory": memory}
         asked |= {"--compile": compile, "--precision": precision, "--rules": rules != "stable"}
-        report_stored.check_request(inputs, [name for name, one in asked.items() if one])
-        page = report_stored.Page(inputs[0], out, title, not unjudged, force, limit)
+        asked |= {"--text": bool(texts)}
+        report_stored.check_request(given, [name for name, one in asked.items() if one])
+        page = report_stored.Page(given[0], out, title, not unjudged, force, limit)
         report_stored.report(page, model, weights, device, quiet)
         return
     if limit is not None:
         raise WhenceError("--limit is for folders of results; of other inputs, all are shown.")
-    sources = expand(inputs, text)
+    sources = expand(given, as_text)
     # Imported late: torch takes a second, and a wrong input is refused without it.
     from whence.methods import parse_methods
     from whence.pipeline import ExplainSettings
@@ -101,9 +105,10 @@ def report(
 
     specifications, targets = tuple(parse_methods(methods or METHOD, rules)), tuple(target or ())
     settings = ExplainSettings(
-        specifications, model, weights, device, targets, top, batch, memory, compile, precision
+        *(specifications, model, weights, device, targets, top, batch, memory, compile, precision),
+        texts=texts,
     )
-    heading = title if title is not None else _choose_title(inputs, sources)
+    heading = title if title is not None else _choose_title(given, sources)
     request = ReportRequest(settings, out, heading, not unjudged, force)
     with bar("Explaining", len(sources)) as advance:
         entries = build_report(request, sources, lambda _: advance(1))

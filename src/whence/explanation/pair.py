@@ -108,7 +108,7 @@ class PairExplanation(Explanation):
     def _to_parts(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         facts, tensors = super()._to_parts()
         facts |= {"texts": self.texts, "measure": self.measure, "remarks": self.remarks}
-        return facts | {"word_scores": self.word_scores}, {**tensors, "fits": self.fits}
+        return facts | {"word_scores": self.word_scores}, {**tensors, "fits": self.fits.clone()}
 
     @classmethod
     @override

@@ -202,6 +202,7 @@ class SentenceModel(PairModel):
             names = [[join_names(one, self.class_names[b]) for one in row] for row, b in pairs]
         explanation.target = indices[:, 0] if wanted.is_one else indices
         explanation.target_names = [name for (name,) in names] if wanted.is_one else names
+        explanation.logits = cosines  # which take the place of logits: the highest is the decision
         return Compared(explanation, cosines, "cosine", [similarity(one) for one in own])
 
     @override
