@@ -25,7 +25,6 @@ class Site:
     """One attention, as its builder knows it."""
 
     maps: Tensor  # (batch, heads, queries, keys)
-    values: Tensor  # (batch, heads, keys, width)
     entering: Tensor  # (batch, tokens, width), what enters its block; or the tokens first
     pools: bool = False  # whether its queries are no tokens of the sequence
     tokens_first: bool = False
@@ -264,5 +263,5 @@ def attend(
     scores = score(q.detach() if pools else q, k.mT)
     scores = tape.rules.scale(scores, 1 / math.sqrt(q.shape[-1]) if scaling is None else scaling)
     maps = tape.rules.softmax(scores if added is None else scores + added)
-    tape.sites.append(Site(maps, v, entering, pools, tokens_first, stream))
+    tape.sites.append(Site(maps, entering, pools, tokens_first, stream))
     return tape.rules.matmul(maps, v, attention=True)

@@ -27,8 +27,6 @@ class Reading:
     at_maps: list[Tensor]
     entering: list[Tensor]  # (batch, tokens, width) at each block's input
     at_entering: list[Tensor]
-    values: list[Tensor]  # (batch, heads, keys, width) at each attention
-    at_values: list[Tensor]
     pools: list[bool]
     streams: list[str]
     inputs: Tensor
@@ -62,8 +60,7 @@ class Oracle:
         with torch.enable_grad(), ops.record(rules) as tape:
             logits = self.case.run()
         maps, entering = [s.maps for s in tape.sites], [s.entering for s in tape.sites]
-        values = [s.values for s in tape.sites]
-        places = [*maps, *entering, *values, tape.inputs]
+        places = [*maps, *entering, tape.inputs]
         target = logits.gather(1, classes[:, None]).sum()
         found = torch.autograd.grad(target, places, allow_unused=True)
         found = [
@@ -84,8 +81,6 @@ class Oracle:
             found[:count],
             by_sample(entering),
             by_sample(list(found[count : 2 * count])),
-            [v.detach() for v in values],
-            list(found[2 * count : 3 * count]),
             [s.pools for s in tape.sites],
             [s.stream for s in tape.sites],
             tape.inputs.detach(),
@@ -186,10 +181,6 @@ class Oracle:
         reached = torch.zeros(tokens, dtype=torch.bool)
         for n in sites:
             if balanced.streams[n] != "tokens":
-                if balanced.pools[n]:  # without a skip connection, the values are the evidence
-                    products = (balanced.values[n] * balanced.at_values[n])[sample]
-                    evidence += products.sum((0, 2)).clamp(min=0)
-                    reached |= balanced.at_values[n][sample].any(-1).any(0)
                 continue  # queries stand for no part of the input
             merges = _merge(balanced.entering[n].shape[1], tokens)
             reached |= (balanced.at_entering[n][sample].any(-1).double() @ merges) > 0

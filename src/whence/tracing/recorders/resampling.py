@@ -23,7 +23,7 @@ def record_interpolate(recording: Recording, call: TorchCall) -> Any:
     """Record an interpolation in any mode."""
     function, inputs = call.as_function()
     mode = call.argument(3, "mode", "nearest")
-    operation = Function("sum", function, name=call.name, where=recording.where("sum"))
+    operation = Function("sum", function, name=call.name, where=recording.where())
     if mode not in ("nearest", "nearest-exact", "linear", "bilinear", "trilinear", "area"):
         operation.absolute = _with_absolute_weights(call, inputs[0].shape)
     return recording.apply(operation, *inputs)
@@ -67,7 +67,7 @@ def record_grid_sample(recording: Recording, call: TorchCall) -> Any:
     if not is_traced(image):
         return recording.refuse(call.run(), call.name)
     function, inputs = call.as_function()
-    operation = Function("sum", function, name=call.name, where=recording.where("sum"))
+    operation = Function("sum", function, name=call.name, where=recording.where())
     operation.is_by_value = is_traced(grid)
     if call.argument(2, "mode", "bilinear") == "bicubic":
         operation.absolute = _sample_with_absolute_weights(call)
