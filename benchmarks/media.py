@@ -4,8 +4,8 @@
 
 Small models of transformers learn from clips that are made up as they go:
 
-- video (ViViT and VideoMAE): a square moves over noise, and a grey one stands still. The class is
-  the colour of the square that moves: red, green or blue.
+- video (ViViT, VideoMAE, and TimeSformer, whose attention is divided): a square moves over noise,
+  and a grey one stands still. The class is the colour of the square that moves: red, green or blue.
 - spectrogram (AST): noise with a tone. The class is whether it stays, rises or falls.
 - waveform (Wav2Vec2): noise with a short tone. The class is its pitch: low, middle or high.
 
@@ -19,7 +19,7 @@ touches the tone. All is seeded.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +29,8 @@ from torch.nn import functional as F
 from transformers import (
     ASTConfig,
     ASTForAudioClassification,
+    TimesformerConfig,
+    TimesformerForVideoClassification,
     VideoMAEConfig,
     VideoMAEForVideoClassification,
     VivitConfig,
@@ -149,6 +151,14 @@ def _build_videomae() -> nn.Module:
     return VideoMAEForVideoClassification(config)
 
 
+def _build_timesformer() -> nn.Module:
+    """Divided attention: over the frames of each patch, then over the patches of each frame."""
+    config = TimesformerConfig(
+        **SMALL, image_size=SIDE, patch_size=PATCH, num_frames=FRAMES, num_labels=4
+    )
+    return TimesformerForVideoClassification(config)
+
+
 def _build_ast() -> nn.Module:
     config = ASTConfig(
         **SMALL,
@@ -204,6 +214,7 @@ PITCHES = ("none", "low", "middle", "high")
 TASKS = {
     "ViViT": Task(_build_vivit, draw_videos, "pixel_values", COLORS, 300),
     "VideoMAE": Task(_build_videomae, draw_videos, "pixel_values", COLORS, 300),
+    "TimeSformer": Task(_build_timesformer, draw_videos, "pixel_values", COLORS, 300),
     "AST": Task(_build_ast, draw_spectrograms, "input_values", SLOPES, 400),
     "Wav2Vec2": Task(_build_wav2vec2, draw_waveforms, "input_values", PITCHES, 150),
 }
@@ -272,10 +283,10 @@ def find_hits(scores: Tensor, grid: tuple[int, ...], decides: Tensor) -> Tensor:
     return decided.gather(-1, maps.argmax(-1, keepdim=True))[..., 0] > 0
 
 
-def measure_all(clips: int) -> dict[str, dict[str, list[float]]]:
-    """Train all toys with all seeds; accuracies and hits by toy, then method, for each seed."""
+def measure_all(clips: int, names: Sequence[str] = ()) -> dict[str, dict[str, list[float]]]:
+    """Train toys with all seeds; accuracies and hits by toy, then method, for each seed."""
     figures: dict[str, dict[str, list[float]]] = {}
-    for name in TASKS:
+    for name in names or TASKS:
         drawn = draw_held_out(name, clips)
         rows = figures.setdefault(name, {})
         for seed in SEEDS:
@@ -312,9 +323,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, help="a page whose table is replaced")
     parser.add_argument("--clips", type=int, default=SAMPLES)
+    parser.add_argument("--toys", nargs="*", default=(), help="some of the toys; all if left out")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    table = format_table(measure_all(arguments.clips))
+    table = format_table(measure_all(arguments.clips, arguments.toys))
     print(table)
     if arguments.out is not None:
         before, _, rest = arguments.out.read_text(encoding="utf-8").partition(START)

@@ -10,7 +10,7 @@ from whence import Explainer
 from whence.explanation.media import Spectrogram, Video, Waveform
 
 
-@pytest.mark.parametrize("family", ["VideoMAE", "Vivit", "Timesformer"])
+@pytest.mark.parametrize("family", ["VideoMAE", "Vivit", "Timesformer", "Timesformer, divided"])
 def test_a_video_keeps_its_frames(family):
     model, inputs = build_video(family)
     result = Explainer(model).explain(inputs, 1, method="gae")

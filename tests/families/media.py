@@ -48,13 +48,19 @@ def draw_inputs(name: str, *shape: int) -> dict[str, torch.Tensor]:
 
 
 def build_video(family: str):
-    """A VideoMAE, whose units are two frames deep, or a ViViT or TimeSformer of joint attention."""
+    """A VideoMAE, whose units are two frames deep, a ViViT, or a TimeSformer.
+
+    A "Timesformer, divided" attends over the frames of each patch, then over the patches of each
+    frame; the other one over all at once.
+    """
     sizes = {"num_frames": 4, "image_size": 16}
     own = {
         "VideoMAE": {"patch_size": 8, "tubelet_size": 2},
         "Vivit": {"tubelet_size": [1, 8, 8]},
         "Timesformer": {"patch_size": 8, "attention_type": "joint_space_time"},
+        "Timesformer, divided": {"patch_size": 8},
     }[family]
+    family = family.partition(",")[0]
     model = build_transformers(
         f"{family}ForVideoClassification", f"{family}Config", **SMALL, **sizes, **own
     )
