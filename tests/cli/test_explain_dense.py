@@ -27,6 +27,8 @@ def test_boxes_by_number_and_name(two_photos, detector):
     assert [one["name"] for one in entry["classes"]] == ["dog (box 2)"]
     saved = Explanation.load(two_photos / "whence-out" / "one.safetensors")
     assert saved.areas[0].kind == "box"
+    area = {"kind": "box", "bounds": pytest.approx(saved.areas[0].bounds)}
+    assert entry["classes"][0]["area"] == area
 
 
 def test_places_of_a_segmenter(two_photos, tmp_path):

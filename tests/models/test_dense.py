@@ -5,7 +5,7 @@ import torch
 import transformers
 
 from tests.saved import ANIMALS, make_photo, save_dense_model
-from whence import WhenceError, explain, targets
+from whence import WhenceError, compare, explain, targets
 from whence.models import load
 
 METHOD = {"method": "input_x_gradient"}
@@ -96,3 +96,9 @@ def test_pipelines_of_detection(detector):
     clipped = {"xmin": 60, "ymin": 40, "xmax": 60, "ymax": 40}
     expected = [min(max(best["box"][side], 0), most) for side, most in clipped.items()]
     assert found == pytest.approx(expected, abs=1.01)  # the pipeline rounds
+
+
+def test_what_needs_classes_of_whole_photos_says_so(detector):
+    with pytest.raises(WhenceError, match="detects objects in photos, and has no classes of whole"):
+        compare(make_photo(), ["gradient"], detector, faithfulness=True)
+    assert compare(make_photo(), ["gradient"], detector).faithfulness is None

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from whence.errors import WhenceError
 from whence.models import LoadedModel
+from whence.models.dense import DENSE_TASKS, find_dense_task
 from whence.tracing import find_logits
 
 # Rows that go through the model together, if memory allows.
@@ -25,7 +27,16 @@ def choose_chunk_size(loaded: LoadedModel, is_watched: bool = False) -> int:
 
 @torch.no_grad()
 def compute_logits(loaded: LoadedModel, inputs: Tensor | Mapping[str, Tensor]) -> Tensor:
-    """Compute the logits of a batch, (rows, classes)."""
+    """Compute the logits of a batch, (rows, classes).
+
+    Raises:
+        WhenceError: The model has none of whole photos, as detectors have not.
+    """
+    if (task := find_dense_task(loaded.model)) is not None:
+        raise WhenceError(
+            f"'{loaded.title}' {DENSE_TASKS[task]}, and has no classes of whole photos that could "
+            f"be watched. `whence explain` explains its boxes or places."
+        )
     return find_logits(loaded.run(inputs)).detach()
 
 

@@ -31,13 +31,18 @@ _MAX_NAME_LENGTH = 60
 
 
 class ClassSummary(TypedDict):
-    """One explained class: its probability, the highest scores, and a photo's peak regions."""
+    """One explained class: its probability, the highest scores, and a photo's peak regions.
+
+    A box, a place or a mask has an area: its kind, and left, top, right and bottom as shares of
+    what the model saw.
+    """
 
     index: int
     name: str
     probability: float | None
     top: list[dict[str, Any]]
     regions: NotRequired[list[dict[str, Any]]]
+    area: NotRequired[dict[str, Any]]
     words: NotRequired[list[dict[str, Any]]]  # of the text that the input is compared with
 
 
@@ -258,6 +263,8 @@ def _describe_classes(explanation: Explanation) -> list[ClassSummary]:
             "probability": None if one.probability is None else round(one.probability, 6),
             "top": _find_highest(explanation, number),
         }
+        if one.area is not None:
+            summary["area"] = {"kind": one.area.kind, "bounds": list(one.area.bounds)}
         if len(explanation.grid or ()) == 2 or "time" in explanation.axes:
             summary["regions"] = [
                 {"center": region.center, "area": region.area, "evidence": region.evidence}

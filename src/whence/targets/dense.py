@@ -261,7 +261,7 @@ def _find_regions(
         if not bool(inside[n].any()):
             raise WhenceError(
                 f"The model gives no place of sample {n} to '{names.get(of, f'class {of}')}'. Name "
-                f"a place: targets.pixel(row, column, label)."
+                f"a place: targets.pixel(row, column, label), or --pixel ROW,COLUMN."
             )
     weights = inside.double()
     return labels, weights / weights.sum((1, 2), keepdim=True)

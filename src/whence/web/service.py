@@ -16,6 +16,7 @@ from whence.errors import WhenceError
 from whence.explanation import Explanation, Photo
 from whence.inputs.sources import Kind
 from whence.models import LoadedModel, PreparedBatch, load, load_language_model
+from whence.models.dense import DENSE_TASKS, find_dense_task
 from whence.models.forward import compute_logits
 from whence.models.loaded import EMBEDDED_LANGUAGE_MODEL
 from whence.targets import find_class_index, to_probabilities
@@ -203,7 +204,12 @@ class ExplanationService:
 
 
 def _check_task(loaded: LoadedModel) -> None:
-    """Refuse models that the page has no tab for: those that speak of each token of a text."""
+    """Refuse models that the page has no tab for, which speak of each token, box or place."""
+    if (task := find_dense_task(loaded.model)) is not None:
+        raise WhenceError(
+            f"'{loaded.name}' {DENSE_TASKS[task]}, and the page shows classes of whole photos: use "
+            f"`whence explain`."
+        )
     if loaded.kind != "text" or loaded.generates:
         return
     if compute_logits(loaded, loaded.prepare(["a"]).inputs).dim() != 2:
