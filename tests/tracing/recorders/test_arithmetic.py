@@ -132,6 +132,35 @@ def test_activations_by_hand_are_as_those_of_torch(name, rule_set):
     assert_same(ours, read_everything(AttentionLayer(after=fused), rule_set))
 
 
+def norm_by_variance(x: Tensor) -> Tensor:
+    spread = x.var(-1, unbiased=False, keepdim=True)
+    return (x - x.mean(-1, keepdim=True)) / torch.sqrt(spread + 1e-5)
+
+
+def norm_by_deviation(x: Tensor) -> Tensor:
+    deviation, mean = torch.std_mean(x, -1, correction=0, keepdim=True)
+    return (x - mean) / deviation
+
+
+NORMS = {
+    "variance": (norm_by_variance, lambda x: F.layer_norm(x, (8,))),
+    "deviation": (norm_by_deviation, lambda x: F.layer_norm(x, (8,), eps=0)),
+    "length": (
+        lambda x: x / x.norm(dim=-1, keepdim=True) * math.sqrt(8),
+        lambda x: F.rms_norm(x, (8,), eps=0),
+    ),
+    "normalize": (lambda x: x / x.norm(p=1, dim=-1, keepdim=True), lambda x: F.normalize(x, 1, -1)),
+}
+
+
+@pytest.mark.parametrize("rule_set", ["attnlrp", "balanced"])
+@pytest.mark.parametrize("name", NORMS)
+def test_norms_by_hand_hold_their_spread_as_those_of_torch(name, rule_set):
+    by_hand, fused = NORMS[name]
+    ours = read_everything(AttentionLayer(after=by_hand), rule_set)
+    assert_same(ours, read_everything(AttentionLayer(after=fused), rule_set))
+
+
 @pytest.mark.parametrize(
     "function",
     [
