@@ -100,13 +100,14 @@ def check_case(
 def _is_known(plan: Plan, method: str) -> bool:
     """Whether the oracle knows what a method gives.
 
-    It does not know how much a head reads of each of two depths that it adds, nor what stands for
-    the input of a block without a skip connection.
+    It does not know how much is read of each of two depths that a head or a block adds, nor what
+    stands for the input of a block without a skip connection.
     """
     if method in _AT_INPUT:
         return True
     has_skips = all(block.has_skip for block in plan.blocks)
-    return plan.mixed_depth is None and (method != "whence" or has_skips)
+    adds = plan.mixed_depth is not None or any(b.extra == "embedding" for b in plan.blocks)
+    return not adds and (method != "whence" or has_skips)
 
 
 def _compare(truth: Oracle, method: str, result: object) -> str:
