@@ -122,3 +122,19 @@ def test_baselines_at_the_last_cross_attention(method):
         box = targets.box(query=int(data[f"0/{tag}/query"]), label=int(data[f"0/{tag}/class"]))
         scores = explainer.explain({"pixel_values": pixels}, target=box, method=method).scores[0]
         assert compute_error(scores, data[f"0/{tag}/{method}"]) < 1e-8
+
+
+def test_padded_images():
+    """Padding gets no score, and changes nothing for the other image."""
+    pixels = torch.from_numpy(read_multimodal("detr_a")["pixel_values"])
+    mask = torch.ones(len(pixels), *pixels.shape[2:], dtype=torch.long)
+    mask[1, :, 96:] = 0  # the last two of five columns of features
+    explainer, box = Explainer(load_model("detr_a")), targets.box(query=0, label=1)
+    options = {"target": box, "method": "gae", "zero_rows": "drop"}
+    both = explainer.explain({"pixel_values": pixels, "pixel_mask": mask}, **options).scores
+    for i in range(2):
+        inputs = {"pixel_values": pixels[i : i + 1], "pixel_mask": mask[i : i + 1]}
+        assert compute_error(both[i], explainer.explain(inputs, **options).scores[0]) < 1e-12
+    columns = both[1].reshape(4, 5)
+    assert columns[:, :3].all()
+    assert not columns[:, 3:].any()
