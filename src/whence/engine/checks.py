@@ -18,6 +18,7 @@ from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.evidence.plain import run_plainly
 from whence.explanation import Check
+from whence.layout import FoundLayout
 from whence.rules import RuleSet
 from whence.tracing import replicate
 from whence.tracing.coverage import measure_around
@@ -36,6 +37,17 @@ def merge(figures: list[Figures]) -> Figures:
         for name, values in one.items():
             merged[name] = torch.maximum(merged[name], values) if name in merged else values
     return merged
+
+
+def check_modality(request: Request, layout: FoundLayout) -> None:
+    """Refuse an input of a kind that a method does not explain."""
+    name, method = request.method_name, request.method
+    kind = "image" if len(layout.grid or ()) > 1 else "text"
+    if kind not in method.inputs:
+        raise WhenceError(
+            f"Method '{name}' explains {' and '.join(method.inputs)}s only, and this input is "
+            f"{'a text' if kind == 'text' else 'an image'}."
+        )
 
 
 # Measuring ---------------------------------------------------------------------------------------

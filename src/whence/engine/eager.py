@@ -12,13 +12,14 @@ from whence.engine import checks
 from whence.engine.image_tokens import find_text_beside, name_image_tokens, stop_at_image_tokens
 from whence.engine.layouts import find_request_layout
 from whence.engine.request import Request, Result, bound_forwards_bytes
+from whence.engine.several_inputs import attend_to_each_other, split_inputs
 from whence.errors import NoAttentionError, TooLargeError, WhenceError
 from whence.evidence import Evidence, Forwards
 from whence.evidence.kept import keep_evidence
 from whence.evidence.kinds import AT_MAPS
 from whence.inputs.arguments import find_missing_pair
 from whence.layout import FoundLayout, Tokens
-from whence.methods import Method, registry
+from whence.methods import registry
 from whence.targets import AskedClasses, ClassScalars, ReadScalars, Scalars
 from whence.tracing import Trace, record, unwrap_model
 from whence.tracing.flow.binding import bind_flow
@@ -61,6 +62,9 @@ def run_eagerly(request: Request, max_bytes: float, max_map_bytes: float) -> Res
         segment = _bound_segments(request) if max_bytes == math.inf else math.inf
         trace = record_request(request, guard, max_bytes, max_map_bytes, segment)
         explained = request.arguments.explained_names
+        if attend_to_each_other(request, trace):
+            apart = [run_eagerly(one, max_bytes, max_map_bytes) for one in split_inputs(request)]
+            return apart[0]._replace(others=tuple(apart[1:]))
         results: list[Result] = []
         for name in explained:
             asked = request.focus(name)
@@ -206,7 +210,7 @@ def score(
         layout = find_request_layout(request, trace) if known is None else known
         if known is not None and isinstance(known.flow, TokenFlow):
             bind_flow(trace, known.flow)
-        _check_modality(request.method_name, method, layout)
+        checks.check_modality(request, layout)
         layouts.append(layout)
         groups = targets.split(_count_targets_at_once(request, needs, targets, trace.logits))
         for group in groups:
@@ -311,15 +315,6 @@ def _release(trace: Trace) -> None:
         entry.operation.release()
     for site in trace.sites:
         site.release()
-
-
-def _check_modality(name: str, method: Method, layout: FoundLayout) -> None:
-    kind = "image" if len(layout.grid or ()) > 1 else "text"
-    if kind not in method.inputs:
-        raise WhenceError(
-            f"Method '{name}' explains {' and '.join(method.inputs)}s only, and this input is "
-            f"{'a text' if kind == 'text' else 'an image'}."
-        )
 
 
 def _count_targets_at_once(

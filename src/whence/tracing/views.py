@@ -16,8 +16,7 @@ from whence.tracing.trace import Trace
 def make_views(trace: Trace, logits: Mapping[str | int, Logits]) -> dict[str | int, Trace]:
     """The trace as each of several explained inputs sees it, by the argument's name.
 
-    A view has the rows and logits of its own input, and the attention sites that depend on it. If
-    constants are followed, it also has those upstream of them, which other inputs lead to.
+    A view has the rows and logits of its own input, and the attention sites that depend on it.
     """
     return {name: _make_view(trace, name, found) for name, found in logits.items()}
 
@@ -38,10 +37,7 @@ def _make_view(trace: Trace, name: str | int, logits: Logits) -> Trace:
     leaves = {edge_of(place.leaf).node for place in view.inputs}
     nodes = [edge_of(site.place).node for site in trace.sites]
     depend = find_dependent(nodes, leaves, trace.overwrites)
-    chosen = {node for node, depends in zip(nodes, depend, strict=True) if depends}
-    if trace.intervention.follow_constants:
-        chosen = find_upstream(chosen)
-    view.sites = [s for s, node in zip(trace.sites, nodes, strict=True) if node in chosen]
+    view.sites = [site for site, depends in zip(trace.sites, depend, strict=True) if depends]
     if not view.sites:
         problem = f"No attention that whence can follow depends on the input {name!r}."
         view.attention_problem = problem
