@@ -101,13 +101,13 @@ def _is_known(plan: Plan, method: str) -> bool:
     """Whether the oracle knows what a method gives.
 
     It does not know how much is read of each of two depths that a head or a block adds, nor what
-    stands for the input of a block without a skip connection.
+    leads around an attention without a skip connection: a gate, or an MLP beside it.
     """
     if method in _AT_INPUT:
         return True
     has_skips = all(block.has_skip for block in plan.blocks)
     adds = plan.mixed_depth is not None or any(b.extra == "embedding" for b in plan.blocks)
-    return not adds and (method != "whence" or has_skips)
+    return has_skips and not adds
 
 
 def _compare(truth: Oracle, method: str, result: object) -> str:
