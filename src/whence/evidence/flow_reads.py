@@ -31,7 +31,8 @@ def read_streams(
     dependence = _measure_dependence(trace, flow, targets)
     total = sum((one.sum(-1, keepdim=True) for one in dependence), torch.zeros(()))
     total = total.masked_fill(total == 0, 1)
-    read = [number for number, one in enumerate(dependence) if bool(one.any())]
+    look_at = trace.guard.look_at
+    read = [number for number, one in enumerate(dependence) if look_at(one.any())]
     if len(read) != 1:
         return [one / total for one in dependence]
     (last,) = read

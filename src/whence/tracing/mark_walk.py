@@ -41,6 +41,7 @@ class MarkWalk:
     def __init__(self, trace: Trace) -> None:
         self._entries = {entry.output.node: entry for entry in trace.entries}
         self._batch = trace.batch
+        self._ends, self._blocked = set[Node](), set[Node]()
 
     def run(
         self,
@@ -66,6 +67,8 @@ class MarkWalk:
         for number, edge in enumerate(at):
             asked.setdefault(edge.node, []).append(number)
         order, leading = sort_nodes(start.node, asked)
+        self._blocked = set(blocked)
+        self._ends = {*asked, *blocked} if ends else set()
         arrived: dict[Node, dict[int, Tensor]] = {start.node: {start.output_nr: seed}}
         found: list[Tensor | None] = [None] * len(at)
         for node in order:
@@ -129,9 +132,24 @@ class MarkWalk:
         edges = self._entries[node].inputs
         for stream, branch in () if branches else ((0, 1), (1, 0)):
             if _is_computed_from(edges[branch].node, edges[stream].node):
-                passed[branch] = None
+                # What was added to the stream upstream may be added once more, as embeddings are.
+                is_later = self._find_ends(edges[branch].node) - self._find_ends(edges[stream].node)
+                passed[stream if is_later else branch] = None
                 break
         return passed
+
+    def _find_ends(self, node: Node) -> set[Node]:
+        """The nearest places upstream of a node that marks go no further than."""
+        found, waiting, seen = set[Node](), [node], {node}
+        while self._ends and waiting:
+            at = waiting.pop()
+            if at in self._ends:
+                found.add(at)
+                continue
+            more = [one for one, _ in at.next_functions if one is not None and one not in seen]
+            seen.update(more)
+            waiting += more
+        return found - self._blocked
 
     def _leave_out_gate(
         self, node: Node, operation: Operation, passed: list[Tensor | None]

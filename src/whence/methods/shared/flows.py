@@ -81,10 +81,8 @@ def are_read_alike(evidence: Evidence, flow: TokenFlow) -> Tensor:
     highest, lowest = [], []
     for number, read in enumerate(evidence.reads):
         standing = mark_standing(flow, number, evidence.layout, read)
-        if bool(read.any()) and bool(standing.any()):
-            highest.append(read.masked_fill(~standing, -torch.inf).amax(-1, keepdim=True))
-            lowest.append(read.masked_fill(~standing, torch.inf).amin(-1, keepdim=True))
-    if not highest:
-        return torch.ones_like(evidence.reads[0][..., :1], dtype=torch.bool)
+        counts = standing & read.any(-1, keepdim=True)
+        highest.append(read.masked_fill(~counts, -torch.inf).amax(-1, keepdim=True))
+        lowest.append(read.masked_fill(~counts, torch.inf).amin(-1, keepdim=True))
     top, bottom = torch.stack(highest).amax(0), torch.stack(lowest).amin(0)
-    return top - bottom <= 1e-6 * top
+    return (top - bottom <= 1e-6 * top) | top.isinf()

@@ -9,7 +9,7 @@ was merged. All is found by marks that go backward from one layer to the next.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -97,6 +97,7 @@ class TokenFlow:
     fields: TokenFields
     stands_for: list[TokenMap | None]
     mixing: str | None
+    _of_keys: dict[int, list[TokenMap]] = field(default_factory=dict, repr=False)
 
     def list_standing(self) -> list[int]:
         """The layers whose hidden states count as those of tokens of the input.
@@ -120,11 +121,13 @@ class TokenFlow:
 
     def find_keys(self, number: int) -> list[TokenMap]:
         """From the keys of a layer to the tokens of the input that they are made of."""
-        maps = []
-        for source, step in self.layers[number].keys.items():
-            further = None if source == INPUT else self.stands_for[source]
-            if source == INPUT:
-                maps.append(step)
-            elif further is not None:
-                maps.append(step.compose(further))
-        return maps
+        if number not in self._of_keys:
+            maps = []
+            for source, step in self.layers[number].keys.items():
+                further = None if source == INPUT else self.stands_for[source]
+                if source == INPUT:
+                    maps.append(step)
+                elif further is not None:
+                    maps.append(step.compose(further))
+            self._of_keys[number] = maps
+        return self._of_keys[number]

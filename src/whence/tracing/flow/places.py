@@ -68,7 +68,7 @@ class TokenIndex:
         moved = values.permute(0, *(d + 1 for d in outer), *(d + 1 for d in inner))
         moved = moved.reshape(len(values), shape.numel(), -1)
         order, each = self._sorted
-        rows = moved[:, order.to(moved.device)]
+        rows = moved.index_select(1, order.to(moved.device))
         return rows.reshape(len(values), self.batch, self.count, each * moved.shape[2])
 
     @cached_property

@@ -40,7 +40,7 @@ class TokenMap:
             return values
         flat = values.flatten(-2)
         device = flat.device
-        moved = flat[..., read.to(device)] * self.weights.to(device, flat.dtype)
+        moved = flat.index_select(-1, read.to(device)) * self.weights.to(device, flat.dtype)
         whole = flat.new_zeros(*flat.shape[:-1], self.shape[0] * count)
         whole = whole.index_add(-1, written.to(device), moved)
         return whole.reshape(*flat.shape[:-1], self.shape[0], count)
