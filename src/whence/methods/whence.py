@@ -47,6 +47,11 @@ class Whence(Method):
     scored like any other, by the evidence that it holds. In a text, a single pooled token that is
     no part of the input, such as ``[CLS]``, gets the lowest score of the others.
 
+    Where tokens are in windows, merged or in several sequences, the evidence of a layer's token is
+    shared among the tokens of the input that it is made of, and attention links these. Layers whose
+    tokens are made of no part of the input do not count. Where what enters a block cannot be read,
+    the attention's values count in its place.
+
     Attributes:
         sharing: The weight s of other tokens' evidence, against a token's own; None is 2 for images
             and videos, and 0.25 for signals and texts.
