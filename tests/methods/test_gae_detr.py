@@ -95,21 +95,27 @@ def test_attention_and_gradients():
     data, sizes = read_multimodal("detr_a"), read_sizes("detr_a")
     layers = [f"encoder{b}" for b in range(sizes["enc"])]
     layers += [f"decoder{b}_{kind}" for b in range(sizes["dec"]) for kind in ("self", "cross")]
-    explainer = Explainer(load_model("detr_a"))
-    tag = data["1/tags"][0]
-    box = targets.box(query=int(data[f"1/{tag}/query"]), label=int(data[f"1/{tag}/class"]))
-    kept = explainer.explain(
-        {"pixel_values": torch.from_numpy(data["pixel_values"])},
-        target=box,
-        method="gae",
-        rules="reference",
-        keep_evidence=True,
-    ).evidence
+    boxes = list_boxes()
+    kept = (
+        Explainer(load_model("detr_a"))
+        .explain(
+            {"pixel_values": torch.from_numpy(data["pixel_values"])},
+            classes=[targets.box(query=query, label=label) for query, label in boxes],
+            method="gae",
+            rules="reference",
+            keep_evidence=True,
+        )
+        .evidence
+    )
     assert len(kept.attention) == len(kept.gradient) == len(layers)
-    for number, layer in enumerate(layers):
-        name = f"1/{tag}/{layer}"
-        assert compute_error(kept.attention[number][1], data[f"{name}/attention"]) < 1e-9
-        assert compute_error(kept.gradient[number][1], data[f"{name}/gradient"]) < 1e-9
+    for column, names in enumerate(boxes.values()):
+        for name in names:
+            image = int(name[0])
+            for number, layer in enumerate(layers):
+                attention, gradient = kept.attention[number][image], kept.gradient[number][image]
+                place = f"{name}/{layer}"
+                assert compute_error(attention, data[f"{place}/attention"]) < 1e-9
+                assert compute_error(gradient[column], data[f"{place}/gradient"]) < 1e-9
 
 
 @pytest.mark.slow
