@@ -3,7 +3,8 @@
 A rule is a function ``rule(operation, relevance) -> relevance of each input``.
 
 The kinds: ``linear`` (a constant weight), ``matmul``, ``add``, ``product`` and ``quotient`` (both
-operands depend on the input), ``sum`` (sums and means along a dimension), ``shift`` (positions
+operands depend on the input), ``sum`` (sums with constant weights: means, pooling, interpolation,
+sampling; a second input is a grid that decides what is read, and gets None), ``shift`` (positions
 added to patches; unchanged if a set has no rule for it) and ``pass`` (element-wise functions,
 normalisation, softmax, scaling). Where several operations read one tensor, their relevances are
 added, and a rule named ``shared`` may change the sum. To support an operation of your own, give it
