@@ -4,8 +4,9 @@ import pytest
 import torch
 import transformers
 
+from tests.docs.hub import save_encoder_decoder_detector
 from tests.saved import ANIMALS, make_photo, save_dense_model
-from whence import WhenceError, compare, explain, targets
+from whence import WhenceError, WhenceWarning, compare, explain, targets
 from whence.models import load
 
 METHOD = {"method": "input_x_gradient"}
@@ -96,6 +97,15 @@ def test_pipelines_of_detection(detector):
     clipped = {"xmin": 60, "ymin": 40, "xmax": 60, "ymax": 40}
     expected = [min(max(best["box"][side], 0), most) for side, most in clipped.items()]
     assert found == pytest.approx(expected, abs=1.01)  # the pipeline rounds
+
+
+def test_tokens_of_a_photo_without_a_map_get_a_sentence(tmp_path):
+    save_encoder_decoder_detector(tmp_path)
+    with pytest.warns(WhenceWarning, match="12 tokens as they come"):
+        result = explain(make_photo(), tmp_path, method="gae")
+    assert result.grid is None  # each feature has read nearly all of so small a photo
+    with pytest.raises(WhenceError, match=r"There is no map: which part of the photo.*'attnlrp'"):
+        result.words()
 
 
 def test_what_needs_classes_of_whole_photos_says_so(detector):

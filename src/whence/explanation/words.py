@@ -22,6 +22,13 @@ def list_word_scores(
     tokens = explanation.tokens
     if explanation.grid is not None:
         raise WhenceError("This explanation is not of a text; see .scores and .heatmap().")
+    if tokens is None and (explanation.photos or explanation.areas):
+        raise WhenceError(
+            f"There is no map: which part of the photo each of the model's "
+            f"{explanation.scores.shape[-1]} tokens stands for could not be proven. A method at "
+            f"the input, such as 'attnlrp' or 'input_x_gradient', gives one; or state it, "
+            f"Explainer(model, layout=Layout(grid=(rows, columns)))."
+        )
     if tokens is None:
         raise WhenceError(
             "This explanation has no words. Pass what a fast tokenizer returned as inputs, or "
