@@ -173,6 +173,9 @@ def explain(
         batch = read_batch(what, strings=kind, words=words)
     if model is not None:
         loaded = compare_with(resolve(model, None, processor, weights, device), texts)
+        if loaded.kind == "video" and kind is None and _find_kind(batch) == "image":
+            # The model came from the hub just now, and what it reads was not known before.
+            batch = read_batch(what, strings="video")
     elif texts is not None:
         raise WhenceError(
             "texts= is for a model that compares inputs with texts, such as a CLIP or an encoder "
@@ -199,7 +202,7 @@ def _load_embedded(batch: Batch, device: str | None) -> LoadedModel:
     return load(None, kind, None, device)
 
 
-def _find_kind(batch: Batch) -> Kind | None:
+def _find_kind(batch: Batch | None) -> Kind | None:
     return find_kind(batch[0]) if isinstance(batch, list) else None
 
 

@@ -88,3 +88,12 @@ def test_folders_are_expanded_to_videos(tmp_path):
     assert expand([str(clips)], kind="video") == [Source("video", path)]
     assert [one.kind for one in expand([str(path)])] == ["image"]
     assert len(expand([str(path)], kind="video")[0].read().frames) == 6
+
+
+def test_a_folder_is_no_text(tmp_path):
+    with pytest.raises(WhenceError, match=r"is a folder; give a list .* kind='video'"):
+        read_batch(str(tmp_path))
+    for number, frame in enumerate(draw_frames(3)):
+        frame.save(tmp_path / f"{number}.png")
+    (video,) = read_batch(str(tmp_path), strings="video")
+    assert len(video.frames) == 3

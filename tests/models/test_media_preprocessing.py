@@ -150,3 +150,10 @@ def test_methods_are_compared(video_model, audio_model):
     assert both["rollout"].axes == ("time",)
     with pytest.raises(WhenceError, match="faithfulness=True is for photos and texts"):
         compare(make_sound(), ["gae"], model=audio_model, faithfulness=True)
+
+
+def test_a_model_that_is_known_late_still_gets_a_video(video_model, tmp_path, monkeypatch):
+    """As with a model that is downloaded from the hub by this very call."""
+    path = save_gif(tmp_path / "a.gif", draw_frames(4))
+    monkeypatch.setattr("whence.api.reads_videos", lambda model: False)
+    assert explain(path, model=video_model).axes == ("frame", "row", "column")

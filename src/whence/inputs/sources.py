@@ -203,6 +203,11 @@ def check_is_sentence(text: str, option: str, words: bool = False) -> None:
         return
     if _ADDRESS.match(given):
         raise WhenceError(f"'{given}' is an address; save what is there as a file, and name that.")
+    if is_folder(Path(given).expanduser()):
+        raise WhenceError(
+            f"'{text}' is a folder; give a list of the files in it. If they are the frames of a "
+            f"video, say so with kind='video'."
+        )
     state = "not there, or may not be read" if is_path else "no file or folder here"
     near = suggest_paths(Path(given).expanduser())
     raise WhenceError(f"'{text}' is {state}.{near} If it is a text, say so with {option}.")
