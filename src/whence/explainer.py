@@ -19,6 +19,7 @@ from whence.engine.checks import judge
 from whence.engine.compiled.run import CompiledRunner, check_compilable
 from whence.engine.explanations import make_explanation
 from whence.engine.generating import GeneratingExplainer
+from whence.engine.naflex_images import restore_images
 from whence.engine.packed_images import unpack_request
 from whence.engine.request import Request, Result, Subject, bound_kept_bytes, check_memory
 from whence.engine.rules import choose_rules
@@ -283,7 +284,8 @@ class Explainer(GeneratingExplainer):
         rule_set = choose_rules(rules, method, name, keep_evidence)
         arguments = ModelArguments.from_inputs(inputs, self.model, of)
         device = arguments.main.device
-        subject, arguments, sizes = unpack_request(self._subject, arguments)
+        restored = restore_images(self._subject, arguments) or (self._subject, arguments)
+        subject, arguments, sizes = unpack_request(*restored)
         return Request(
             subject=subject,
             arguments=arguments,

@@ -76,6 +76,49 @@ def test_methods_at_the_input_explain_a_convolutional_tower(align):
     assert torch.allclose(found.scores, torch.stack(expected), rtol=1e-5, atol=1e-9)
 
 
+# Rows of patches ---------------------------------------------------------------------------------
+
+
+def build_naflex() -> tuple[Any, dict[str, Tensor]]:
+    vision = {name: size for name, size in VISION.items() if name != "image_size"}
+    config = {"text_config": {**TEXT, "projection_size": WIDTH}}
+    config["vision_config"] = {**vision, "num_patches": 4, "num_channels": 3}
+    model = build_transformers("Siglip2Model", "Siglip2Config", **config)
+    images = make_pixels(2, 3, 16, 24)  # 2 x 3 patches
+    squares = images.unfold(2, 8, 8).unfold(3, 8, 8)  # (batch, channels, rows, columns, 8, 8)
+    patches = squares.permute(0, 2, 3, 4, 5, 1).reshape(2, 6, 192)
+    padding = torch.zeros(2, 2, 192).double()
+    return model, {
+        "input_ids": make_inputs("Siglip")["input_ids"],
+        "pixel_values": torch.cat([patches, padding], 1),
+        "pixel_attention_mask": torch.tensor([[1] * 6 + [0] * 2] * 2),
+        "spatial_shapes": torch.tensor([[2, 3]] * 2),
+    }
+
+
+@pytest.mark.parametrize("method", ["gae", "input_x_gradient"])
+def test_rows_of_patches_are_an_image(method):
+    """SigLIP 2: the map has the rows and columns that the processor cut the image into."""
+    model, inputs = build_naflex()
+    options = {"gradients": "plain"} if method == "input_x_gradient" else {}
+    found = Explainer(model).explain(inputs, 1, of="pixel_values", method=method, **options)
+    assert (found.grid, found.image_size) == ((2, 3), (16, 24))
+    leaf = inputs["pixel_values"].clone().requires_grad_()
+    logits = model(**{**inputs, "pixel_values": leaf}).logits_per_image
+    assert torch.allclose(found.logits, logits, rtol=1e-5)
+    if method == "input_x_gradient":
+        (gradient,) = torch.autograd.grad(logits[:, 1].sum(), leaf)
+        expected = (gradient * leaf).sum(-1)[:, :6].detach()
+        assert torch.allclose(found.scores, expected, rtol=1e-4, atol=1e-8)
+    shapes = torch.tensor([[2, 3], [3, 2]])  # of which no one grid can be told
+    rows = Explainer(model).explain(
+        {**inputs, "spatial_shapes": shapes}, 1, of="pixel_values", method=method, **options
+    )
+    assert (rows.grid, rows.scores.shape) == (None, (2, 8))
+    assert torch.allclose(rows.scores[0, :6], found.scores[0], rtol=1e-4, atol=1e-8)
+    assert not rows.scores[0, 6:].any()
+
+
 # Groups of patches, and videos -------------------------------------------------------------------
 
 

@@ -1,6 +1,7 @@
 """Models that compare photos with texts, by name and as objects."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -157,6 +158,28 @@ def test_padding_that_a_model_reads_is_kept():
     prepare = prepare_texts(tokenizer, model)
     assert isinstance(prepare, PaddedTexts)
     assert prepare(["a star", "a red circle"]).inputs["input_ids"].shape == (2, 12)
+
+
+def test_photos_that_are_cut_into_any_number_of_patches():
+    """SigLIP 2: the map has the rows and columns of the photo's own shape."""
+    cut = pytest.importorskip("transformers.models.siglip2.image_processing_pil_siglip2")
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes |= {"intermediate_size": 24}
+    text = {**sizes, "max_position_embeddings": 12, "vocab_size": 100, "projection_size": 16}
+    config = {"text_config": text, "vision_config": {**sizes, "num_patches": 16, "patch_size": 8}}
+    model = transformers.Siglip2Model(transformers.Siglip2Config(**config)).eval()
+    images = cut.Siglip2ImageProcessorPil(patch_size=8, max_num_patches=16)
+    tokenizer = AutoTokenizer.from_pretrained(FOLDER)
+    processor = SimpleNamespace(tokenizer=tokenizer, image_processor=images)
+    photo = Image.open(PHOTOS[0]).resize((80, 60))
+    result = explain(photo, model, processor=processor, texts=TEXTS, method="gae")
+    patches = images([photo], return_tensors="pt")
+    assert result.grid == tuple(patches["spatial_shapes"][0].tolist()) == (3, 4)
+    how = {"padding": "max_length", "truncation": True, "max_length": 12}
+    tokens = tokenizer(TEXTS, return_tensors="pt", **how)
+    with torch.no_grad():
+        expected = model(**tokens, **patches).logits_per_image.sigmoid()
+    assert torch.allclose(result.fits, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from whence.demo import PHOTO, SENTENCES
+from whence.engine.naflex_images import NaflexPacker
 from whence.errors import WhenceError
 from whence.inputs.images import read_image
 from whence.inputs.sounds import sound_from_array
@@ -119,6 +120,8 @@ def _describe_task(loaded: LoadedModel) -> str:
 
 def _name_architecture(loaded: LoadedModel) -> str:
     model = loaded.model
+    if isinstance(model, NaflexPacker):
+        model = model.model
     return type(model.encoder if isinstance(model, SentenceEncoder) else model).__name__
 
 

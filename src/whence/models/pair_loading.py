@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from PIL.Image import Image
+from torch import Tensor, nn
+from typing_extensions import override
 
 from whence._util.files import is_file
+from whence.engine.naflex_images import NaflexPacker, restore_image
 from whence.errors import WhenceError
 from whence.models.image_preprocessing import ProcessorPreprocessor
 from whence.models.loaded import LoadedModel, PreparedBatch
@@ -34,6 +37,17 @@ class PaddedTexts:
         how = {"padding": "max_length", "truncation": True, "max_length": self.max_length}
         encoded = self.tokenizer(list(texts), **how, return_tensors="pt")
         return PreparedBatch(encoded, [[] for _ in texts], texts=list(texts))
+
+
+class NaflexPreprocessor(ProcessorPreprocessor):
+    """Prepare photos with a processor that cuts them into any number of patches."""
+
+    @override
+    def to_pixels(self, image: Image) -> Tensor:
+        processor: Any = self.processor
+        made = processor([image], return_tensors="pt")
+        patches, shapes = made["pixel_values"][0], made["spatial_shapes"][0]
+        return restore_image(patches, shapes, processor.patch_size)
 
 
 def prepare_texts(
@@ -64,6 +78,10 @@ def make_image_text_model(
     name: str, model: nn.Module, tokenizer: Any, preprocessor: Any, may_change: bool = True
 ) -> ImageTextModel:
     """Make a CLIP or one of its kind ready to compare photos with texts."""
+    processor: Any = getattr(preprocessor, "processor", None)
+    if hasattr(processor, "max_num_patches"):  # SigLIP 2
+        model = NaflexPacker(model, processor.patch_size)
+        preprocessor = NaflexPreprocessor(processor)
     return ImageTextModel(
         *(name, model, "image", {}, 0, preprocessor, tokenizer),
         prepare_texts=prepare_texts(tokenizer, model, may_change),
