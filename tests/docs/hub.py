@@ -126,6 +126,35 @@ def save_clip(folder: Path) -> None:
     transformers.CLIPProcessor(pixels, tokenizer).save_pretrained(folder)
 
 
+def save_vision_language_model(folder: Path) -> None:
+    names = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
+    tokenizer = build_tokenizer("<s> $A", **names, unk_token="<image>")
+    more = {"image_token": "<image>"}
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer.backend_tokenizer, **names, extra_special_tokens=more
+    )
+    ends = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2}
+    text = transformers.LlamaConfig(
+        **SIZES, **ends, vocab_size=len(tokenizer), num_key_value_heads=2
+    )
+    vision = transformers.CLIPVisionConfig(**SIZES, image_size=32, patch_size=8)
+    image = tokenizer.convert_tokens_to_ids("<image>")
+    config = transformers.LlavaConfig(vision_config=vision, text_config=text, image_token_id=image)
+    model = enlarge_weights(transformers.LlavaForConditionalGeneration(config))
+    with torch.no_grad():  # a trained one does not write what only images are
+        model.lm_head.weight[[image, 1]] = 0
+    model.save_pretrained(folder)
+    side = {"height": 32, "width": 32}
+    pixels = transformers.CLIPImageProcessor(size={"shortest_edge": 32}, crop_size=side)
+    transformers.LlavaProcessor(
+        pixels,
+        tokenizer,
+        patch_size=8,
+        vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,
+    ).save_pretrained(folder)
+
+
 def save_detector(folder: Path) -> None:
     config = transformers.YolosConfig(
         **SIZES,
@@ -247,6 +276,7 @@ MODELS: dict[str, Callable[[Path], None]] = {
     "distilbert/distilbert-base-uncased-finetuned-sst-2-english": save_text_classifier,
     "HuggingFaceTB/SmolLM2-135M": save_language_model,
     "openai/clip-vit-base-patch32": save_clip,
+    "llava-hf/llava-1.5-7b-hf": save_vision_language_model,
     "sentence-transformers/all-MiniLM-L6-v2": save_encoder,
     "hustvl/yolos-tiny": save_detector,
     "facebook/detr-resnet-50": save_encoder_decoder_detector,

@@ -20,7 +20,8 @@ EPILOG = """[bold]Examples[/bold]
     whence generate prompt.txt --model ./my-llama --tokens 60 --by sentence
     whence generate "Who has the ball?" --model ./my-chat-model --chat
     whence generate prompt.txt --spans passages.json
-    whence generate "The cat sat on the" --against floor --position 0"""
+    whence generate "The cat sat on the" --against floor --position 0
+    whence generate "What is on the blanket?" --image cat.jpg --model ./my-llava"""
 
 
 def generate(
@@ -37,6 +38,14 @@ def generate(
             metavar="NAME",
             help="A causal language model: a folder that transformers saved to, or a name on the "
             "hub. Without it, the embedded one.",
+        ),
+    ] = None,
+    image: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="An image that comes before the prompt, for a model that reads images; again for "
+            "each further one.",
         ),
     ] = None,
     tokens: Annotated[
@@ -109,6 +118,7 @@ def generate(
     from whence.pipeline import (
         GenerateSettings,
         OutputSettings,
+        generate_after_images,
         generate_to_files,
         read_passages,
         read_prompt,
@@ -132,7 +142,10 @@ def generate(
     )
     output = OutputSettings(out, image_format, force)
     with bar("Generating", tokens) as advance:
-        result = generate_to_files(settings, output, source, advance)
+        if image:
+            result = generate_after_images(settings, output, source, image, advance)
+        else:
+            result = generate_to_files(settings, output, source, advance)
     if as_json:
         typer.echo(format_json(result.generation, settings.by), nl=False)
     if as_json or quiet:

@@ -60,6 +60,7 @@ def make_explanation(
         image_sizes=None if layout.grid is None else request.image_sizes,
         length=seen.length,
         media=seen.media,
+        photos=seen.photos,
         evidence=result.evidence,
     )
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 from typing import NamedTuple
 
+from PIL import Image
 from torch import Tensor, nn
 
 from whence.engine.image_tokens import find_text_beside
 from whence.engine.request import Request
+from whence.explanation import Photo
 from whence.explanation.media import Media, Spectrogram, Video, Waveform
 from whence.layout import FoundLayout
 from whence.tracing import unwrap_model
@@ -24,11 +26,13 @@ class SeenInput(NamedTuple):
         axes: The names of the grid's axes; empty if there is no grid.
         media: Of each sample; None of photos, of texts, and of what is none of them.
         length: Number of the input's values along the only axis of a grid.
+        photos: Of each sample whose one image a language model reads; colours are stretched.
     """
 
     axes: tuple[str, ...] = ()
     media: list[Media] | None = None
     length: int | None = None
+    photos: list[Photo] | None = None
 
 
 def see_input(request: Request, layout: FoundLayout) -> SeenInput:
@@ -69,7 +73,10 @@ def _see_images(request: Request, layout: FoundLayout) -> SeenInput:
     if main.dim() == 6 and axes[0] == 0:  # the frames of an image are the same
         main, axes = main[:, :, 0], tuple(axis - (axis > 1) for axis in axes)
     if len(grid) == 2 and request.image_sizes is None:
-        return SeenInput(names)
+        fits = main.dim() == 4 and main.shape[1] <= 4
+        clips = [Video.from_pixels(one[None], is_stretched=True) for one in main if fits]
+        photos = [Photo.from_crop(Image.fromarray(one.frames[0])) for one in clips]
+        return SeenInput(names, photos=photos or None)
     return SeenInput(names, _list_videos(main, axes) if main.dim() == 5 else None)
 
 

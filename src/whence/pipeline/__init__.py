@@ -8,6 +8,7 @@ from whence.pipeline.generate import (
     read_passages,
     read_prompt,
 )
+from whence.pipeline.generate_images import generate_after_images
 from whence.pipeline.results import InputResult, OutputSettings, explain_to_files, format_summary
 from whence.pipeline.settings import ExplainSettings
 
@@ -22,6 +23,7 @@ __all__ = [
     "explain_sources",
     "explain_to_files",
     "format_summary",
+    "generate_after_images",
     "generate_to_files",
     "read_passages",
     "read_prompt",
