@@ -87,6 +87,31 @@ def test_a_users_own_kind_has_the_users_own_rule():
         trace.read(classes, trace.leaves, rules.get("stable"))
 
 
+class OwnSoftmax(nn.Module):
+    def forward(self, scores: Tensor) -> Tensor:
+        exponentials = torch.exp(scores - scores.amax(-1, keepdim=True).detach())
+        return exponentials / exponentials.sum(-1, keepdim=True)
+
+
+@pytest.mark.usefixtures("_registry")
+@pytest.mark.parametrize("rule_set", ["stable", "balanced", "attnlrp"])
+def test_a_registered_softmax_is_that_of_an_attention(rule_set):
+    class Model(LayerWithModule):
+        def forward(self, x: Tensor) -> Tensor:
+            h = F.layer_norm(x, (WIDTH,))
+            q, k, v = (self.split_heads(F.linear(h, w)) for w in (self.q, self.k, self.v))
+            mixed = self.extra(q @ k.mT / 2) @ v
+            return F.linear(
+                (x + F.linear(mixed.transpose(1, 2).flatten(2), self.o))[:, 0], self.head
+            )
+
+    with pytest.raises(WhenceError, match="No attention was seen"):
+        read_everything(Model(OwnSoftmax()), rule_set)
+    register_operation(OwnSoftmax, "softmax")
+    ours = read_everything(Model(OwnSoftmax()), rule_set)
+    assert_same(ours, read_everything(AttentionLayer(), rule_set))
+
+
 # Several outputs ---------------------------------------------------------------------------------
 
 

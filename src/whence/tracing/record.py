@@ -192,7 +192,9 @@ def _read_first_sample(trace: Trace, site: AttentionSite) -> Tensor:
 
 _NO_ATTENTION = (
     "No attention was seen in {} (softmax weights multiplied with values). If it hides attention "
-    'in a kernel of its own (flash attention), load it with attn_implementation="sdpa" or "eager".'
+    'in a kernel of its own (flash attention), load it with attn_implementation="sdpa" or "eager"; '
+    "if a module of it computes the softmax in other calls, "
+    "whence.register_operation(ItsClass, 'softmax') says so."
 )
 
 

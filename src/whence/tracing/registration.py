@@ -27,7 +27,8 @@ _PASSING_PACKAGES = ("transformers.activations", "timm.layers.activations")
 _RESERVED = frozenset(("linear", "matmul", "add", "shift", "attention", "shared"))
 _KINDS = (
     'Pass "pass" if relevance passes it unchanged (activations, norms), "sum" if it adds or '
-    'averages its input, "product" if it multiplies its inputs, or a name of your own for which '
+    'averages its input, "product" if it multiplies its inputs, "softmax" if it is one over the '
+    "last dimension (that of an attention, say), or a name of your own for which "
     "whence.rules.get('stable').extend('mine', your_kind=your_rule) gives a rule."
 )
 
@@ -46,8 +47,9 @@ def register_operation(operation: type[nn.Module] | Callable[..., Any] | str, ki
         operation: A subclass of ``torch.nn.Module`` whose whole ``forward`` is the operation, or a
             function that torch dispatches (a custom operator, say), or such a function's name.
         kind: ``"pass"`` if relevance passes it unchanged (activations, norms), ``"sum"`` if it adds
-            or averages its input, ``"product"`` if it multiplies its inputs, or a kind of your own
-            for which a rule set has a rule.
+            or averages its input, ``"product"`` if it multiplies its inputs, ``"softmax"`` if it is
+            one over the last dimension, so that its product with values is attention, or a kind of
+            your own for which a rule set has a rule.
 
     Raises:
         WhenceError: Calls of it cannot be seen, or the kind is not one for it. The message says

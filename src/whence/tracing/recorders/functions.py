@@ -66,7 +66,7 @@ def skip_dropout(recording: Recording, call: TorchCall) -> Any:  # noqa: ARG001 
 
 def fits_kind(kind: str, inputs: list[Tensor]) -> bool:
     """Whether as many tensors depend on the input as an operation of this kind takes."""
-    return len(inputs) == 1 if kind in ("pass", "sum") else bool(inputs)
+    return len(inputs) == 1 if kind in ("pass", "sum", "softmax") else bool(inputs)
 
 
 def count_mixed_dims(call: TorchCall) -> int | None:

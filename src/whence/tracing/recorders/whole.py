@@ -12,6 +12,7 @@ from whence._util.torch_internals import flatten_tree, unflatten_tree, without_t
 from whence.errors import WhenceError
 from whence.tracing.calls import TorchCall
 from whence.tracing.ops.base import Function
+from whence.tracing.ops.softmax import SOFTMAX
 from whence.tracing.recorders.functions import count_mixed_dims, fits_kind
 from whence.tracing.recording import Recording
 
@@ -61,6 +62,8 @@ def record_whole(
         where: The module it is called in, for messages.
         registered: Whether a user said what kind it is, so that it may be wrong.
     """
+    if kind == SOFTMAX:  # that of an attention is known by its name
+        kind, mixed_dims, name = "pass", 1, SOFTMAX
     with torch.no_grad():
         result = function(*(x.detach() for x in inputs))
 
