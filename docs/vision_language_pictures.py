@@ -15,7 +15,7 @@ from PIL import Image
 
 from whence import Explainer
 
-PATH = Path(__file__).parent / "images" / "gallery" / "vision-language.jpg"
+PATH = Path(__file__).parent / "images" / "vision-language.jpg"
 # Which of the drawings, and what is asked of it.
 NUMBER, SHAPE = 3, "circle"
 
