@@ -3,6 +3,7 @@
 import pytest
 import torch
 import transformers
+from safetensors.torch import save_file
 
 from tests.docs.hub import save_encoder_decoder_detector
 from tests.saved import ANIMALS, make_photo, save_dense_model
@@ -106,6 +107,15 @@ def test_tokens_of_a_photo_without_a_map_get_a_sentence(tmp_path):
     assert result.grid is None  # each feature has read nearly all of so small a photo
     with pytest.raises(WhenceError, match=r"There is no map: which part of the photo.*'attnlrp'"):
         result.words()
+
+
+def test_detectors_by_texts_say_what_to_pass(tmp_path):
+    (tmp_path / "config.json").write_text(
+        '{"model_type": "owlvit", "architectures": ["OwlViTForObjectDetection"]}'
+    )
+    save_file({"weight": torch.zeros(1)}, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(WhenceError, match=r"finds in a photo what texts name.*targets\.box\(\)"):
+        load(tmp_path)
 
 
 def test_what_needs_classes_of_whole_photos_says_so(detector):

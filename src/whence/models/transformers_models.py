@@ -147,11 +147,18 @@ def find_task(config: object) -> str:
 
 
 def _check_task(name: str, config: object) -> None:
-    """Refuse models that write down speech: which of their many tokens is meant has to be said."""
+    """Refuse models that need to be told more: which token of speech, or what to find."""
     auto: Any = importlib.import_module("transformers.models.auto.modeling_auto")
     mappings = auto.MODEL_FOR_CTC_MAPPING_NAMES, auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES
     speech = {one for mapping in mappings for one in mapping.values()}
-    if speech & set(getattr(config, "architectures", None) or ()):
+    architectures = set(getattr(config, "architectures", None) or ())
+    if architectures & set(auto.MODEL_FOR_ZERO_SHOT_OBJECT_DETECTION_MAPPING_NAMES.values()):
+        raise WhenceError(
+            f"'{name}' finds in a photo what texts name. Load it yourself, and explain what its "
+            f"processor returns: Explainer(model).explain(processor(text=texts, images=photo, "
+            f"return_tensors='pt'), target=targets.box(), of='pixel_values')."
+        )
+    if speech & architectures:
         raise WhenceError(
             f"'{name}' writes down speech, and explain needs a classifier. Load it yourself and "
             f"say which token to explain: Explainer(model).explain(inputs, "
