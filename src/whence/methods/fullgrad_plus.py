@@ -12,6 +12,7 @@ from typing_extensions import override
 from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
+from whence.methods.shared.attention_maps import refuse_flow
 from whence.rules.balanced import Gradients
 from whence.tracing.ops.base import Function, Operation, is_norm
 from whence.tracing.ops.products import Convolution, Linear
@@ -56,6 +57,7 @@ class FullGradPlus(Method):
 
     @override
     def __call__(self, evidence: Evidence) -> Tensor:
+        refuse_flow(evidence)
         count = 1 if self.layers == "first" else len(evidence.hidden) - 1
         pairs = zip(evidence.hidden[:count], evidence.hidden_gradient[:count], strict=True)
         scores = torch.stack([(hidden * gradient).sum(-1) for hidden, gradient in pairs]).sum(0)

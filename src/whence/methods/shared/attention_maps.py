@@ -52,16 +52,27 @@ def require_one_sequence(evidence: Evidence, start_layer: int = 0) -> None:
     layers = evidence.layers
     if evidence.trace.flow_problem:
         raise WhenceError(evidence.trace.flow_problem)
+    refuse_flow(evidence)
     for own in layers[:-1] if is_attention_pooling(layers) else layers:
         if own.merged or {own.queries, own.keys} != {layers[0].keys}:
-            raise WhenceError(
-                f"The attention in {own.where} is not within the one sequence of tokens that the "
-                f"first attention reads. Models with windows, merged tokens, several inputs or "
-                f"cross-attention cannot be explained by this method; 'gae' knows cross-attention. "
-                f"If a cache holds earlier tokens, give the whole text without it."
-            )
+            raise WhenceError(_SEVERAL_SEQUENCES.format(own.where))
     check_layer(start_layer, len(layers), "start_layer", negative=False)
     require_unmixed_tokens(evidence)
+
+
+_SEVERAL_SEQUENCES = (
+    "The attention in {} is not within one sequence of tokens that passes all layers in turn, as "
+    "this method needs it. 'whence', 'tiba', 'gae' and 'rollout' follow tokens through windows, "
+    "merging and other sequences. If a cache holds earlier tokens, give the whole text without it."
+)
+
+
+def refuse_flow(evidence: Evidence) -> None:
+    """Refuse tokens that do not pass all layers in turn in one sequence."""
+    if evidence.flow is not None:
+        layers = evidence.layers
+        inner = (one for one in layers if one.merged or one.is_cross or one.sites[0].problem)
+        raise WhenceError(_SEVERAL_SEQUENCES.format(next(inner, layers[-1]).where))
 
 
 def require_known_layers(evidence: Evidence, start_layer: int = 0) -> None:
