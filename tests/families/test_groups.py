@@ -17,7 +17,7 @@ from tests.families.models import build_transformers, copy_eager, make_pixels
 from tests.families.test_windows import build_timm
 from whence import Explainer
 
-NO_LINKS = ("rollout", "gae", "tiba")
+NO_LINKS = ("rollout", "gae", "tiba", "raw_attention")
 
 
 def check_image(model, plan, grid, size, list_blocks=None, methods=NO_LINKS, name=None, **run):

@@ -127,7 +127,7 @@ def test_strided_queries_of_levit():
     plan.steps.append(Layer("stage1", INPUT, rows, torch.arange(64)[None], has_skip=False))
     plan.attend("stage1")
     plan.read_mean("stage1")
-    check_image(model, plan, (8, 8), (128, 128), methods=NO_LINKS)
+    check_image(model, plan, (8, 8), (128, 128), methods=NO_LINKS[:3])
 
 
 @pytest.mark.slow
@@ -252,4 +252,4 @@ def test_latents_of_perceiver():
     plan.attend("latents")
     plan.attend("query", "latents", has_skip=False)
     plan.read_token("query", 0)
-    check_text(model, plan, make_ids(2, 8), "inputs")
+    check_text(model, plan, make_ids(2, 8), "inputs", NO_LINKS[:3])

@@ -85,8 +85,16 @@ def compute_expected(method: str, model, pixels: Tensor, plan: Plan) -> Tensor:
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(reason="values in windows are not followed yet")
-@pytest.mark.parametrize("method", ["attention_norm", "value_zeroing", "attcat"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        "attcat",
+        *(
+            pytest.param(name, marks=pytest.mark.xfail(reason="not followed in windows yet"))
+            for name in ("attention_norm", "value_zeroing")
+        ),
+    ],
+)
 def test_values_in_windows(method):
     """Windows of 2 x 2 tokens, shifted in every second block, and merged tokens."""
     model = build_swin("Swin", SIZE, WINDOW)

@@ -101,7 +101,6 @@ def test_swin_of_timm(name, image, window):
     check_swin(model, model, image, plan_swin(grid, window, roll_first=True), grid)
 
 
-@pytest.mark.xfail(reason="raw_attention does not follow windows yet")
 def test_raw_attention_of_the_last_block():
     """The mean of the last block's rows, each merged token's share divided among its four."""
     model = build_swin("Swin", (32, 32), 3)

@@ -8,6 +8,7 @@ from typing_extensions import override
 
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
+from whence.methods.shared.flow_evidence import sum_received_evidence
 from whence.rules.balanced import Gradients
 
 
@@ -25,7 +26,8 @@ class AttCat(Method):
 
     The mean is over the queries q without padding. The hidden states are the blocks' inputs, as in
     the authors' code: the block's attention weighs them, and in the last block's output only the
-    pooled tokens have a gradient.
+    pooled tokens have a gradient. Where tokens are merged, or a key pools several, each of these
+    gets an equal share; attention from another sequence does not count.
 
     Attributes:
         gradients: ``"plain"``, as the authors', or ``"balanced"``.
@@ -43,6 +45,8 @@ class AttCat(Method):
 
     @override
     def __call__(self, evidence: Evidence) -> Tensor:
+        if evidence.flow is not None:
+            return sum_received_evidence(evidence, evidence.flow)
         queries = evidence.token_mask.to(evidence.logits.dtype)
         queries = queries / queries.sum(-1, keepdim=True)
         scores = torch.zeros_like(evidence.pooling)

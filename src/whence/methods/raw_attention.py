@@ -7,7 +7,13 @@ from typing_extensions import override
 
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
-from whence.methods.shared.attention_maps import check_readable_layer, score_pooled_rows
+from whence.methods.shared.attention_maps import (
+    check_layer,
+    check_readable_layer,
+    lower_pooled_token,
+    score_pooled_rows,
+)
+from whence.methods.shared.flows import follow_layer
 
 
 @register("raw_attention")
@@ -22,6 +28,10 @@ class RawAttention(Method):
     score of the others: its being pooled says nothing about the input. (The authors of TIBA set
     it to 0.)
 
+    In windows, merged tokens and across sequences, p comes to layer b along residual streams alone,
+    and what arrives at its keys goes to the tokens of the input that these are made of, in equal
+    shares.
+
     Attributes:
         layer: Which layer; negative numbers count from the last.
     """
@@ -35,5 +45,8 @@ class RawAttention(Method):
 
     @override
     def __call__(self, evidence: Evidence) -> Tensor:
+        if evidence.flow is not None:
+            number = check_layer(self.layer, len(evidence.layers))
+            return lower_pooled_token(follow_layer(evidence, evidence.flow, number), evidence)
         layer = check_readable_layer(self.layer, evidence)
         return score_pooled_rows(evidence.attention[layer].mean(1), evidence)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from whence.evidence import Evidence
-from whence.tracing.flow.flow import TokenFlow
+from whence.tracing.flow.flow import FlowLayer, TokenFlow
 
 
 def sum_flow_evidence(evidence: Evidence, flow: TokenFlow, first: int) -> tuple[Tensor, Tensor]:
@@ -43,3 +43,42 @@ def link_tokens(evidence: Evidence, flow: TokenFlow, columns: Tensor, first: int
         for one in of_keys:
             linked = linked + one.pull(back)
     return linked
+
+
+def sum_received_evidence(evidence: Evidence, flow: TokenFlow) -> Tensor:
+    """Sum hidden state times gradient over layers, weighted by the attention that tokens receive.
+
+    Returns:
+        (classes, batch, tokens of the input).
+    """
+    scores = torch.zeros_like(evidence.pooling)
+    maps = list(evidence.fuse_heads(lambda readings: readings.attention))[::-1]
+    entering = zip(flow.list_standing(), evidence.hidden, evidence.hidden_gradient, strict=True)
+    for number, hidden, gradient in entering:
+        layer, products = flow.layers[number], (hidden * gradient).sum(-1).to(scores.dtype)
+        at_keys = layer.multiply(_weigh_queries(evidence, flow, number, scores), maps[number])
+        received = _take_to_stream(layer, number, at_keys) if layer.has_entry else at_keys
+        for stands_for in flow.find_hidden(number):
+            scores = scores + stands_for.pull(received * products)
+    return scores
+
+
+def _weigh_queries(evidence: Evidence, flow: TokenFlow, number: int, like: Tensor) -> Tensor:
+    """Equal weights of the tokens of a layer that are no padding: (batch, tokens)."""
+    stands_for, batch = flow.stands_for[number], evidence.batch
+    weights = like.new_ones(batch, flow.layers[number].count)
+    if stands_for is not None:
+        padding = (~evidence.token_mask).to(like.dtype)
+        weights = (stands_for.push(padding) < 0.5).to(like.dtype)
+    return weights / weights.sum(-1, keepdim=True).clamp(min=1)
+
+
+def _take_to_stream(layer: FlowLayer, number: int, at_keys: Tensor) -> Tensor:
+    """Attention that keys receive, as that of the tokens that enter the layer."""
+    received = at_keys.new_zeros(*at_keys.shape[:-1], layer.count)
+    for source, to_keys in layer.keys.items():
+        if source == number:
+            received = received + to_keys.pull(at_keys)
+        elif source in layer.stream:
+            received = received + layer.stream[source].push(to_keys.pull(at_keys))
+    return received

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.evidence.flow_reads import mark_standing
 from whence.tracing.flow.flow import INPUT, FlowLayer, TokenFlow
@@ -61,6 +62,21 @@ def roll_out_flow(
             kept[source] = kept[source] + token_map.pull(own_kept)
             moved[source] = moved[source] + token_map.pull(entering)
     return kept[INPUT], moved[INPUT]
+
+
+def follow_layer(evidence: Evidence, flow: TokenFlow, number: int) -> Tensor:
+    """What goes to the input through the map of one layer, and else along residual streams."""
+    maps = evidence.fuse_heads(lambda at: at.attention, first=number)
+    numbers = reversed(range(number, len(flow.layers)))
+    pairs = zip(numbers, maps, strict=True)
+    chosen = (one if own == number else torch.zeros_like(one) for own, one in pairs)
+    _, moved = roll_out_flow(evidence, flow, chosen)
+    if not bool(moved.any()):
+        raise WhenceError(
+            f"layer={number}, the attention in {evidence.layers[number].where}, is not from tokens "
+            f"that the target reads to those of the input. Choose another layer."
+        )
+    return moved
 
 
 def _start_rows(evidence: Evidence) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
