@@ -96,7 +96,9 @@ def build_naflex() -> tuple[Any, dict[str, Tensor]]:
     }
 
 
-@pytest.mark.parametrize("method", ["gae", "input_x_gradient"])
+@pytest.mark.parametrize(
+    "method", [pytest.param("gae", marks=pytest.mark.slow), "input_x_gradient"]
+)
 def test_rows_of_patches_are_an_image(method):
     """SigLIP 2: the map has the rows and columns that the processor cut the image into."""
     model, inputs = build_naflex()

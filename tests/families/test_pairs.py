@@ -75,6 +75,7 @@ FAMILIES = {
     "Siglip": Towers({"projection_size": WIDTH}, {}, has_class_token=False, has_padding=False),
 }
 BY_DEFAULT = ("CLIP",)
+SLOW = [pytest.param(n, marks=pytest.mark.slow) for n in ("gae", "tiba", "input_x_gradient")]
 CASES = [
     pytest.param(name, marks=() if name in BY_DEFAULT else pytest.mark.slow) for name in FAMILIES
 ]
@@ -205,7 +206,7 @@ class OpenAttention(nn.Module):
         return one.out_proj(mixed), None
 
 
-@pytest.mark.parametrize("method", ["rollout", "gae", "tiba"])
+@pytest.mark.parametrize("method", ["rollout", *SLOW[:2]])
 def test_images_that_attention_pools(method):
     """SigLIP: the row of the query that pools, then the layers."""
     model, inputs = build("Siglip"), make_inputs("Siglip", images=1)
@@ -241,7 +242,7 @@ def test_texts(family):
     check_scores(Explainer(model), inputs, plains, [1, 0, 1], of="input_ids")
 
 
-@pytest.mark.parametrize("method", ["whence", "tiba", "gae", "input_x_gradient"])
+@pytest.mark.parametrize("method", ["whence", *SLOW])
 @pytest.mark.parametrize("family", CASES)
 def test_a_batch_is_as_each_pair_alone(family, method):
     """Also as many texts as images, which must not be taken for pairs."""

@@ -70,6 +70,7 @@ def test_maps_and_words_are_those_of_an_explainer(clip, plain, method):
             assert torch.allclose(scores, words, rtol=1e-3, atol=1e-4 * float(words.abs().max()))
 
 
+@pytest.mark.slow
 def test_a_pipeline_brings_its_processor(plain):
     model, _ = plain
     tokenizer = AutoTokenizer.from_pretrained(FOLDER)
@@ -136,6 +137,7 @@ def test_words_that_a_method_refuses_are_noted(clip):
     assert "words of the texts have no scores" in result.notes[0]
 
 
+@pytest.mark.slow
 def test_faithfulness_runs_with_the_texts(clip):
     from whence.models.forward import compute_logits
 

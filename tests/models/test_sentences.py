@@ -55,8 +55,8 @@ def embed(plain, text: str, pooling: str) -> torch.Tensor:
     [
         ("pooling_mode_mean_tokens", "mean"),
         ("pooling_mode_cls_token", "cls"),
-        ("pooling_mode_max_tokens", "max"),
-        ("pooling_mode_lasttoken", "last"),
+        pytest.param("pooling_mode_max_tokens", "max", marks=pytest.mark.slow),
+        pytest.param("pooling_mode_lasttoken", "last", marks=pytest.mark.slow),
     ],
 )
 def test_poolings(folder, plain, tmp_path, mode, pooling):
@@ -96,6 +96,7 @@ def test_both_sides_are_those_of_similarity(folder, plain, method):
             assert scores == pytest.approx(expected, rel=1e-3, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_the_most_similar_text_unless_another_is_named(folder):
     result = explain(INPUTS, folder, texts=TEXTS, method="gae")
     assert result.target.tolist() == result.fits.argmax(1).tolist()
@@ -110,6 +111,7 @@ def test_the_most_similar_text_unless_another_is_named(folder):
         explain(INPUTS[0], folder, texts=TEXTS, target=1, against=1)
 
 
+@pytest.mark.slow
 def test_a_model_object_stays_as_it_was(plain):
     model, tokenizer = plain
     model.train()
