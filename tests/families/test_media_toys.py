@@ -23,6 +23,11 @@ def test_the_map_lies_on_what_decides(name):
 
 
 @pytest.mark.slow
+def test_the_map_follows_the_square_through_divided_attention():
+    check_follows("TimeSformer", train("TimeSformer", steps=150, batch=16), clips=40)
+
+
+@pytest.mark.slow
 def test_much_sharing_gives_the_evidence_of_a_tone_to_the_noise():
     """Why signals share a quarter (docs/results/media.md)."""
     model, drawn = train("Wav2Vec2"), draw_held_out("Wav2Vec2", 60)
