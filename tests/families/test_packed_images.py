@@ -139,3 +139,16 @@ def test_a_text_has_no_images():
     result = Explainer(model).explain(inputs, targets.token(), of="input_ids", method="gae")
     with pytest.raises(WhenceError, match="not of images"):
         result.images()
+
+
+def test_images_of_a_prompt_are_drawn_as_images(tmp_path):
+    model, inputs = models.build_idefics3()
+    result = Explainer(model).explain(inputs, targets.token(), of="pixel_values", method="gae")
+    assert result.axes == ("image", "row", "column")
+    assert "1 prompt" in repr(result)
+    result.save(tmp_path / "a.svg")
+    drawn = (tmp_path / "a.svg").read_text()
+    assert "Images (contrast stretched)" in drawn
+    assert "images from left to right" in drawn
+    (first, second) = result.images().values()
+    assert torch.equal(torch.cat([first.scores, second.scores], 1), result.scores)

@@ -43,9 +43,14 @@ def list_provenance(explanation: Explanation) -> list[tuple[str, str]]:
 
 
 def name_kind(explanation: Explanation) -> str:
-    """What kind of input was explained, in a word: photo, video, sound, signal, text or input."""
+    """What kind of input was explained, in a word: photo, video, sound, signal, text or input.
+
+    Several images are those of a prompt.
+    """
     if "time" in explanation.axes:
         return "sound"
+    if "image" in explanation.axes:
+        return "prompt"
     if explanation.grid is not None:
         return {1: "signal", 2: "photo", 3: "video"}.get(len(explanation.grid), "input")
     return "text" if explanation.tokens is not None else "input"

@@ -78,6 +78,7 @@ class MapPainter:
     areas: Sequence[TargetArea] = ()
     media: Media | None = None  # a video or a sound; without it and a photo, maps are drawn alone
     frames: int = 1  # of a video, how many are shown
+    parts: str = "Frames"  # what these are called
 
     @property
     def has_photo(self) -> bool:
@@ -101,7 +102,7 @@ class MapPainter:
     def photo_name(self) -> str:
         """What the picture of the photo shows."""
         if self.media is not None:
-            return name_media(self.media)
+            return name_media(self.media).replace("Frames", self.parts)
         is_part = self.photo is not None and self.photo.has_crop and not self.whole
         return "What the model saw" if is_part else "Photo"
 
@@ -264,7 +265,15 @@ def make_painter(
     media = explanation.media[sample] if explanation.media and photo is None else None
     shape, frames = find_shape(explanation, media), (explanation.grid or (1,))[0]
     return MapPainter(
-        photo, shape, colors, check_opacity(opacity), whole, areas, media=media, frames=frames
+        photo,
+        shape,
+        colors,
+        check_opacity(opacity),
+        whole,
+        areas,
+        media=media,
+        frames=frames,
+        parts="Images" if "image" in explanation.axes else "Frames",
     )
 
 
@@ -272,5 +281,6 @@ def describe_axes(explanation: Explanation) -> str:
     """How a map that is not one of a photo is read, in a few words; empty for photos."""
     if "frequency" in explanation.axes:
         return "; time to the right, high frequencies at the top"
-    order = {1: "; from the start of the signal to its end", 3: "; frames from left to right"}
+    parts = "images" if "image" in explanation.axes else "frames"
+    order = {1: "; from the start of the signal to its end", 3: f"; {parts} from left to right"}
     return order.get(len(explanation.grid or ()), "")
