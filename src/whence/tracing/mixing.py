@@ -17,7 +17,7 @@ from whence._util import torch_internals as internals
 from whence._util.torch_internals import output_metadata
 from whence.tracing.backward import propagate_backward, sort_nodes
 from whence.tracing.graph import AttentionLayer, find_layers, find_structure
-from whence.tracing.graph.blocks import SkipConnection
+from whence.tracing.graph.sums import SkipConnection
 from whence.tracing.marks import is_pointwise
 from whence.tracing.ops.base import Add, Function, Operation, Shift, is_norm
 from whence.tracing.ops.products import ConstantMatMul, Convolution, Linear

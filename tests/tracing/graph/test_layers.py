@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from tests.tracing.helpers import record_inputs
 from tests.zoo import CASES, build_model
-from whence.methods.gae import _find_input_sequence
+from whence.methods.shared.sequences import find_input_sequence
 from whence.tracing import Intervention, Trace
 from whence.tracing.graph import find_layers, is_attention_pooling, is_sequential
 
@@ -57,7 +57,7 @@ def test_constant_queries_are_recorded_on_demand(queries):
     assert [layer.constant for layer in find_layers(trace)] == [False, True, False, False]
     again = trace.rerecord(Intervention(follow_constants=True))
     assert list_sequences(again) == [(0, 0), (1, 1), (1, 0), (1, 1), (1, 0)]
-    assert _find_input_sequence(again, find_layers(again)) == 0
+    assert find_input_sequence(again, find_layers(again)) == 0
     assert torch.equal(again.logits, trace.logits)
 
 
@@ -74,7 +74,7 @@ def test_the_sequence_of_the_input_is_not_that_of_constant_queries():
     )
     layers = find_layers(again)
     assert [layer.is_cross for layer in layers] == [False, False, True]
-    assert _find_input_sequence(again, layers) == layers[1].keys != layers[0].keys
+    assert find_input_sequence(again, layers) == layers[1].keys != layers[0].keys
 
 
 def test_pooling_by_attention_is_recognised():

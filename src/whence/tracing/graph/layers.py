@@ -8,16 +8,9 @@ from dataclasses import dataclass
 from torch.autograd.graph import GradientEdge, Node
 
 from whence.errors import WhenceError
-from whence.tracing.graph.blocks import (
-    Block,
-    SkipConnection,
-    find_operations,
-    find_skip,
-    find_sum,
-    has_post_norm,
-    make_block,
-)
+from whence.tracing.graph.blocks import Block, find_operations, has_post_norm, make_block
 from whence.tracing.graph.nodes import NodeGraph, has_size_of, has_tokens, operation_of
+from whence.tracing.graph.sums import SkipConnection, find_skip, find_sum
 from whence.tracing.ops.attention import AttentionSite
 from whence.tracing.ops.base import Operation
 from whence.tracing.ops.products import ConstantMatMul, MatMul
