@@ -63,7 +63,8 @@ def require_one_sequence(evidence: Evidence, start_layer: int = 0) -> None:
 _SEVERAL_SEQUENCES = (
     "The attention in {} is not within one sequence of tokens that passes all layers in turn, as "
     "this method needs it. 'whence', 'tiba', 'gae', 'rollout' and 'attcat' follow tokens through "
-    "windows, merging and other sequences. If a cache holds earlier tokens, give the whole text without it."
+    "windows, merging and other sequences. If a cache holds earlier tokens, give the whole text "
+    "without it."
 )
 
 
