@@ -10,6 +10,7 @@ from tests.families.flows import Plan, Run, compute_scores, share_evidence
 from whence import Explainer
 
 METHODS = ("rollout", "gae", "tiba", "whence")
+READ_RELEVANCE = ("tiba", "partial_lrp")
 TOLERANCE = 1e-6  # some models compute their softmax in float32
 
 
@@ -43,7 +44,7 @@ def check_flow(
     for method in methods:
         more = {"gradients": "plain"} if method == "whence" else {}
         result = explainer.explain(
-            inputs, target, method=method, keep_evidence=method == "tiba", **more, **options
+            inputs, target, method=method, keep_evidence=method in READ_RELEVANCE, **more, **options
         )
         if grid is not None:
             assert result.grid == grid, f"{method}: {result.grid}"
@@ -65,9 +66,11 @@ def compute_expected(
     if method == "whence":
         return share_evidence(plan, run, sharing=2.0, is_image=True)
     relevance = None
-    if method == "tiba":
+    if method in READ_RELEVANCE:
         batch = len(result.scores)
-        relevance = [one.reshape(batch, -1)[sample] for one in result.evidence.relevance]
+        relevance = [
+            one.reshape(batch, -1)[sample] for one in result.evidence.relevance if len(one)
+        ]
     return compute_scores(method, plan, run, relevance, keeps_identity)
 
 

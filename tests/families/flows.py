@@ -239,6 +239,10 @@ def weigh_maps(method: str, run: Run, relevance: list[Tensor] | None = None) -> 
     """For each attention, what a method multiplies: (groups, rows, columns)."""
     if method in ("rollout", "raw_attention"):
         return [one.mean(1) for one in run.maps]
+    if method == "partial_lrp":
+        assert relevance is not None
+        last = relevance[-1].double().reshape(run.maps[-1].shape).clamp(min=0).mean(1)
+        return [torch.zeros_like(one[:, 0]) for one in run.maps[:-1]] + [last]
     factors = run.maps if method == "gae" else relevance
     assert factors is not None
     return [
@@ -301,7 +305,7 @@ def compute_scores(
 ) -> Tensor:
     """Scores of the input's tokens by `rollout`, `gae`, `tiba` or `raw_attention`."""
     weights = weigh_maps(method, run, relevance)
-    if method == "raw_attention":
+    if method in ("raw_attention", "partial_lrp"):
         weights = [torch.zeros_like(one) for one in weights[:-1]] + weights[-1:]
         return follow_rows(plan, weights)[1]
     kept, moved = follow_rows(plan, weights, normalize=method == "rollout")

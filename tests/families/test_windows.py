@@ -105,7 +105,7 @@ def test_raw_attention_of_the_last_block():
     """The mean of the last block's rows, each merged token's share divided among its four."""
     model = build_swin("Swin", (32, 32), 3)
     plan, eager = plan_swin((8, 8), 3), copy_eager(model)
-    methods = ("raw_attention",)
+    methods = ("raw_attention", "partial_lrp")
     check_swin(model, eager, (32, 32), plan, (8, 8), "pixel_values", methods=methods)
 
 

@@ -11,6 +11,7 @@ from whence.methods.registry import Method, register
 from whence.methods.shared.attention_maps import (
     check_readable_layer,
     mark_unpadded_pairs,
+    refuse_flow,
     score_pooled_rows,
 )
 from whence.rules.balanced import Gradients
@@ -58,6 +59,7 @@ class AttentionGradCam(Method):
 
     @override
     def __call__(self, evidence: Evidence) -> Tensor:
+        refuse_flow(evidence)
         layer = check_readable_layer(self.layer, evidence)
         gradient, maps = evidence.gradient[layer], evidence.attention[layer]
         mask = mark_unpadded_pairs(maps[:, 0], evidence)

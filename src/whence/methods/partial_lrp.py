@@ -7,7 +7,7 @@ from typing_extensions import override
 
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
-from whence.methods.shared.attention_maps import check_readable_layer, score_pooled_rows
+from whence.methods.shared.attention_maps import check_readable_layer, score_layer
 
 
 @register("partial_lrp")
@@ -43,4 +43,4 @@ class PartialLrp(Method):
     def __call__(self, evidence: Evidence) -> Tensor:
         layer = check_readable_layer(self.layer, evidence)
         relevance = evidence.relevance[layer].clamp(min=0).mean(-3)
-        return score_pooled_rows(relevance, evidence)
+        return score_layer(relevance, layer, evidence)

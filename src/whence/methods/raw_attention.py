@@ -7,13 +7,7 @@ from typing_extensions import override
 
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
-from whence.methods.shared.attention_maps import (
-    check_layer,
-    check_readable_layer,
-    lower_pooled_token,
-    score_pooled_rows,
-)
-from whence.methods.shared.flows import follow_layer
+from whence.methods.shared.attention_maps import check_readable_layer, score_layer
 
 
 @register("raw_attention")
@@ -45,8 +39,5 @@ class RawAttention(Method):
 
     @override
     def __call__(self, evidence: Evidence) -> Tensor:
-        if evidence.flow is not None:
-            number = check_layer(self.layer, len(evidence.layers))
-            return lower_pooled_token(follow_layer(evidence, evidence.flow, number), evidence)
         layer = check_readable_layer(self.layer, evidence)
-        return score_pooled_rows(evidence.attention[layer].mean(1), evidence)
+        return score_layer(evidence.attention[layer].mean(-3), layer, evidence)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from whence.errors import WhenceError
 from whence.evidence import Evidence
-from whence.methods.shared.flows import are_read_alike, roll_out_flow
+from whence.methods.shared.flows import are_read_alike, follow_layer, roll_out_flow
 from whence.tracing.graph import is_attention_pooling, is_sequential
 from whence.tracing.mixing import find_mixing
 
@@ -39,6 +39,8 @@ def check_readable_layer(layer: int, evidence: Evidence) -> int:
     layers = evidence.layers
     number = check_layer(layer, len(layers))
     own = layers[number]
+    if evidence.flow is not None:
+        return number
     if own.queries != layers[-1].queries or own.keys != layers[0].keys:
         raise WhenceError(
             f"layer={layer}, the attention in {own.where}, is not from the tokens that the "
@@ -109,6 +111,16 @@ def require_layers_in_turn(evidence: Evidence) -> None:
             "method takes all layers of attention in turn. Methods at the input, such as "
             "'input_x_gradient', work."
         )
+
+
+def score_layer(fused: Tensor, layer: int, evidence: Evidence) -> Tensor:
+    """Score tokens by the pooled tokens' rows of one layer's map, (..., queries, keys).
+
+    In a flow of tokens, rows come to the layer, and go on from its keys, along residual streams.
+    """
+    if evidence.flow is None:
+        return score_pooled_rows(fused, evidence)
+    return lower_pooled_token(follow_layer(evidence, evidence.flow, layer, fused), evidence)
 
 
 def select_pooled_rows(maps: Tensor, evidence: Evidence) -> Tensor:

@@ -18,7 +18,7 @@ from whence.tracing.flow.flow import INPUT, FlowLayer, TokenFlow
 def roll_out_flow(
     evidence: Evidence,
     flow: TokenFlow,
-    maps: Iterable[Tensor],
+    maps: Iterable[Tensor | None],
     normalize: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Multiply what the target reads by (I + A) of all maps A of a flow, the last layer's first.
@@ -29,8 +29,8 @@ def roll_out_flow(
     Args:
         evidence: What the target reads.
         flow: How tokens pass the layers.
-        maps: For each layer from the last, (..., queries, keys); fewer than there are layers if
-            earlier ones are left out.
+        maps: For each layer from the last, (..., queries, keys), or None; fewer than there are
+            layers if earlier ones are left out.
         normalize: Divide the rows of [I, A] by their sum.
     """
     kept, moved = _start_rows(evidence)
@@ -64,17 +64,21 @@ def roll_out_flow(
     return kept[INPUT], moved[INPUT]
 
 
-def follow_layer(evidence: Evidence, flow: TokenFlow, number: int) -> Tensor:
-    """What goes to the input through the map of one layer, and else along residual streams."""
-    maps = evidence.fuse_heads(lambda at: at.attention, first=number)
-    numbers = reversed(range(number, len(flow.layers)))
-    pairs = zip(numbers, maps, strict=True)
-    chosen = (one if own == number else torch.zeros_like(one) for own, one in pairs)
-    _, moved = roll_out_flow(evidence, flow, chosen)
-    if not bool(moved.any()):
+def follow_layer(evidence: Evidence, flow: TokenFlow, number: int, fused: Tensor) -> Tensor:
+    """What goes to the input through the map of one layer, and else along residual streams.
+
+    Args:
+        evidence: What the target reads.
+        flow: How tokens pass the layers.
+        number: The layer.
+        fused: Its map, heads made one.
+    """
+    later = len(flow.layers) - 1 - number
+    _, moved = roll_out_flow(evidence, flow, [*[None] * later, fused])
+    if not flow.find_keys(number):
         raise WhenceError(
-            f"layer={number}, the attention in {evidence.layers[number].where}, is not from tokens "
-            f"that the target reads to those of the input. Choose another layer."
+            f"layer={number}, the attention in {evidence.layers[number].where}, is not to tokens "
+            f"of the input. Choose another layer."
         )
     return moved
 
