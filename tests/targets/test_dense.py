@@ -175,6 +175,8 @@ def test_depth_has_no_classes():
     assert torch.allclose(whole.values, 10 * images.mean((1, 2, 3)))
     with pytest.raises(WhenceError, match="tells the depth of a place and no classes"):
         explainer.explain(images, targets.pixel(2, 3, "cat"), **METHOD)
+    with pytest.raises(WhenceError, match=r"finds no logits\. Name a place, target=targets\.pixel"):
+        explainer.explain(images, **METHOD)
 
 
 def test_masks_for_a_prompt():

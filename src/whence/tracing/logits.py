@@ -17,6 +17,9 @@ _PER_TEXT, _PER = "logits_per_text", "logits_per_"
 # How models name logits of one kind: LXMERT's question_answering_score, BLIP's itm_score.
 _ENDINGS = "_logits", "_score"
 
+# Fields of models that tell something of each place of an image.
+_DENSE = frozenset(("masks_queries_logits", "predicted_depth", "pred_masks", "alphas"))
+
 ABSENT_WEIGHTS = (
     "Weights of the model{} are on the meta device: offloaded, or never loaded. Load the model "
     "with all of its weights in memory."
@@ -72,9 +75,10 @@ def read_logits(returned: Any, of_text: bool) -> Logits:
         if _is_transposed_pair(returned):
             return Logits(returned[1], "image") if of_text else Logits(returned[0], "text")
         return Logits(returned[0])
+    places = "" if not _DENSE & fields.keys() else "Name a place, target=targets.pixel(), or say"
     raise WhenceError(
-        f"The model returned {type(returned).__name__}, in which whence finds no logits. Say where "
-        f"they are: Explainer(model, output=lambda returned: ...)."
+        f"The model returned {type(returned).__name__}, in which whence finds no logits. "
+        f"{places or 'Say'} where they are: Explainer(model, output=lambda returned: ...)."
     )
 
 
