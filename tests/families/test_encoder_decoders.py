@@ -26,7 +26,7 @@ from tests.families.models import (
 )
 from tests.families.test_sequences import BART, T5
 from tests.methods.test_gae_cross_attention import propagate_decoder
-from whence import Explainer, targets
+from whence import Explainer, WhenceError, targets
 
 SMALL = {
     "vocab_size": 40,
@@ -69,7 +69,7 @@ METHODS = (
     "raw_attention",
 )
 TOKEN, SOURCE, TARGET = 9, 6, 4
-PENDING = ("attention_norm", "value_zeroing")
+REFUSED = ("attention_norm", "value_zeroing")
 
 
 def make_inputs(name: str) -> dict[str, torch.Tensor]:
@@ -139,8 +139,10 @@ class Oracle:
 
 def check_scores(model, inputs, target, method, make_oracle, keeps_identity=False, **options):
     """Check a batch against an oracle for each sample."""
-    if method in PENDING:
-        pytest.xfail("across sequences not yet")
+    if method in REFUSED and not keeps_identity:
+        with pytest.raises(WhenceError, match="follow tokens"):
+            Explainer(model).explain(inputs, target, method=method, **options)
+        return
     more = {"gradients": "plain"} if method == "whence" else {}
     result = Explainer(model).explain(
         inputs, target, method=method, keep_evidence=method == "tiba", **more, **options
@@ -191,6 +193,8 @@ def test_what_arrives_at_the_encoder(name, method):
 @pytest.mark.parametrize(("name", "method"), _list_cases("T5ForConditionalGeneration"))
 def test_what_arrives_at_the_decoder(name, method):
     """The token that is read is a part of the input, so that what it keeps of itself counts."""
+    if method == "value_zeroing":
+        pytest.xfail("a block ends before the MLP where cross-attention to a constant lies between")
     model = build_transformers(name, FAMILIES[name][0], **FAMILIES[name][1])
     units = {DECODER: torch.eye(TARGET).double()}
     listing = partial(list_attentions, constant=INPUT)
