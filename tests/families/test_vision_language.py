@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.families import vision_language as models
 from tests.families.models import copy_eager
 from tests.families.vision_language import CASES, IMAGE, build, build_llava, embed_tokens
 from tests.families.vision_language import silence_tower as silence
@@ -89,3 +90,17 @@ def test_a_sample_is_explained_alike_in_any_batch(method):
         for name in BOTH:
             assert torch.allclose(whole[name].scores[sample], alone[name].scores[0])
     assert whole["pixel_values"].heatmap().shape == (2, 16, 16)
+
+
+@pytest.mark.parametrize("method", ["gae", "input_x_gradient"])
+def test_a_video_has_frames(method):
+    ids = models.make_ids([3, 61], [59] * 12, [62, 5, 6])
+    kinds = {"mm_token_type_ids": 2 * (ids == 59).int()}
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **kinds}
+    inputs["pixel_values_videos"] = models.make_pixels(48, 96)
+    inputs["video_grid_thw"] = torch.tensor([[2, 4, 6]])
+    result = Explainer(models.build_qwen()).explain(
+        inputs, targets.token(token=9), of="pixel_values_videos", method=method
+    )
+    assert (result.grid, result.axes) == ((2, 2, 3), ("frame", "row", "column"))
+    assert result.media[0].frames.shape == (4, 16, 24, 3)
