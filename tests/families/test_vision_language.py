@@ -104,3 +104,13 @@ def test_a_video_has_frames(method):
     )
     assert (result.grid, result.axes) == ((2, 2, 3), ("frame", "row", "column"))
     assert result.media[0].frames.shape == (4, 16, 24, 3)
+
+
+def test_words_that_attend_to_the_tower_lead_to_its_patches():
+    model, inputs = models.build_mllama()
+    explain, target = Explainer(model).explain, targets.token(token=9)
+    alone = explain(inputs, target, of="pixel_values", method="gae")
+    assert alone.grid == (2, 4, 4)  # two tiles
+    both = explain(inputs, target, of=BOTH, method="gae")
+    assert torch.allclose(both["pixel_values"].scores, alone.scores)
+    assert both["input_ids"].scores.any()

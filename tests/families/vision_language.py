@@ -207,6 +207,24 @@ def make_prompts(images: Sequence[Sequence[int]], **others: Tensor) -> dict[str,
     return {"input_ids": ids, "attention_mask": mask, **others}
 
 
+def build_mllama() -> Built:
+    """Words attend to the tokens of the tower, of two tiles."""
+    sizes = {"attention_heads": 2, "num_global_layers": 1, "vision_output_dim": 32}
+    sizes |= {"max_num_tiles": 2, "intermediate_layers_indices": [1]}
+    sizes["supported_aspect_ratios"] = [[1, 1], [1, 2], [2, 1]]
+    vision = {key: value for key, value in VISION.items() if key != "num_attention_heads"}
+    rope = {"rope_type": "default", "rope_theta": 10000.0}
+    text = TEXT | {"num_hidden_layers": 3, "cross_attention_layers": [1], "rope_parameters": rope}
+    model = build_model("Mllama", vision_config=vision | sizes, text_config=text)
+    ids = make_ids([3], 1, [5, 6, 7])
+    tiles = {
+        "aspect_ratio_ids": torch.tensor([[2]]),
+        "aspect_ratio_mask": torch.ones(1, 1, 2, dtype=torch.long),
+        "cross_attention_mask": torch.ones(1, 5, 1, 2, dtype=torch.long),
+    }
+    return model, _add_mask(ids, pixel_values=make_pixels(1, 1, 2, 3, 16, 16), **tiles)
+
+
 CASES: dict[str, Callable[[], Built]] = {
     "llava": build_llava,
     "llava_next": build_llava_next,

@@ -18,9 +18,10 @@ from whence.tracing.views import select_view
 
 def attend_to_each_other(request: Request, trace: Trace) -> bool:
     """Whether a method reads attention in which tokens of one input attend to those of another."""
-    if not trace.views or not (request.method.scores_tokens or request.keep_evidence):
+    names = request.arguments.explained_names
+    if len(names) < 2 or not (request.method.scores_tokens or request.keep_evidence):
         return False
-    views = [select_view(trace, name) for name in request.arguments.explained_names]
+    views = [select_view(trace, name) for name in names]
     return any(
         has_unseen_queries(view, layer)
         for view in views
