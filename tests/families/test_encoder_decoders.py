@@ -69,7 +69,7 @@ METHODS = (
     "raw_attention",
 )
 TOKEN, SOURCE, TARGET = 9, 6, 4
-REFUSED = ("attention_norm", "value_zeroing")
+REFUSED = ("value_zeroing",)
 
 
 def make_inputs(name: str) -> dict[str, torch.Tensor]:

@@ -330,7 +330,8 @@ class Evidence(ExplainedTargets):
 
         Whatever else is declared is read before: what has been passed may be freed.
         """
-        for kind in set(self.needs) - {*AT_MAPS, "forwards"}:
+        of_blocks = () if self.flow is None else ("blocks",)  # a flow has layers without any
+        for kind in set(self.needs) - {*AT_MAPS, "forwards", *of_blocks}:
             getattr(self, kind)
         if not self._pools_from_stream:
             _ = self.pooling

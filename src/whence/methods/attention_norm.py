@@ -1,6 +1,6 @@
 """Norms of attention-weighted value vectors (Kobayashi et al.; EMNLP 2020 and 2021)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,9 +11,18 @@ from typing_extensions import override
 from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
-from whence.methods.shared.attention_maps import multiply_layers, select_layers
-from whence.tracing.graph import Block, find_projection
+from whence.methods.shared.attention_maps import (
+    add_own_share,
+    multiply_layers,
+    normalize_rows,
+    require_known_layers,
+    select_layers,
+)
+from whence.methods.shared.flows import roll_out_flow
+from whence.tracing.flow.flow import TokenFlow
+from whence.tracing.graph import AttentionLayer, find_projection
 from whence.tracing.graph.nodes import is_scaling
+from whence.tracing.ops.attention import AttentionSite
 from whence.tracing.ops.base import Function, Operation, is_norm
 from whence.tracing.ops.products import Linear
 from whence.tracing.trace import Trace
@@ -46,7 +55,8 @@ class AttentionNorm(Method):
     denominator as for the whole output. Rows of N are divided by their sum. Layers are
     multiplied as in attention rollout; for ``"weights"``, which lacks the skip connection, the
     identity is added; the product of identities alone counts for a pooled token that is a part of
-    the input, as in `tiba`.
+    the input, as in `tiba`. Where tokens are in windows, merged or in several sequences, that holds
+    for ``"weights"``, as `rollout` does it.
 
     Attributes:
         include: ``"weights"``: attention alone; ``"residual"``: with the skip connection;
@@ -69,15 +79,33 @@ class AttentionNorm(Method):
 
     @override
     def __call__(self, evidence: Evidence) -> Tensor:
+        if evidence.flow is not None:
+            return self._follow_flow(evidence, evidence.flow)
         layers = select_layers(self.layer, evidence)
         matrices = (self._compute_norms(evidence, layer) for layer in reversed(layers))
         add_identity = self.include == "weights" and self.layer is None
         return multiply_layers(matrices, evidence, add_identity)
 
+    def _follow_flow(self, evidence: Evidence, flow: TokenFlow) -> Tensor:
+        """Score tokens in windows, merged or of several sequences."""
+        if self.include != "weights" or self.layer is not None:
+            raise WhenceError(
+                "Where tokens are in windows, merged or in several sequences, this method has "
+                "include='weights' of all layers alone: leave its options out."
+            )
+        require_known_layers(evidence)
+        maps = (
+            normalize_rows(_compute_norms_in_groups(evidence, layer))
+            for layer in reversed(evidence.layers)
+        )
+        return add_own_share(*roll_out_flow(evidence, flow, maps, normalize=True), evidence)
+
     def _compute_norms(self, evidence: Evidence, layer: int) -> Tensor:
         """Compute the norms of the vectors from each key to each query: (batch, queries, keys)."""
         trace, block = evidence.trace, evidence.blocks[layer]
-        (values, spread), queries = _project_values(trace, block), block.site.query_count
+        projection = find_projection(trace, block.site, block.skip_addition)
+        values, spread = _project_values(trace, block.sites, projection)
+        queries = block.site.query_count
         if queries != block.site.key_count:
             raise WhenceError(
                 f"The attention in {block.site.where} has {queries} queries for "
@@ -89,9 +117,24 @@ class AttentionNorm(Method):
         own = spread * trace.split_tokens(block.input, block.input_edge, block.input.shape)
         if self.include == "residual" or block.post_norm is None:
             return _compute_norms_of_sums(chunks, values, own) / spread
-        norm = _LinearNorm(trace, block, block.post_norm)
+        norm = _LinearNorm(trace, block.site.where, block.post_norm)
         norms = _compute_norms_of_sums(chunks, norm.scale(values), norm.scale(own))
         return norms / (spread * norm.spread)
+
+
+def _compute_norms_in_groups(evidence: Evidence, layer: AttentionLayer) -> Tensor:
+    """Compute norms within windows or other groups: (batch, groups, queries, keys).
+
+    Without groups, they are (batch, queries, keys).
+    """
+    trace, site = evidence.trace, layer.sites[0]
+    projection = find_projection(trace, site, layer.addition)
+    values, spread = _project_values(trace, layer.sites, projection)
+    chunks = (
+        (rows, attention.flatten(0, -4)) for rows, attention in site.iterate_queries(evidence.batch)
+    )
+    norms = _compute_norms_of_sums(chunks, values.flatten(0, -4)) / spread
+    return norms.reshape(*values.shape[:-3], *norms.shape[1:])
 
 
 def _compute_norms_of_sums(
@@ -124,7 +167,7 @@ def _compute_norms_of_sums(
 class _LinearNorm:
     """A normalisation as a linear map, with its denominators, ``spread``, held constant."""
 
-    def __init__(self, trace: Trace, block: Block, norm: Function) -> None:
+    def __init__(self, trace: Trace, where: str, norm: Function) -> None:
         entry, x = trace.entries[norm.index], norm.inputs[0].detach()
         sums = trace.split_tokens(x, entry.inputs[0], x.shape)
         normalised = trace.split_tokens(norm.output, entry.output, norm.output.shape)
@@ -139,7 +182,7 @@ class _LinearNorm:
         close = 1e3 * eps * normalised.abs().amax()
         if (scaled / self.spread - target).abs().amax() > close:
             raise WhenceError(
-                f"'{norm.name}' after the attention in {block.site.where} does not normalise "
+                f"'{norm.name}' after the attention in {where} does not normalise "
                 f"each token by itself. Use include='residual', which leaves it out."
             )
 
@@ -172,49 +215,49 @@ def _probe_norm(norm: Function) -> tuple[Tensor, Tensor, bool]:
     return bias, weight, bool(centres)
 
 
-def _project_values(trace: Trace, block: Block) -> tuple[Tensor, Tensor]:
+def _project_values(
+    trace: Trace, sites: Sequence[AttentionSite], projection: Sequence[Operation]
+) -> tuple[Tensor, Tensor]:
     """Compute what each head adds for each token it attends to fully: (batch, heads, keys, width).
 
     The values of one head are put in their place among zeros, and taken through the projection that
     joins the heads, without its bias. Where a norm follows, the second tensor is its denominator
     for each query, (batch, queries, 1), by which sums over keys are yet to be divided.
     """
-    values = block.site.split_values(trace.batch)
-    projection = find_projection(trace, block)
+    values, where = sites[0].split_values(trace.batch), sites[0].where
     linear = [operation for operation in projection if isinstance(operation, Linear)]
-    if len(block.sites) > 1 or len(linear) != 1 or linear[0].weight.dim() != 2:
+    if len(sites) > 1 or len(linear) != 1 or linear[0].weight.dim() != 2:
         raise WhenceError(
-            f"The attention in {block.site.where} is not followed by a single projection that "
-            f"joins its heads, which this method needs."
+            f"The attention in {where} is not followed by a single projection that joins its "
+            f"heads, which this method needs."
         )
     if getattr(linear[0], "weight_first", False):
-        raise WhenceError(f"The projection in {block.site.where} cannot be split into heads.")
+        raise WhenceError(f"The projection in {where} cannot be split into heads.")
     weight = linear[0].weight if type(linear[0]) is Linear else linear[0].weight.mT
-    by_head = weight.reshape(weight.shape[0], values.shape[1], values.shape[3])
-    projected = torch.einsum("bhkd,whd->bhkw", values, by_head)
+    by_head = weight.reshape(weight.shape[0], values.shape[-3], values.shape[-1])
+    projected = torch.einsum("...hkd,whd->...hkw", values, by_head)
     spread = projected.new_ones(1, 1, 1)
     for operation in (one for one in projection if one is not linear[0]):
         after = operation.index > linear[0].index
         if after and isinstance(operation, Function) and is_norm(operation):
-            norm = _LinearNorm(trace, block, operation)
+            norm = _LinearNorm(trace, where, operation)
             projected, spread = norm.scale(projected), spread * norm.spread
         else:
-            projected = projected * _find_scale(block, operation)
+            projected = projected * _find_scale(where, operation)
     return projected, spread
 
 
-def _find_scale(block: Block, operation: Operation) -> Tensor:
+def _find_scale(where: str, operation: Operation) -> Tensor:
     """The constant, (width,), by which an operation after the projection multiplies each token."""
     if not isinstance(operation, Function) or not is_scaling(operation):
         raise WhenceError(
-            f"What follows the attention in {block.site.where} is more than a projection, a norm "
+            f"What follows the attention in {where} is more than a projection, a norm "
             f"and a scaling, as this method needs it to be."
         )
     scale = operation.vjp(torch.ones_like(operation.output))[0]
     row = scale.reshape(-1, scale.shape[-1])[0]
     if not torch.allclose(scale, row.expand_as(scale)):
         raise WhenceError(
-            f"What follows the attention in {block.site.where} is not linear, as this method "
-            f"needs it to be."
+            f"What follows the attention in {where} is not linear, as this method needs it to be."
         )
     return row

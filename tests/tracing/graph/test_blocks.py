@@ -113,7 +113,9 @@ def test_operations_of_a_block():
     model = HandWrittenViT().double()
     trace = record_inputs(model, make_images(32, 32).double())
     for block in find_blocks(trace):
-        assert [operation.kind for operation in find_projection(trace, block)] == ["linear"]
+        assert [
+            operation.kind for operation in find_projection(trace, block.site, block.skip_addition)
+        ] == ["linear"]
         assert block.post_norm is None
         assert block.output.kind == "add"
         assert torch.equal(
@@ -284,8 +286,11 @@ def test_values_of_another_sequence_and_through_several_maps():
     nearest = model.norms[1](model.maps[2](model.norms[0](x)))
     assert torch.allclose(cross.value_input, nearest)
     assert torch.allclose(own.value_input, model.norms[2](own.input))
-    assert [one.name for one in find_projection(trace, cross)] == []
-    assert [one.name for one in find_projection(trace, own)] == ["linear", "layer_norm"]
+    assert [one.name for one in find_projection(trace, cross.site, cross.skip_addition)] == []
+    assert [one.name for one in find_projection(trace, own.site, own.skip_addition)] == [
+        "linear",
+        "layer_norm",
+    ]
 
 
 def test_a_sum_over_features_of_a_stack_is_no_addition_of_terms():

@@ -38,7 +38,7 @@ def roll_out_flow(
     for number in reversed(range(len(flow.layers))):
         layer, added = flow.layers[number], next(given, None)
         if added is not None:
-            together.append((number, added))
+            together.append((number, added.to(kept[number].dtype)))
         if layer.beside is not None:  # they are added in one sum
             continue
         own_kept, own_moved = kept.pop(number), moved.pop(number)

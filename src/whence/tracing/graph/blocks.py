@@ -171,10 +171,17 @@ def _find_value_input(
     return nearest if found is values and nearest is not None else found
 
 
-def find_operations(trace: Trace, graph: NodeGraph, block: Block) -> list[Operation]:
-    """Operations between the product of map and values and the sum, in their order."""
-    product = trace.entries[block.site.product.index].output.node
-    top = trace.entries[block.skip_addition.index].output.node
+def find_operations(
+    trace: Trace, graph: NodeGraph, site: AttentionSite, addition: Operation | None
+) -> list[Operation]:
+    """Operations between the product of map and values and the sum, in their order.
+
+    Without a sum, they are those up to the first linear map.
+    """
+    product = trace.entries[site.product.index].output.node
+    if addition is None:
+        return _find_projection(graph, product)
+    top = trace.entries[addition.index].output.node
     between: set[Node] = set()
     waiting = list(graph.sources(top))
     while waiting:
@@ -185,3 +192,18 @@ def find_operations(trace: Trace, graph: NodeGraph, block: Block) -> list[Operat
         waiting += graph.sources(node)
     ordered = map(operation_of, sorted(between, key=graph.number))
     return [one for one in ordered if one is not None and not isinstance(one, Add)]
+
+
+def _find_projection(graph: NodeGraph, product: Node) -> list[Operation]:
+    """Operations from a product up to the first linear map, while one alone reads another."""
+    found: list[Operation] = []
+    readers = graph.readers[product]
+    while len(readers) == 1:
+        operation = operation_of(readers[0])
+        if operation is None:
+            break
+        found.append(operation)
+        if isinstance(operation, Linear):
+            break
+        readers = graph.readers[readers[0]]
+    return found

@@ -167,9 +167,11 @@ def find_blocks(trace: Trace, without_last: bool = False) -> list[Block]:
     return blocks
 
 
-def find_projection(trace: Trace, block: Block) -> list[Operation]:
-    """Operations between the product of map and values and the sum, in their order."""
-    return find_operations(trace, find_structure(trace).graph, block)
+def find_projection(
+    trace: Trace, site: AttentionSite, addition: Operation | None
+) -> list[Operation]:
+    """Operations between the product of map and values and a sum, in their order."""
+    return find_operations(trace, find_structure(trace).graph, site, addition)
 
 
 def find_structure(trace: Trace) -> Structure:
