@@ -18,7 +18,7 @@ from whence.inputs.arguments import ModelArguments
 from whence.methods.attention_norm import _LinearNorm
 from whence.methods.attention_norm import _project_values as project_values
 from whence.tracing import record
-from whence.tracing.graph import find_blocks
+from whence.tracing.graph import find_blocks, find_projection
 
 INCLUDES = ["weights", "residual", "layer_norm"]
 
@@ -146,12 +146,14 @@ def test_parts_and_the_bias_are_all_of_the_attention(name):
     call = ModelArguments.from_inputs(inputs, model)
     recorded = record(model, call.args, dict(call.kwargs), call.main_at)
     for block, attention in zip(find_blocks(recorded), recorded.attention(), strict=True):
-        total = torch.einsum("bhqk,bhkw->bqw", attention, project_values(recorded, block)[0])
+        projection = find_projection(recorded, block.site, block.skip_addition)
+        values, _ = project_values(recorded, block.sites, projection)
+        total = torch.einsum("bhqk,bhkw->bqw", attention, values)
         left_out = block.skip_addition.output - block.input - total
         bias = left_out[:1, :1]
         assert torch.allclose(left_out, bias.expand_as(left_out), rtol=1e-8, atol=1e-10)
         if block.post_norm is not None:
-            norm = _LinearNorm(recorded, block, block.post_norm)
+            norm = _LinearNorm(recorded, block.site.where, block.post_norm)
             beta = block.post_norm.function(torch.zeros_like(bias))
             parts = norm.scale(total + block.input) + norm.scale(bias)
             assert torch.allclose(parts / norm.spread + beta, block.post_norm.output, rtol=1e-8)
