@@ -127,6 +127,24 @@ saved_dim = _get_signed("_saved_dim")
 saved_index = _get_signed("_saved_index")
 saved_start = _get_signed("_saved_start")
 
+# What tells which part of a tensor a node reads, in numbers that Python gave.
+_BOUNDS = {
+    SELECT: ("_saved_dim", "_saved_index"),
+    SLICE: ("_saved_dim", "_saved_start", "_saved_end", "_saved_step"),
+    SPLIT: ("_saved_dim", "_saved_split_size"),
+    "SplitWithSizesBackward0": ("_saved_dim", "_saved_split_sizes"),
+    "RollBackward0": ("_saved_dims", "_saved_shifts"),
+    "FlipBackward0": ("_saved_dims",),
+    PERMUTE: ("_saved_dims",),
+}
+
+
+def read_bounds(node: Node) -> list[object]:
+    """Read which part of a tensor a node takes, or where it moves it; empty if it takes all."""
+    names = _BOUNDS.get(node.name(), ())
+    bounds = (getattr(node, name, None) for name in names)
+    return [tuple(one) if isinstance(one, Sequence) else one for one in bounds]
+
 
 def run_node(node: Node, gradients: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
     """Run the backward of one node, which may belong to an ``autograd.Function`` in Python.

@@ -13,6 +13,7 @@ from whence.errors import WhenceError
 from whence.layout import FoundLayout, divide_input, find_layout
 from whence.tracing import Trace
 from whence.tracing.dependence import find_fields, place_keys
+from whence.tracing.fingerprint import make_fingerprint
 from whence.tracing.flow.binding import bind_flow, needs_flow
 from whence.tracing.flow.finding import find_flow
 from whence.tracing.flow.flow import TokenFlow
@@ -25,8 +26,9 @@ _MAX_LAYOUTS, _MAX_BYTES = 256, 2**20
 def find_request_layout(request: Request, trace: Trace) -> FoundLayout:
     """Find which part of the explained input each token stands for, and bind the flow of tokens.
 
-    What a token depends on may be decided by shapes and by whole numbers (token ids, masks), not by
-    the values of pixels: with the same ones the layout is the same.
+    What a token depends on may be decided by shapes, by whole numbers (token ids, masks) and by
+    what the model computes: with the same ones the layout is the same. Where an index or a mask
+    that may be made of pixels decides, it is found each time.
     """
     key = _make_key(request, trace)
     known = request.subject.layouts
@@ -34,12 +36,8 @@ def find_request_layout(request: Request, trace: Trace) -> FoundLayout:
     if layout is None:
         layout = _find_layout(request, trace)
         # Where values of pixels may decide what tokens are made of, it may be another next time.
-        is_lasting = (
-            layout.flow is None
-            or not layout.by_value
-            or not request.arguments.main.is_floating_point()
-        )
-        if key is not None and is_lasting:
+        has_values = any(x.is_floating_point() for x in request.arguments.tensors)
+        if key is not None and not (layout.by_value and has_values):
             while len(known) >= _MAX_LAYOUTS:
                 known.pop(next(iter(known)), None)
             known[key] = layout
@@ -122,7 +120,9 @@ def _make_key(request: Request, trace: Trace) -> Hashable | None:
     shapes = tuple((tuple(x.shape), x.dtype) for x in tensors)
     maps = tuple((site.product.index, *site.weights.shape) for site in trace.sites)
     needs = request.method.scores_tokens
-    return request.arguments.main_at, shapes, maps, needs, tuple(map(_read_bytes, whole))
+    computed = make_fingerprint(trace) if len(whole) < len(tensors) else None
+    values = tuple(map(_read_bytes, whole))
+    return request.arguments.main_at, shapes, maps, needs, values, computed
 
 
 def _read_bytes(tensor: Tensor) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from whence.tracing.mark_windows import mark_convolved, mark_summed
 from whence.tracing.marks import is_pointwise, mark_all, mark_any, sum_marks
@@ -22,8 +22,13 @@ _KEPT: WeakKeyDictionary[Function, Tensor | None] = WeakKeyDictionary()
 
 
 def is_by_value(operation: Operation) -> bool:
-    """Whether values, of an index or a grid, decide which elements an operation reads."""
-    return isinstance(operation, Function) and operation.is_by_value
+    """Whether values, of an index, a grid or a mask, decide which elements an operation reads."""
+    if isinstance(operation, ConstantMatMul):
+        is_parameter = isinstance(operation.weight, nn.Parameter)
+        return not is_parameter and not bool(operation.weight.all())
+    if not isinstance(operation, Function):
+        return False
+    return operation.is_by_value or _find_kept(operation) is not None
 
 
 def pass_operation(operation: Operation, marks: Tensor, batch: int) -> list[Tensor | None] | None:
@@ -57,8 +62,8 @@ def pass_operation(operation: Operation, marks: Tensor, batch: int) -> list[Tens
 
 def _pass_function(operation: Function, marks: Tensor, batch: int) -> list[Tensor | None]:
     shapes = [x.shape for x in operation.inputs]
-    if operation.name == "mul" and shapes == [operation.output.shape]:
-        kept = _find_kept(operation, marks)
+    if _is_scaled(operation):
+        kept = _find_kept(operation)
         return [marks if kept is None else marks * kept]
     if operation.kind == "quotient" and shapes[0] == operation.output.shape != shapes[1]:
         return [marks, None]  # the spread by which a norm divides
@@ -75,10 +80,19 @@ def _pass_function(operation: Function, marks: Tensor, batch: int) -> list[Tenso
     return [mark_all(marks, shape, batch) for shape in shapes]
 
 
-def _find_kept(operation: Function, marks: Tensor) -> Tensor | None:
+def _is_scaled(operation: Function) -> bool:
+    """Whether an operation multiplies its one input by constants."""
+    shapes = [x.shape for x in operation.inputs]
+    return operation.name == "mul" and shapes == [operation.output.shape]
+
+
+def _find_kept(operation: Function) -> Tensor | None:
     """What is not multiplied by 0, as padding is; None if all is kept."""
+    if not _is_scaled(operation):
+        return None
     if operation not in _KEPT:
-        factor = operation.function(marks.new_ones(operation.output.shape))
+        like = operation.output
+        factor = operation.function(torch.ones(like.shape, dtype=like.dtype, device=like.device))
         _KEPT[operation] = None if factor.all() else factor != 0
     return _KEPT[operation]
 

@@ -239,8 +239,8 @@ def _compute(
         raise WhenceError("Targets that depend on different layers cannot be compiled together.")
     if layout is not None and len(parts) > 1:
         raise RuntimeError("targets depend on different layers")
-    if layout is not None and layout.by_value and not all(map(torch.is_floating_point, tensors)):
-        raise RuntimeError("masks or ids decide which token stands for which part of the input")
+    if layout is not None and layout.by_value:
+        raise RuntimeError("values decide which token stands for which part of the input")
     result = score(request, parts, inputs.get("special"), known=layout)
     if result.details and not guard.sees_values:
         raise RuntimeError("the method has details to tell, which a program does not compute")

@@ -1,0 +1,76 @@
+"""Layouts are kept for inputs of one kind, but not where values decide what tokens stand for."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from whence import Explainer
+
+WIDTH, TOKENS, CHOSEN = 6, 10, 5
+
+
+def choose(x: Tensor) -> Tensor:
+    return x.detach().norm(dim=-1).topk(CHOSEN, dim=1)[1]
+
+
+def slice_rows(x: Tensor) -> Tensor:
+    rows = zip(x, choose(x).tolist(), strict=True)
+    return torch.stack([torch.cat([one[n : n + 1] for n in chosen]) for one, chosen in rows])
+
+
+def mask(x: Tensor) -> Tensor:
+    return torch.zeros(x.shape[:2]).scatter(1, choose(x), 1.0)[..., None]
+
+
+SELECTIONS = {
+    "gather": lambda x: x.gather(1, choose(x)[..., None].expand(-1, -1, WIDTH)),
+    "product": lambda x: nn.functional.one_hot(choose(x), TOKENS).float() @ x,
+    "slices": slice_rows,
+    "mask": lambda x: x * mask(x),
+    "where": lambda x: torch.where(mask(x) > 0, x, 0.0),
+}
+
+
+class Selecting(nn.Module):
+    """Attention among the tokens of the largest norm, or from all tokens to these."""
+
+    def __init__(self, selection: str, asks_all: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.selection, self.asks_all = selection, asks_all
+        self.qkv = nn.ModuleList(nn.Linear(WIDTH, 3 * WIDTH) for _ in range(2))
+        self.head = nn.Linear(WIDTH, 2)
+
+    def attend(self, x: Tensor, qkv: nn.Module) -> Tensor:
+        q, k, v = qkv(x)[:, None].chunk(3, -1)
+        return x + ((q @ k.mT).softmax(-1) @ v)[:, 0]
+
+    def forward(self, x: Tensor) -> Tensor:
+        chosen = SELECTIONS[self.selection](x)
+        if self.asks_all:
+            # The queries are all tokens, so that there are two sequences.
+            q, k, v = self.qkv[0](x), *self.qkv[1](chosen)[:, None].chunk(3, -1)[1:]
+            q = q[:, None, :, :WIDTH]
+            return self.head(((q @ k.mT).softmax(-1) @ v)[:, 0].mean(1))
+        return self.head(self.attend(chosen, self.qkv[0]).mean(1))
+
+
+@pytest.mark.parametrize("asks_all", [False, True])
+@pytest.mark.parametrize("selection", SELECTIONS)
+def test_tokens_that_values_choose(selection, asks_all):
+    explainer = Explainer(Selecting(selection, asks_all).eval())
+    for seed in range(3):
+        x = torch.randn(1, TOKENS, WIDTH, generator=torch.Generator().manual_seed(seed))
+        scores = explainer.explain(x, target=0, method="rollout").scores
+        found = [row.nonzero()[:, 0].tolist() for row in scores]
+        assert found == choose(x).sort()[0].tolist()
+
+
+def test_layouts_of_inputs_of_one_shape_are_kept():
+    model = Selecting("gather", asks_all=False).eval()
+    model.forward = lambda x: model.head(model.attend(x, model.qkv[0]).mean(1))
+    explainer = Explainer(model)
+    for seed in range(2):
+        x = torch.randn(1, TOKENS, WIDTH, generator=torch.Generator().manual_seed(seed))
+        explainer.explain(x, target=0, method="rollout")
+    assert len(explainer._subject.layouts) == 1
