@@ -44,16 +44,17 @@ def main() -> None:
             for name, case in CASES.items()
             if not options.names or any(part in name for part in options.names)
         ]
-        results = survey(chosen, options.methods.split(","))
-    if options.out:
-        options.out.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+        results = survey(chosen, options.methods.split(","), options.out)
     if options.write:
         write_record(results)
     print(summarize(results))
 
 
-def survey(cases: list[SurveyCase], methods: list[str]) -> Results:
-    """Try each method on each case: whether it runs, or the sentence why not."""
+def survey(cases: list[SurveyCase], methods: list[str], out: Path | None = None) -> Results:
+    """Try each method on each case: whether it runs, or the sentence why not.
+
+    Outcomes are written to a file after each case, so that a run that is broken off is not lost.
+    """
     results: Results = {}
     for number, case in enumerate(cases, 1):
         start = time.monotonic()
@@ -70,6 +71,8 @@ def survey(cases: list[SurveyCase], methods: list[str]) -> Results:
         seconds = time.monotonic() - start
         kinds = "".join(SIGNS[kind] for kind, _ in found.values())
         print(f"{number:4}/{len(cases)} {kinds} {seconds:5.1f}s {case.name}", flush=True)
+        if out:
+            out.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
         gc.collect()
     return results
 

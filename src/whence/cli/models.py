@@ -94,6 +94,8 @@ def _look_into(
     try:
         loaded = load(name, None, weights, device)
     except WhenceError as error:
+        if weights is not None:
+            raise
         try:
             return describe_processed(name)
         except NoSampleError:
