@@ -85,6 +85,27 @@ def test_a_mask_goes_with_its_text():
     assert find(Masked(), inputs, "ids") == {"ids", "mask"}
 
 
+class WithBoxes(nn.Module):
+    """Looks up how wide the box of each token is; a box that ends before it starts is an error."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words, self.widths = nn.Embedding(9, 4), nn.Embedding(20, 4)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, ids, boxes):
+        widths = self.widths(boxes[..., 1] - boxes[..., 0])
+        return self.head((self.words(ids) + widths).mean(1))
+
+
+def test_the_corners_of_a_box_stay_together():
+    ids = torch.arange(10).reshape(2, 5) % 9
+    starts = torch.arange(10).reshape(2, 5)
+    boxes = torch.stack([starts, starts + 1 + ids], -1)
+    assert find(WithBoxes(), {"ids": ids, "boxes": boxes}, "ids") == {"ids", "boxes"}
+
+
 class WithTable(nn.Module):
     """Looks samples up in a table that is given, too."""
 

@@ -142,11 +142,15 @@ def _list_candidates(
 
 
 def _change_last(value: Tensor) -> Tensor:
-    """Other numbers in the last of two rows: its own, moved about."""
+    """Other numbers in the last of two rows: its own, moved about.
+
+    Whole numbers that belong together, such as the corners of a token's box, stay together.
+    """
     if value.dim() == 1:
         return value[[0, 0]]
-    last = value[-1:]
-    return torch.cat([value[:1], last.roll([1] * (last.dim() - 1), list(range(1, last.dim())))])
+    last, moves = value[-1:], value.is_floating_point()
+    axes = list(range(1, value.dim())) if moves or value.shape[1] == 1 else [1]
+    return torch.cat([value[:1], last.roll([1] * len(axes), axes)])
 
 
 def _is_near(found: Tensor, expected: Tensor, tolerance: float) -> bool:
