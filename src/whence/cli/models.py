@@ -59,8 +59,8 @@ def models(
 ) -> None:
     """List embedded models and those that methods were tried on, or look into one.
 
-    Of one model it tells the input, the classes, the attention, and which methods run: one for each
-    kind of evidence is tried on a sample.
+    Of one model it tells the input, the classes, the attention, and which methods run: they are
+    tried on a sample.
     """
     if name is not None and family is not None:
         raise WhenceError("Give a model or --family, not both.")

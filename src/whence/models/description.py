@@ -52,7 +52,7 @@ class ModelDescription:
 def describe_model(
     loaded: LoadedModel, advance: Callable[[int], None] = lambda _: None
 ) -> ModelDescription:
-    """Describe a model, by explaining a sample with as few methods as tell which others run.
+    """Describe a model, by explaining a sample with all methods but those of many passes.
 
     Args:
         loaded: The model.

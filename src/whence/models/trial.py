@@ -1,4 +1,4 @@
-"""Try methods on a sample, as few as tell which others run."""
+"""Try methods on a sample; for those of many passes, others that tell whether they run."""
 
 from __future__ import annotations
 
@@ -54,9 +54,10 @@ class MethodTrial:
         method = self._methods[name]
         if not self.has_attention and method.scores_tokens:
             return _NO_ATTENTION
-        if any(_covers(self._methods[other], method) for other in self.runs):
+        takes_many = "forwards" in method.needs
+        if takes_many and any(_covers(self._methods[other], method) for other in self.runs):
             return None
-        probe = name if "forwards" not in method.needs else self._find_probe(method) or name
+        probe = self._find_probe(method) or name if takes_many else name
         if probe in self._problems:
             return self._problems[probe]
         try:
@@ -73,13 +74,14 @@ class MethodTrial:
         """Measure the maps that the decision depends on: heads, queries and keys of each."""
         if not self.has_attention:
             return []
-        try:
-            seen = self._explain("raw_attention", keep_evidence=True)
-        except WhenceError:  # not every model's maps can be kept
-            return []
-        if seen.evidence is None:
-            return []
-        return [list(one.shape[-3:]) for one in seen.evidence.attention]
+        for method in ("raw_attention", "rollout", "gae"):  # not every one reads every model
+            try:
+                seen = self._explain(method, keep_evidence=True)
+            except WhenceError:
+                continue
+            if seen.evidence is not None and len(seen.evidence.attention):
+                return [list(one.shape[-3:]) for one in seen.evidence.attention]
+        return []
 
     def _find_probe(self, method: Method) -> str | None:
         """The cheapest method that reads what this one reads, but for further forward passes."""
