@@ -97,8 +97,10 @@ class Trial:
             for rows in (found, found.movedim(1, -1) if found.dim() > 2 else found):
                 if rows.shape[-1:] != row.shape:
                     continue
-                errors = (rows.reshape(-1, len(row)) - row).abs().amax(1)
-                if errors.min() <= 1e-3 * max(1.0, float(row.abs().max())):
+                listed = rows.reshape(-1, len(row))  # masked logits may be infinite
+                errors = (listed - row).abs().masked_fill(listed == row, 0).amax(1)
+                largest = row.abs()[row.isfinite()].max()
+                if (errors <= 1e-3 * largest.clamp(min=1)).any():
                     return True
         return False
 
