@@ -30,10 +30,17 @@ def test_the_page_shows_the_record():
     assert insert_tables(page) == page, RENEW
 
 
+def test_what_is_refused_has_a_sentence():
+    sentences = {said for one in read_tried_models().models for said in one.refused}
+    assert all(said.endswith(".") and said[0].isupper() for said in sentences)
+    errors = [said for said in sentences if re.match(r"\w+(Error|Exception|Exit): ", said)]
+    assert not errors, errors
+
+
 def test_nearly_all_models_are_explained():
     tried = read_tried_models()
     for method in ("whence", "gae", "input_x_gradient"):
-        assert tried.count_running(method) >= 230, method
+        assert tried.count_running(method) >= 380, method
 
 
 def test_checked_models_are_in_the_tests_that_check_them():
