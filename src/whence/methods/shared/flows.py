@@ -11,7 +11,6 @@ from torch import Tensor
 
 from whence.errors import WhenceError
 from whence.evidence import Evidence
-from whence.evidence.flow_reads import mark_standing
 from whence.tracing.flow.flow import INPUT, FlowLayer, TokenFlow
 
 
@@ -97,12 +96,19 @@ def sum_rows(layer: FlowLayer, maps: Tensor) -> Tensor:
 
 
 def are_read_alike(evidence: Evidence, flow: TokenFlow) -> Tensor:
-    """Whether tokens that stand for a part of the input are all read alike: (targets, batch, 1)."""
+    """Whether all tokens of the input are read, and those of a layer alike: (targets, batch, 1).
+
+    Padding does not count.
+    """
     highest, lowest = [], []
-    for number, read in enumerate(evidence.reads):
-        standing = mark_standing(flow, number, evidence.layout, read)
+    own = evidence.input_tokens
+    for read, stands_for in zip(evidence.reads, flow.stands_for, strict=True):
+        standing = read.new_zeros(read.shape[-2:], dtype=torch.bool)
+        if stands_for is not None:
+            standing = stands_for.push(own.to(read.dtype)) > 0
         counts = standing & read.any(-1, keepdim=True)
         highest.append(read.masked_fill(~counts, -torch.inf).amax(-1, keepdim=True))
         lowest.append(read.masked_fill(~counts, torch.inf).amin(-1, keepdim=True))
     top, bottom = torch.stack(highest).amax(0), torch.stack(lowest).amin(0)
-    return (top - bottom <= 1e-6 * top) | top.isinf()
+    reads_all = ((evidence.pooling > 0) | ~own).all(-1, keepdim=True)
+    return (reads_all & (top - bottom <= 1e-6 * top)) | top.isinf()

@@ -16,6 +16,7 @@ from whence.tracing.flow.flow import INPUT, FlowLayer, TokenFlow
 from whence.tracing.flow.places import TokenPlace, relate
 from whence.tracing.flow.streams import Stream, find_streams
 from whence.tracing.flow.token_map import TokenMap, make_maps
+from whence.tracing.flow.units import gather_units, relate_fields
 from whence.tracing.graph import AttentionLayer, find_layers, find_structure
 from whence.tracing.mark_walk import MarkWalk
 from whence.tracing.marks import compact
@@ -205,7 +206,7 @@ class _FlowFinder:
             raise WhenceError("No attention that whence can follow reads the input.")
         finest = max(inputs, key=lambda key: int((inputs[key].counts > 0).sum()))
         by_value = self._walk.by_value or any(one.by_value for one in inputs.values())
-        fields = inputs[finest]._replace(by_value=by_value)
+        fields = gather_units(inputs[finest], list(inputs.values()))._replace(by_value=by_value)
         batch, device = self._trace.batch, self._trace.logits.device
         tokens = fields.counts.shape[1]
         layers = []
@@ -217,7 +218,7 @@ class _FlowFinder:
             for kind, relations in (("stream", of_stream), ("keys", of_keys)):
                 of_input = inputs.get((number, kind))
                 if of_input is not None:
-                    relations[INPUT] = _relate_fields(of_input, fields, finest == (number, kind))
+                    relations[INPUT] = relate_fields(of_input, fields, finest == (number, kind))
             maps = [
                 dict(
                     zip(
@@ -281,30 +282,3 @@ def _add(parts: list[TokenMap]) -> TokenMap | None:
         torch.cat([one.weights for one in parts]),
         parts[0].shape,
     )
-
-
-def _relate_fields(own: TokenFields, finest: TokenFields, same: bool) -> Tensor:
-    """Which tokens of the input other tokens stand for, by how much of it they share."""
-    if same:
-        sample, token = (own.counts > 0).nonzero().T
-        return torch.stack([sample, token, token, torch.ones_like(token)], 1).double()
-    relations = []
-    for sample in range(len(own.counts)):
-        shared = (own.counts[sample, :, None] > 0) * (finest.counts[sample, None] > 0).double()
-        for dim in range(own.starts.shape[-1]):
-            pairs = [
-                (one.starts[sample, :, dim], one.stops[sample, :, dim]) for one in (own, finest)
-            ]
-            (start, stop), (first, last) = pairs
-            length = torch.minimum(stop[:, None], last) - torch.maximum(start[:, None], first)
-            shared = shared * length.clamp_min(0)
-        alike = (own.starts[sample, :, None] == finest.starts[sample]).all(-1)
-        alike &= (own.stops[sample, :, None] == finest.stops[sample]).all(-1)
-        is_one = alike.any(1, keepdim=True)  # it stands for the very same part
-        shared = torch.where(is_one & ~alike, 0, shared)
-        total = shared.sum(1, keepdim=True)
-        shared = shared / total.masked_fill(total == 0, 1)
-        token, upstream = shared.nonzero().T
-        numbers = torch.stack([token * 0 + sample, token, upstream], 1).double()
-        relations.append(torch.cat([numbers, shared[token, upstream][:, None]], 1))
-    return torch.cat(relations)
