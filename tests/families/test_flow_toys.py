@@ -95,3 +95,34 @@ def test_parts_of_the_input_that_two_stacks_read(method, batch):
     )
     scores = Explainer(model).explain(x.detach(), target=0, method=method).scores
     assert torch.allclose(scores.double(), expected[:, 0].detach(), rtol=1e-5, atol=1e-7)
+
+
+class WindowsFirst(nn.Module):
+    """Four windows of three tokens that lie apart, one after the other, each of all samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second, self.head = Attention(), Attention(), nn.Linear(WIDTH, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch = len(x)
+        windows = x.reshape(batch, 3, 4, WIDTH).permute(2, 0, 1, 3).reshape(-1, 3, WIDTH)
+        windows = self.first(windows).reshape(4, batch, 3, WIDTH)
+        return self.head(self.second(windows.permute(1, 2, 0, 3).reshape(x.shape)).mean(1))
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 4])
+def test_windows_before_samples(batch):
+    model = WindowsFirst().double().eval()
+    x = torch.randn(batch, 12, WIDTH, dtype=torch.float64)
+    with torch.no_grad():
+        model(x)
+    within = torch.zeros(batch, 12, 12, dtype=torch.float64)
+    for number, weights in enumerate(model.first.map[:, 0]):
+        window, sample = divmod(number, batch)
+        within[sample, window::4, window::4] = weights
+    eye = torch.eye(12)
+    expected = ((eye + model.second.map[:, 0]) @ (eye + within) / 4).mean(1)
+    scores = Explainer(model).explain(x, target=0, method="rollout").scores
+    assert torch.allclose(scores.double(), expected, rtol=1e-5, atol=1e-7)

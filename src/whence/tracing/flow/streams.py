@@ -69,22 +69,30 @@ class _Numbering:
     """How samples and tokens are numbered along the dimensions of a stream.
 
     Attributes:
+        batch: Number of samples.
         sizes: How many tokens of a sample there are along each dimension.
-        of_samples: The dimension that samples lie along, before tokens if these do, too.
+        of_samples: The dimension that samples lie along.
+        samples_first: Whether they lie there before tokens, if these do, too.
     """
 
+    batch: int
     sizes: dict[int, int]
     of_samples: int | None
+    samples_first: bool
 
     @classmethod
-    def make(
-        cls, shape: torch.Size, of_tokens: list[int], of_samples: int | None, batch: int
-    ) -> _Numbering:
-        """The numbering of a stream of some shape."""
-        return cls(
-            {dim: shape[dim] // (batch if dim == of_samples else 1) for dim in of_tokens},
-            of_samples,
-        )
+    def list_possible(
+        cls, shape: torch.Size, of_tokens: list[int], batch: int
+    ) -> Iterator[_Numbering]:
+        """The numberings that a stream of some shape may have."""
+        if batch == 1:
+            yield cls(batch, {dim: shape[dim] for dim in of_tokens}, None, True)
+        for of_samples in of_tokens if batch > 1 else ():
+            sizes = {dim: shape[dim] // (batch if dim == of_samples else 1) for dim in of_tokens}
+            if shape[of_samples] % batch == 0:
+                yield cls(batch, sizes, of_samples, True)
+                if sizes[of_samples] > 1:
+                    yield cls(batch, sizes, of_samples, False)
 
     @property
     def count(self) -> int:
@@ -95,9 +103,12 @@ class _Numbering:
         """Samples and tokens, given indices along each dimension, and zeros in their shape."""
         samples = tokens = origin
         for dim, size in self.sizes.items():
-            tokens = tokens * size + indices[dim] % size
+            along = indices[dim]
             if dim == self.of_samples:
-                samples = samples + indices[dim] // size
+                batch = self.batch
+                samples = samples + (along // size if self.samples_first else along % batch)
+                along = along if self.samples_first else along // batch
+            tokens = tokens * size + along % size
         return samples, tokens
 
 
@@ -191,9 +202,7 @@ def _arrange(
 ) -> Iterator[Stream]:
     """Streams for each dimension that may hold the samples."""
     shape = _shape_at(top)
-    fitting = [dim for dim in of_tokens if shape[dim] % batch == 0] if batch > 1 else [None]
-    for of_samples in fitting:
-        numbering = _Numbering.make(shape, of_tokens, of_samples, batch)
+    for numbering in _Numbering.list_possible(shape, of_tokens, batch):
         count = numbering.count
         device = output_metadata(top.node)[top.output_nr].device
         lines = {
