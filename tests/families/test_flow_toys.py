@@ -126,3 +126,34 @@ def test_windows_before_samples(batch):
     expected = ((eye + model.second.map[:, 0]) @ (eye + within) / 4).mean(1)
     scores = Explainer(model).explain(x, target=0, method="rollout").scores
     assert torch.allclose(scores.double(), expected, rtol=1e-5, atol=1e-7)
+
+
+class UpAndDown(nn.Module):
+    """Pairs are merged, attend, and are added to the tokens that they were made of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.coarse, self.last = Attention(), Attention(), Attention()
+        self.merge, self.head = nn.Linear(2 * WIDTH, WIDTH), nn.Linear(WIDTH, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        coarse = self.coarse(self.merge(x.reshape(len(x), -1, 2 * WIDTH)))
+        return self.head(self.last(x + coarse.repeat_interleave(2, 1)).mean(1))
+
+
+def test_merged_tokens_that_are_added_to_their_own():
+    model = UpAndDown().double().eval()
+    x = torch.randn(2, 8, WIDTH, dtype=torch.float64)
+    with torch.no_grad():
+        model(x)
+    first, coarse, last = (
+        (torch.eye(one.map.shape[-1]) + one.map[:, 0]) / 2
+        for one in (model.first, model.coarse, model.last)
+    )
+    up = torch.eye(4, dtype=x.dtype).repeat_interleave(2, 0)
+    both = (torch.eye(8) + up @ coarse @ up.T / 2) / 2  # the mean of two terms
+    expected = (last @ both @ first).mean(1)
+    scores = Explainer(model).explain(x, target=0, method="rollout").scores
+    assert torch.allclose(scores.double(), expected, rtol=1e-5, atol=1e-7)

@@ -3,8 +3,8 @@
 Marks of 0 and 1 go backward through the graph. They pass an operation by its structure and not by
 its numbers: a convolution marks its whole receptive field, a linear map all of its inputs. These
 things are left out, as a token does not stand for them: the mean and spread by which a norm
-divides, and in x + f(x) all that f adds to the residual stream x. So is, in x * g(x), a gate g
-that is the same for many places.
+divides, and in x + f(x) all that f adds to the residual stream x, unless f has places upstream of
+its own that are asked for. So is, in x * g(x), a gate g that is the same for many places.
 """
 
 from __future__ import annotations
@@ -132,10 +132,12 @@ class MarkWalk:
         edges = self._entries[node].inputs
         for stream, branch in () if branches else ((0, 1), (1, 0)):
             if _is_computed_from(edges[branch].node, edges[stream].node):
-                # What was added to the stream upstream may be added once more, as embeddings are.
-                is_later = self._find_ends(edges[branch].node) - self._find_ends(edges[stream].node)
-                passed[stream if is_later else branch] = None
-                break
+                ends = self._find_ends(edges[stream].node)
+                if self._find_ends(edges[branch].node) <= ends:
+                    passed[branch] = None
+                elif not ends:  # what entered may be added once more, as embeddings are
+                    passed[stream] = None
+                break  # else f has places in it of which tokens are made, as x has
         return passed
 
     def _find_ends(self, node: Node) -> set[Node]:
