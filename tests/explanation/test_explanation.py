@@ -101,6 +101,9 @@ def test_what_cannot_be_loaded_says_so(of_images, tmp_path):
     for name in ("cut", "text", "empty", "huge", "odd"):
         with pytest.raises(WhenceError, match=rf"{name}' is damaged or not an explanation"):
             Explanation.load(tmp_path / name)
+    of_images.save(tmp_path / "a.json")
+    with pytest.raises(WhenceError, match=r"a.json' is not a .safetensors file"):
+        Explanation.load(tmp_path / "a.json")
     with pytest.raises(WhenceError, match="is a safetensors file, but not an explanation"):
         Explanation.load(tmp_path / "foreign")
     with pytest.raises(WhenceError, match="nowhere' is not there"):

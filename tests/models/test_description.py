@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import torch
 from torch import nn
+from transformers import SwinConfig, SwinForImageClassification
 
 from whence import Explainer, WhenceError, methods
 from whence.methods import registry
@@ -65,3 +66,16 @@ def test_a_model_that_cannot_run(photo_model):
     broken = dataclasses.replace(photo_model, model=nn.Linear(5, 3))
     with pytest.raises(WhenceError, match="The model failed: RuntimeError"):
         describe_model(broken)
+
+
+def test_windows_are_refused_by_methods_of_one_sequence(photo_model):
+    config = SwinConfig(
+        image_size=32, patch_size=4, embed_dim=8, depths=[2, 1], num_heads=[1, 2], window_size=2
+    )
+    swin = dataclasses.replace(photo_model, model=SwinForImageClassification(config).eval())
+    described = describe_model(swin)
+    assert {"whence", "tiba", "gae", "rollout", "attcat"} <= set(described.methods)
+    for method in ("value_zeroing", "attention_flow", "fullgrad_plus", "attention_gradcam"):
+        assert method not in described.methods
+        with pytest.raises(WhenceError, match="within one sequence"):
+            swin.explainer.explain(torch.randn(1, 3, 32, 32), 0, method=method)

@@ -238,3 +238,17 @@ def test_devices():
     for name in ("nonsense", "cuda:99", "meta"):
         with pytest.raises(WhenceError, match=r"There is no device|computes nothing"):
             find_device(name)
+
+
+def test_models_that_write_are_refused_with_a_way(tmp_path):
+    save_file({"weight": torch.zeros(1)}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(
+        '{"model_type": "t5", "architectures": ["T5ForConditionalGeneration"]}'
+    )
+    with pytest.raises(WhenceError, match=r"writes another.*targets.token.*of='input_ids'"):
+        load(tmp_path)
+    (tmp_path / "config.json").write_text(
+        '{"model_type": "llava", "architectures": ["LlavaForConditionalGeneration"]}'
+    )
+    with pytest.raises(WhenceError, match=r"writes about images: whence generate PROMPT --image"):
+        load(tmp_path)

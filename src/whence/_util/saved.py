@@ -39,7 +39,9 @@ def read_parts(path: str | Path, form: str) -> tuple[dict[str, Any], dict[str, T
             header = file.metadata() or {}
             found = header.get("format", "")
             if found != form and found.startswith("whence "):
-                raise WhenceError(f"'{path}' holds '{found}', not '{form}'.")
+                raise WhenceError(
+                    f"'{path}' holds '{found}', not '{form}'; open it by the load of its own class."
+                )
             if found != form:
                 raise WhenceError(f"'{path}' is a safetensors file, but not an explanation.")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -68,4 +70,9 @@ def explain_damage(path: str | Path) -> Iterator[None]:
     except WhenceError:
         raise
     except (SafetensorError, OSError, LookupError, TypeError, ValueError, RecursionError) as e:
+        if Path(path).suffix.lower() not in ("", SUFFIX):
+            raise WhenceError(
+                f"'{path}' is not a {SUFFIX} file, the one form of a result that can be opened "
+                f"again."
+            ) from e
         raise WhenceError(f"'{path}' is damaged or not an explanation: {e}.") from e

@@ -56,6 +56,7 @@ class AttentionFlow(Method):
     needs = ("attention",)
     citation = "Abnar, Zuidema: Quantifying Attention Flow in Transformers, ACL 2020"
     cost = "1, and a maximum flow for each token"
+    needs_one_sequence = True
     unsteady_types = HALF_TYPES
     class_specific = False
 

@@ -49,6 +49,7 @@ class FullGradPlus(Method):
         "Representation for Neural Network Visualization, NeurIPS 2019"
     )
     cost = "3"
+    needs_one_sequence = True
     signed = True
 
     layers: Literal["all", "first"] = "all"

@@ -37,6 +37,7 @@ class Method:
         inputs: What it explains: ``"image"``, ``"text"`` or both.
         streamed: Whether it reads attention maps by `Evidence.fuse_heads` alone, so that they need
             not all be in memory at once.
+        needs_one_sequence: Whether it refuses windows, merged tokens and several sequences.
         unsteady_types: Types of a model in which scores rank otherwise than in float32: where a
             rank correlation below 0.99 was measured, or none was.
     """
@@ -48,6 +49,7 @@ class Method:
     signed: ClassVar[bool] = False
     inputs: ClassVar[tuple[str, ...]] = ("image", "text")
     streamed: ClassVar[bool] = False
+    needs_one_sequence: ClassVar[bool] = False
     unsteady_types: ClassVar[tuple[torch.dtype, ...]] = ()
 
     @property

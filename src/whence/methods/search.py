@@ -73,6 +73,7 @@ class Search(Method):
         "Classification, Data Mining and Knowledge Discovery 2023"
     )
     cost = "3 + 2 × budget × fractions, or 4 + tokens if score is ranked"  # noqa: RUF001
+    needs_one_sequence = True
     unsteady_types = HALF_TYPES
 
     candidates: Literal["aggregations", "methods"] = "aggregations"

@@ -42,6 +42,7 @@ class ValueZeroing(Method):
         "EACL 2023"
     )
     cost = "3 + tokens"
+    needs_one_sequence = True
     class_specific = False
 
     layer: int | None = None

@@ -147,7 +147,7 @@ def find_task(config: object) -> str:
 
 
 def _check_task(name: str, config: object) -> None:
-    """Refuse models that need to be told more: which token of speech, or what to find."""
+    """Refuse models that need to be told more: which token to explain, or what to find."""
     auto: Any = importlib.import_module("transformers.models.auto.modeling_auto")
     mappings = auto.MODEL_FOR_CTC_MAPPING_NAMES, auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES
     speech = {one for mapping in mappings for one in mapping.values()}
@@ -163,6 +163,19 @@ def _check_task(name: str, config: object) -> None:
             f"'{name}' writes down speech, and explain needs a classifier. Load it yourself and "
             f"say which token to explain: Explainer(model).explain(inputs, "
             f"target=targets.token(position))."
+        )
+    architectures -= set(auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())  # these read texts alone
+    if architectures & set(auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.values()):
+        raise WhenceError(
+            f"'{name}' reads a text and writes another. Load it yourself and say which token to "
+            f"explain, after those of decoder_input_ids: Explainer(model).explain(inputs, "
+            f"target=targets.token(-1), of='input_ids')."
+        )
+    if architectures & set(auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.values()):
+        raise WhenceError(
+            f"'{name}' writes about images: whence generate PROMPT --image FILE --model NAME, or "
+            f"load it yourself: Explainer(model).explain(inputs, target=targets.token(-1), "
+            f"of=['input_ids', 'pixel_values'])."
         )
 
 

@@ -11,6 +11,8 @@ from whence.methods import registry
 from whence.methods.registry import Method
 
 _NO_ATTENTION = "The model has no attention that could be seen"
+_LONG = ("attention_flow",)  # a maximum flow for each token
+_IMAGES_ONLY = "The method explains images only, and the parts of this input lie in no grid"
 
 
 class MethodTrial:
@@ -54,9 +56,10 @@ class MethodTrial:
         method = self._methods[name]
         if not self.has_attention and method.scores_tokens:
             return _NO_ATTENTION
-        takes_many = "forwards" in method.needs
-        if takes_many and any(_covers(self._methods[other], method) for other in self.runs):
-            return None
+        takes_many = "forwards" in method.needs or name in _LONG
+        for other, seen in self.runs.items():
+            if takes_many and _covers(self._methods[other], method):
+                return None if _suits(method, seen) else _IMAGES_ONLY
         probe = self._find_probe(method) or name if takes_many else name
         if probe in self._problems:
             return self._problems[probe]
@@ -68,7 +71,7 @@ class MethodTrial:
         except WhenceError as error:
             self._problems[probe] = str(error)
             return str(error)
-        return None
+        return None if _suits(method, self.runs[probe]) else _IMAGES_ONLY
 
     def measure_attention(self) -> list[list[int]]:
         """Measure the maps that the decision depends on: heads, queries and keys of each."""
@@ -88,7 +91,7 @@ class MethodTrial:
         others = sorted(self._methods, key=lambda name: len(self._methods[name].needs))
         for name in others:
             other = self._methods[name]
-            if "forwards" not in other.needs and _covers(other, method):
+            if "forwards" not in other.needs and name not in _LONG and _covers(other, method):
                 return name
         return None
 
@@ -106,7 +109,14 @@ class MethodTrial:
 def _covers(probe: Method, method: Method) -> bool:
     """Whether a method runs wherever the other, the probe, does."""
     needs = set(method.needs) - {"forwards"}
+    if method.needs_one_sequence and not probe.needs_one_sequence:
+        return False
     return needs <= set(probe.needs) and _list_rules(method) <= _list_rules(probe)
+
+
+def _suits(method: Method, seen: Explanation) -> bool:
+    """Whether a method explains inputs of which an explanation is seen, by their layout."""
+    return "text" in method.inputs or len(seen.grid or ()) > 1
 
 
 def _list_rules(method: Method) -> set[str]:
