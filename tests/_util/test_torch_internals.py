@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from whence._util import torch_graphs
 from whence._util import torch_internals as internals
 
 CHECKS: dict[str, tuple[str, Callable[[], None]]] = {}
@@ -314,32 +315,32 @@ def gradient_of_product(x: torch.Tensor) -> list[torch.Tensor]:
 def check_trace_to_graph() -> None:
     x = torch.randn(3, 3)
     for fake in (False, True):
-        graph = internals.trace_to_graph(gradient_of_product, [x], fake=fake)
-        assert any(node.target in internals.PRODUCTS for node in graph.graph.nodes)
+        graph = torch_graphs.trace_to_graph(gradient_of_product, [x], fake=fake)
+        assert any(node.target in torch_graphs.PRODUCTS for node in graph.graph.nodes)
         torch.testing.assert_close(graph(-x), gradient_of_product(-x))
 
 
 @relies("whence.engine.compiled", "`torch._inductor.compile`")
 def check_compile_graph() -> None:
-    graph = internals.trace_to_graph(lambda x: [x @ x], [torch.ones(2, 2)])
-    [found] = internals.compile_graph(graph, [torch.ones(2, 2)])(torch.full((2, 2), 2.0))
+    graph = torch_graphs.trace_to_graph(lambda x: [x @ x], [torch.ones(2, 2)])
+    [found] = torch_graphs.compile_graph(graph, [torch.ones(2, 2)])(torch.full((2, 2), 2.0))
     same(found.tolist(), [[8.0, 8.0]] * 2)
 
 
 @relies("whence.engine.compiled", "`val` and `tensor_meta` in `fx.Node.meta`")
 def check_recorded_values() -> None:
-    graph = internals.trace_to_graph(lambda x: [(x > 0), *x.unbind()], [torch.ones(1, 3)])
+    graph = torch_graphs.trace_to_graph(lambda x: [(x > 0), *x.unbind()], [torch.ones(1, 3)])
     compared, parts = [node for node in graph.graph.nodes if node.op == "call_function"][:2]
-    same(tuple(internals.recorded_value(compared).shape), (1, 3))
-    same(internals.recorded_dtype(compared), torch.bool)
-    same((internals.recorded_value(parts), internals.recorded_dtype(parts)), (None, None))
+    same(tuple(torch_graphs.recorded_value(compared).shape), (1, 3))
+    same(torch_graphs.recorded_dtype(compared), torch.bool)
+    same((torch_graphs.recorded_value(parts), torch_graphs.recorded_dtype(parts)), (None, None))
 
 
 @relies("whence.engine.compiled", "`torch.Tag.dynamic_output_shape`")
 def check_dynamic_shape() -> None:
-    graph = internals.trace_to_graph(lambda x: [x.nonzero(), x + 1], [torch.ones(2)])
+    graph = torch_graphs.trace_to_graph(lambda x: [x.nonzero(), x + 1], [torch.ones(2)])
     nodes = [node for node in graph.graph.nodes if node.op == "call_function"]
-    same([internals.has_dynamic_shape(node) for node in nodes], [True, False])
+    same([torch_graphs.has_dynamic_shape(node) for node in nodes], [True, False])
 
 
 @relies("whence.tracing", "operators without a derivative, and linear maps of quantize_dynamic")
@@ -363,11 +364,11 @@ def check_operators() -> None:
         y = x.detach().view(4) + x.mT.reshape(4)
         return [y[torch.arange(2)], x @ x]
 
-    graph = internals.trace_to_graph(compute, [torch.ones(2, 2)])
+    graph = torch_graphs.trace_to_graph(compute, [torch.ones(2, 2)])
     used = {node.target for node in graph.graph.nodes}
-    assert used >= {*internals.VIEWS, internals.INDEX, internals.PRODUCTS[0]}
-    assert used & {*internals.IDENTITIES}
-    same(internals.RESHAPE(torch.ones(2, 2), [4]).shape, (4,))
+    assert used >= {*torch_graphs.VIEWS, torch_graphs.INDEX, torch_graphs.PRODUCTS[0]}
+    assert used & {*torch_graphs.IDENTITIES}
+    same(torch_graphs.RESHAPE(torch.ones(2, 2), [4]).shape, (4,))
 
 
 @pytest.mark.parametrize("part", CHECKS)

@@ -9,17 +9,16 @@ import torch
 from torch import Tensor, fx
 from torch.func import functionalize
 
-from whence._util.torch_internals import (
+from whence._util.torch_graphs import (
     IDENTITIES,
     INDEX,
     RESHAPE,
     VIEWS,
-    TreeSpec,
-    flatten_tree,
     has_dynamic_shape,
     recorded_dtype,
     trace_to_graph,
 )
+from whence._util.torch_internals import TreeSpec, flatten_tree
 
 
 class RecordedGraph(NamedTuple):

@@ -12,7 +12,8 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor, fx
 
-from whence._util.torch_internals import compile_graph, unflatten_tree
+from whence._util.torch_graphs import compile_graph
+from whence._util.torch_internals import unflatten_tree
 from whence.engine.compiled.graph import record_graph
 from whence.engine.compiled.regions import Region, split_regions
 
