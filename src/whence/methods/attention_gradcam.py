@@ -60,7 +60,8 @@ class AttentionGradCam(Method):
 
     @override
     def __call__(self, evidence: Evidence) -> Tensor:
-        refuse_flow(evidence)
+        if any(one.merged or one.sites[0].problem for one in evidence.layers):
+            refuse_flow(evidence)  # windows and merged tokens; a layer of several may be read
         layer = check_readable_layer(self.layer, evidence)
         gradient, maps = evidence.gradient[layer], evidence.attention[layer]
         mask = mark_unpadded_pairs(maps[:, 0], evidence)
