@@ -63,3 +63,12 @@ def test_wrong_input_is_told(llava, photo, tmp_path):
 def _say(shown):
     assert shown.exit_code != 0
     return " ".join((shown.output + str(shown.exception)).split())
+
+
+def test_a_prompt_may_mark_its_image(llava):
+    from whence.models.vision_language import load_vision_language_model
+
+    model, image = load_vision_language_model(str(llava)), Image.new("RGB", (32, 32))
+    mark = model.processor.image_token
+    marked = model.encode(f"{mark} what", [image])["input_ids"]
+    assert marked.tolist() == model.encode("what", [image])["input_ids"].tolist()

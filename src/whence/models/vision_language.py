@@ -40,7 +40,8 @@ class VisionLanguageModel:
     def encode(self, prompt: str, images: Sequence[Image.Image]) -> dict[str, Any]:
         """Prepare a prompt with images as the model takes them.
 
-        The images come first, as the user's turn of a chat where the processor has a template.
+        The images come first, as the user's turn of a chat where the processor has a template, or
+        where the prompt itself marks them.
 
         Raises:
             WhenceError: The processor does not take them.
@@ -50,8 +51,9 @@ class VisionLanguageModel:
             turns = [{"role": "user", "content": content}]
             written = self.processor.apply_chat_template(turns, add_generation_prompt=True)
         else:
-            marks = [getattr(self.processor, "image_token", "") or ""] * len(images)
-            written = " ".join([*(mark for mark in marks if mark), prompt])
+            mark = getattr(self.processor, "image_token", "") or ""
+            is_marked = not mark or mark in prompt  # then the prompt says where images stand
+            written = prompt if is_marked else " ".join([*[mark] * len(images), prompt])
         try:
             made = self.processor(text=[written], images=list(images), return_tensors="pt")
         except Exception as error:  # processors differ in what they want
