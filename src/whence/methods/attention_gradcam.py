@@ -47,7 +47,6 @@ class AttentionGradCam(Method):
         "Interpretability Beyond Attention Visualization, CVPR 2021"
     )
     cost = "2"
-    needs_one_sequence = True
     unsteady_types = (torch.bfloat16,)
 
     layer: int = -1

@@ -57,6 +57,10 @@ class MethodTrial:
         if not self.has_attention and method.scores_tokens:
             return _NO_ATTENTION
         takes_many = "forwards" in method.needs or name in _LONG
+        if takes_many and method.needs_one_sequence:
+            for other, problem in self._problems.items():
+                if self._methods[other].needs_one_sequence and "one sequence" in problem:
+                    return problem
         for other, seen in self.runs.items():
             if takes_many and _covers(self._methods[other], method):
                 return None if _suits(method, seen) else _IMAGES_ONLY
@@ -109,8 +113,6 @@ class MethodTrial:
 def _covers(probe: Method, method: Method) -> bool:
     """Whether a method runs wherever the other, the probe, does."""
     needs = set(method.needs) - {"forwards"}
-    if method.needs_one_sequence and not probe.needs_one_sequence:
-        return False
     return needs <= set(probe.needs) and _list_rules(method) <= _list_rules(probe)
 
 
