@@ -70,9 +70,10 @@ def test_a_name_that_would_match_in_every_folder_is_refused():
         archives.read_include(PYPROJECT.replace('"/README.md"', '"README.md"'))
 
 
-def test_the_changelog_begins_with_this_version():
+def test_the_changelog_begins_with_this_version_or_what_is_to_come():
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    assert re.findall(r"^## (\S+)", text, re.MULTILINE)[0] == __version__
+    headings = re.findall(r"^## (\S+)", text, re.MULTILINE)
+    assert headings[headings[0] == "Unreleased"] == __version__
 
 
 def test_hashes_are_those_that_sha256sum_checks(tmp_path):

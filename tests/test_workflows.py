@@ -144,4 +144,6 @@ def test_a_tag_that_does_not_fit_is_refused(notes, changelog, tag, message):
 def test_this_version_can_be_released(notes):
     version = notes.read_version(ROOT)
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    before, found, rest = changelog.partition("## Unreleased")
+    changelog = before + rest[rest.index("\n## ") :] if found else changelog
     assert notes.make_notes(changelog, version, f"v{version}").strip()

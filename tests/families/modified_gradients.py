@@ -41,6 +41,7 @@ class _HoldCalls(TorchFunctionMode):
     def __init__(self, rules: str, tokens: int) -> None:
         super().__init__()
         self._rules, self._tokens = rules, tokens
+        self._sigmoids: list[tuple[Tensor, Tensor]] = []  # arguments and results
 
     def __torch_function__(self, func, types, args=(), kwargs=None) -> Any:
         name, kwargs = getattr(func, "__name__", ""), kwargs or {}
@@ -51,7 +52,13 @@ class _HoldCalls(TorchFunctionMode):
             if self._rules != "attnlrp" or not is_softmax:
                 return func(args[0], args[1].detach(), **kwargs)
         result = func(*args, **kwargs)
+        if name == "sigmoid" and factors:
+            self._sigmoids.append((factors[0], result))
         if name in PRODUCTS and len(factors) == 2:
+            for argument, gate in self._sigmoids:  # x * sigmoid(a x), a SiLU by hand
+                for x, other in (factors, factors[::-1]):
+                    if other is gate and _is_multiple(argument, x):
+                        return x * gate.detach()
             # With the softmax held, all of attention's gradient is the values' own.
             return _halve(result)
         if name in GATED and factors:
@@ -60,6 +67,13 @@ class _HoldCalls(TorchFunctionMode):
             of_attention = result.dim() > 2 and result.shape[-2] == self._tokens
             return result.detach() if of_attention else result
         return result
+
+
+def _is_multiple(a: Tensor, b: Tensor) -> bool:
+    """Whether a tensor is another one times a number."""
+    with torch._C.DisableTorchFunction():
+        ratio = (a * b).sum() / (b * b).sum()
+        return a.shape == b.shape and torch.allclose(a, ratio * b)
 
 
 def _hold_factor(x: Tensor, y: Tensor) -> Tensor:

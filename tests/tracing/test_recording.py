@@ -90,10 +90,10 @@ def test_overwriting_changes_no_number():
 
 def test_an_unknown_operation_between_map_and_logits_is_named():
     model = nn.Sequential()
-    model.add_module("body", AttentionLayer(after=lambda x: x.cumsum(1)))
+    model.add_module("body", AttentionLayer(after=lambda x: x.cumprod(1)))
     trace = record(model, (make_inputs(),), {}, 0)
     assert read_maps(trace, CLASSES)[0].abs().max() > 0
-    message = r"`cumsum`, called in module 'body' \(AttentionLayer\).*'stable' has no rule"
+    message = r"`cumprod`, called in module 'body' \(AttentionLayer\).*'stable' has no rule"
     with pytest.raises(NoRuleError, match=message):
         read_maps(trace, CLASSES, rules.get("stable"))
 
@@ -105,7 +105,7 @@ def test_an_unknown_operation_elsewhere_does_no_harm():
             self.body = AttentionLayer()
 
         def forward(self, x: Tensor) -> Tensor:
-            return self.body(x.cumsum(1))
+            return self.body(x.cumprod(1))
 
     trace = record(Summed(), (make_inputs(),), {}, 0)
     assert read_maps(trace, CLASSES, rules.get("stable"))[0].abs().max() > 0
@@ -171,9 +171,9 @@ def test_rules_of_an_intervention_are_for_autograds_engine():
 
 
 def test_unknown_calls_refuse_relevance_in_autograds_engine_too():
-    model, x = AttentionLayer(after=lambda x: x.cumsum(1)), make_inputs()
+    model, x = AttentionLayer(after=lambda x: x.cumprod(1)), make_inputs()
     trace = record(model, (x,), {}, 0, None, Intervention(rules=rules.get("stable")))
-    with pytest.raises(NoRuleError, match="`cumsum`"):
+    with pytest.raises(NoRuleError, match="`cumprod`"):
         torch.autograd.grad(trace.logits[:, 0].sum(), trace.leaves)
     plain = record(model, (x,), {}, 0, None, Intervention())
     assert torch.autograd.grad(plain.logits[:, 0].sum(), plain.leaves)[0].any()

@@ -234,6 +234,11 @@ def _project_values(
     if getattr(linear[0], "weight_first", False):
         raise WhenceError(f"The projection in {where} cannot be split into heads.")
     weight = linear[0].weight if type(linear[0]) is Linear else linear[0].weight.mT
+    if weight.shape[1] != values.shape[-3] * values.shape[-1]:
+        raise WhenceError(
+            f"The projection after the attention in {where} reads more than what its heads put "
+            f"out, so that it cannot be split into heads, as this method needs it."
+        )
     by_head = weight.reshape(weight.shape[0], values.shape[-3], values.shape[-1])
     projected = torch.einsum("...hkd,whd->...hkw", values, by_head)
     spread = projected.new_ones(1, 1, 1)

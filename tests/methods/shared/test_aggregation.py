@@ -66,5 +66,5 @@ def test_maps_of_different_sizes():
             x = self.blocks[0](x)
             return self.head(self.blocks[1](x[:, ::2] + x[:, 1::2])[:, 0])
 
-    with pytest.raises(WhenceError, match="is not within the one sequence of tokens"):
+    with pytest.raises(WhenceError, match="is not within one sequence of tokens"):
         Explainer(Merges()).explain(make_images(32, 32), method="search")

@@ -67,6 +67,8 @@ class _FlowFinder:
             self._streams.append(stream)
             keys = self._place_keys(layer, stream)
             of_keys = self._find_sources(keys, number, own=True)
+            if is_text:
+                self._refuse_cache(number, stream, of_keys)
             found.append((of_stream, of_keys))
             for kind, place in (("stream", stream.leaving), ("keys", keys)):
                 fields = self._find_fields(place, number, kind == "keys")
@@ -90,6 +92,23 @@ class _FlowFinder:
             else f"How the tokens around the attention in {layer.where} lie could not be proven. "
             f"Methods at the input, such as 'input_x_gradient', work."
         )
+
+    def _refuse_cache(self, number: int, stream: Stream, of_keys: dict[int, Tensor]) -> None:
+        """Refuse self-attention to more tokens of a text than are given.
+
+        Raises:
+            WhenceError: Some of its keys are made of nothing that is given.
+        """
+        layer = self._layers[number]
+        keys = stream.arrangements[0].groups * layer.key_count
+        if number not in of_keys or keys <= stream.count or len(layer.sites) > 1:
+            return
+        known = {key for one in of_keys.values() for key in one[:, 1].tolist()}
+        if stream.arrangements[0].groups == 1 and len(known) < keys:
+            raise WhenceError(
+                f"The attention in {layer.where} reads tokens that are not given, as of a cache: "
+                f"give the whole text without it."
+            )
 
     def _place_keys(self, layer: AttentionLayer, stream: Stream) -> TokenPlace:
         site = layer.sites[0]

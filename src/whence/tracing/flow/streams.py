@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
 from whence._util.torch_internals import output_metadata
+from whence.errors import WhenceError
 from whence.tracing.flow.arrangements import find_arrangement, place_rows
 from whence.tracing.flow.places import TokenIndex, TokenPlace
 from whence.tracing.graph import AttentionLayer
@@ -148,6 +149,12 @@ def find_streams(
             of_tokens.append(dim)
         elif several != {True}:
             return
+    if layer.query_count > 1 and math.prod(shape[dim] for dim in of_tokens) <= trace.batch:
+        raise WhenceError(
+            f"The attention in {layer.where} is among features and not among tokens, as "
+            f"cross-covariance attention has it, so that its maps tell of no tokens. Methods at "
+            f"the input, such as 'input_x_gradient', work."
+        )
     yield from _arrange(trace.batch, top, layer, of_tokens, along)
 
 
