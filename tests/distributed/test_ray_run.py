@@ -28,6 +28,7 @@ def _read(folder) -> dict:
     return {row["id"]: row for row in ResultFolder(folder).read_rows()}
 
 
+@pytest.mark.slow
 def test_a_killed_worker_costs_nothing(ray_cluster, image_model, tmp_path):
     from whence.distributed.ray_run import run_on_ray
 

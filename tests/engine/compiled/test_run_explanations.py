@@ -141,6 +141,7 @@ def test_what_was_compiled_beforehand_is_used(model, inputs, programs, runs):
     assert len(runs) == len(programs) == 1
 
 
+@pytest.mark.slow
 def test_compiling_beforehand_takes_what_explaining_takes(model, inputs, programs, runs):
     explainer = Explainer(model)
     request = {"classes": [0, 2], "method": "tiba", "rules": "reference", "start_layer": 1}
