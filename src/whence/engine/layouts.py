@@ -37,7 +37,8 @@ def find_request_layout(request: Request, trace: Trace) -> FoundLayout:
         layout = _find_layout(request, trace)
         # Where values of pixels may decide what tokens are made of, it may be another next time.
         has_values = any(x.is_floating_point() for x in request.arguments.tensors)
-        if key is not None and not (layout.by_value and has_values):
+        is_lasting = not trace.flow_problem and not (layout.by_value and has_values)
+        if key is not None and is_lasting:
             while len(known) >= _MAX_LAYOUTS:
                 known.pop(next(iter(known)), None)
             known[key] = layout
