@@ -99,7 +99,7 @@ class PairModel(LoadedModel, ABC):
             return explanation
         remarks = [
             f"{textwrap.shorten(text, _LONGEST, placeholder=' …')!r}: {note}"
-            for text, notes in zip(self.texts, self._encoded.notes, strict=True)
+            for text, notes in zip(self.texts, self._encoded_texts.notes, strict=True)
             for note in notes
         ]
         if bool(compared.fits.isnan().all()):
@@ -131,7 +131,7 @@ class PairModel(LoadedModel, ABC):
         """The model's input, of tokenised texts and of what they are compared with."""
 
     @cached_property
-    def _encoded(self) -> PreparedBatch:
+    def _encoded_texts(self) -> PreparedBatch:
         """The tokenised texts, on the model's device."""
         return self.move(self.prepare_texts(self.texts))
 
@@ -159,7 +159,7 @@ class PairModel(LoadedModel, ABC):
         if "text" not in methods.describe(method).inputs:
             return none, [f"'{method}' explains photos only, so that words have no scores"]
         rows = sorted({index for row in indices for index in row})
-        inputs = self._join(select_texts(self._encoded.inputs, rows), prepared)
+        inputs = self._join(select_texts(self._encoded_texts.inputs, rows), prepared)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", WhenceWarning)  # notes of the result say it
@@ -191,7 +191,7 @@ class ImageTextModel(PairModel):
             raise WhenceError(
                 "The words of the texts get scores beside the photo's map; leave `of` (--of) out."
             )
-        inputs = self._join(self._encoded.inputs, prepared)
+        inputs = self._join(self._encoded_texts.inputs, prepared)
         explanation: Explanation = self.explainer.explain(inputs, **asked)
         logits = explanation.logits
         if explanation.multi_label:
@@ -204,7 +204,7 @@ class ImageTextModel(PairModel):
     def run(self, inputs: BatchInputs) -> Any:
         """Run the model on photos, and return how well each text fits."""
         self._require_texts()
-        return self.model(**add_pixels(self._encoded.inputs, inputs)).logits_per_image
+        return self.model(**add_pixels(self._encoded_texts.inputs, inputs)).logits_per_image
 
     @override
     def _join(self, encoded: BatchInputs, prepared: PreparedBatch) -> Mapping[str, Any]:

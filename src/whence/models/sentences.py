@@ -172,10 +172,10 @@ class SentenceModel(PairModel):
     @cached_property
     def _vectors(self) -> Tensor:
         """The vectors of the texts, (texts, width), of length 1."""
-        return self._embed(self._encoded)
+        return self._compute_embeddings(self._encoded_texts)
 
     @torch.no_grad()
-    def _embed(self, prepared: PreparedBatch) -> Tensor:
+    def _compute_embeddings(self, prepared: PreparedBatch) -> Tensor:
         inputs: Any = prepared.inputs
         return F.normalize(self.model(**inputs), dim=1)
 
@@ -186,7 +186,7 @@ class SentenceModel(PairModel):
         wanted = parse_targets(target, against, classes, generates=False)
         if not isinstance(wanted, AskedClasses):
             raise WhenceError("An encoder is asked for texts, by name or index; see texts=[...].")
-        own, others = self._embed(prepared), self._vectors
+        own, others = self._compute_embeddings(prepared), self._vectors
         cosines = own @ others.T
         indices = wanted.resolve_classes(cosines, self.class_names)
         if against is not None:

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from whence import Explainer, WhenceError
 from whence.tracing import record
 from whence.tracing.flow.binding import needs_flow
 from whence.tracing.flow.finding import find_flow
@@ -87,6 +88,30 @@ def test_windows_and_merged_tokens(layout, batch):
     assert torch.allclose(to_dense(flow, 1, second), second)
     merged = flow.stands_for[1].push(torch.arange(float(TOKENS)).expand(batch, -1))
     assert torch.equal(merged, (torch.arange(TOKENS / 2) * 2 + 0.5).expand(batch, -1))
+
+
+def test_attention_among_features_is_refused():
+    """Cross-covariance attention: maps are of channels by channels, and mix no tokens."""
+
+    class Covariance(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+            self.head = nn.Linear(WIDTH, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            q, k, v = (
+                self.qkv(x).reshape(len(x), -1, 3, HEADS, WIDTH // HEADS).permute(2, 0, 3, 4, 1)
+            )
+            mixed = (q @ k.mT).softmax(-1) @ v
+            x = x + self.out(mixed.permute(0, 3, 1, 2).flatten(2))
+            return self.head(x.mean(1))
+
+    explainer, x = Explainer(Covariance().eval()), torch.randn(2, 5, WIDTH)
+    for _ in range(2):  # what was found is not forgotten
+        for method in ("whence", "rollout"):
+            with pytest.raises(WhenceError, match="among features and not among tokens"):
+                explainer.explain(x, 1, method=method)
 
 
 def test_a_plain_model_needs_none():

@@ -41,6 +41,8 @@ def find_flow(trace: Trace, name: str | int, shape: Sequence[int]) -> TokenFlow:
 
 
 class _FlowFinder:
+    """Finds the layers of a flow one after the other, each from those upstream of it."""
+
     def __init__(self, trace: Trace, name: str | int, shape: Sequence[int]) -> None:
         self._trace, self._name, self._shape = trace, name, shape
         self._walk = MarkWalk(trace)
@@ -85,13 +87,11 @@ class _FlowFinder:
                 keys, number
             ):
                 return stream
-        problems = [site.problem for site in layer.sites if site.problem]
-        raise WhenceError(
-            problems[0]
-            if problems
-            else f"How the tokens around the attention in {layer.where} lie could not be proven. "
+        unproven = (
+            f"How the tokens around the attention in {layer.where} lie could not be proven. "
             f"Methods at the input, such as 'input_x_gradient', work."
         )
+        raise WhenceError(next((site.problem for site in layer.sites if site.problem), unproven))
 
     def _refuse_cache(self, number: int, stream: Stream, of_keys: dict[int, Tensor]) -> None:
         """Refuse self-attention to more tokens of a text than are given.
@@ -116,6 +116,7 @@ class _FlowFinder:
         return place_rows(edge, site, stream.arrangements[0], site.key_count, site.keys_first)
 
     def _list_upstream(self, number: int, own: bool = False) -> dict[int, TokenPlace]:
+        """Where tokens leave the layers upstream of one, and on request where they enter it."""
         streams = enumerate(self._streams[:number])
         beside = self._find_beside(number)
         places = {n: one.leaving for n, one in streams if self._find_beside(n) is None}

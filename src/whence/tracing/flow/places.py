@@ -67,12 +67,12 @@ class TokenIndex:
         inner = [d for d, length in enumerate(shape) if length == 1]
         moved = values.permute(0, *(d + 1 for d in outer), *(d + 1 for d in inner))
         moved = moved.reshape(len(values), shape.numel(), -1)
-        order, each = self._sorted
+        order, each = self._element_order
         rows = moved.index_select(1, order.to(moved.device))
         return rows.reshape(len(values), self.batch, self.count, each * moved.shape[2])
 
     @cached_property
-    def _sorted(self) -> tuple[Tensor, int]:
+    def _element_order(self) -> tuple[Tensor, int]:
         """Elements ordered by their tokens, and how many each token has."""
         flat = self.numbers.reshape(-1)
         known = flat < self.batch * self.count
