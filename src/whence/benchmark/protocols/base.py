@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 Row: TypeAlias = dict[str, Any]
 """Figures of one sample by the names of their columns: numbers, lists of numbers, texts, None."""
 Better = Literal["higher", "lower"]
+PairedTestName = Literal["sign-flip", "wilcoxon"]
 ModelInputs: TypeAlias = Tensor | Mapping[str, Tensor]
 
 
@@ -45,7 +46,8 @@ class Metric:
     `columns` are columns of the rows: the one that is averaged, or the numerators. With
     `denominators` the figure is pooled over the set: sums of columns divided by sums of these, and
     the mean of several ratios. Figures are multiplied by `factor`, 100 for percent. Narrow tables
-    hold what is `shown`; table.csv and report.html hold all.
+    hold what is `shown`; table.csv and report.html hold all. Methods are ranked over protocols by
+    what is `ranked`: the figures that the protocol is known for. `test` compares two methods.
     """
 
     name: str
@@ -55,6 +57,8 @@ class Metric:
     factor: float = 1.0
     digits: int = 2
     shown: bool = True
+    ranked: bool = False
+    test: PairedTestName = "sign-flip"
 
     @property
     def heading(self) -> str:
