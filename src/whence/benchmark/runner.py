@@ -127,6 +127,7 @@ def run(
     job = BenchmarkJob(judge, loaded, dataset, chosen, names, store, batch, seed)
     job.write_state("running")
     try:
+        judge.fit(loaded, dataset, names, store.folder)
         if ray:
             compute_rows_with_ray(job, sources, RayOptions() if ray is True else ray)
         else:

@@ -18,7 +18,9 @@ from whence.methods import MethodSpecification
 from whence.models import LoadedModel
 
 if TYPE_CHECKING:
-    from whence.datasets import Sample
+    from pathlib import Path
+
+    from whence.datasets import Dataset, Sample
     from whence.explanation import Explanation
 
 Row: TypeAlias = dict[str, Any]
@@ -125,6 +127,15 @@ class BenchmarkProtocol(Generic[PreparedT]):
 
     def start(self, names: Sequence[str], seed: int) -> None:
         """Take the names of all samples of the run, before the first batch."""
+
+    def fit(
+        self, loaded: LoadedModel, dataset: Dataset, names: Sequence[str], folder: Path | None
+    ) -> None:
+        """Compute what every row rests on, once after `start`, such as a mean over all samples.
+
+        Fields that it sets travel to other processes. What is large goes into a file of the run's
+        `folder` (None: it is kept nowhere), written whole; a run that is resumed reads it there.
+        """
 
     def prepare(self, loaded: LoadedModel, sample: Sample) -> PreparedT:
         """Prepare a sample before its batch begins; this runs in threads."""
