@@ -23,6 +23,7 @@ from whence.distributed.ray_cluster import RayOptions
 from whence.errors import WhenceError
 from whence.methods import MethodSpecification, parse_methods
 from whence.models import LoadedModel
+from whence.models.loaded import EMBEDDED_LANGUAGE_MODEL
 
 if TYPE_CHECKING:
     from whence.datasets import Dataset
@@ -34,7 +35,7 @@ _TRIED_SAMPLES = 20
 def run(
     protocol: str,
     model: str | Path | LoadedModel | None = None,
-    data: str | Path | Dataset = ".",
+    data: str | Path | Dataset | None = None,
     methods: str | Sequence[str] | None = None,
     *,
     format: str | None = None,
@@ -58,7 +59,7 @@ def run(
         model: A folder, a name on the hub, ``timm:NAME``, ``torchvision:NAME``, what
             `whence.models.load` returned, or None for the embedded model that suits the data.
         data: Where the dataset is, or a dataset; or a folder of results, whose stored scores are
-            then judged as a method.
+            then judged as a method. Protocols that make samples of their own need none.
         methods: Methods, with options if wanted: ``"tiba,rollout:start_layer=1"``. If left out, the
             stored one of a result, or ``"whence"``.
         format: Of the dataset; recognised by its files if left out.
@@ -94,6 +95,10 @@ def run(
         import_extra("ray", "ray", "ray")  # a missing library is told before the model is loaded
         if isinstance(model, LoadedModel):
             raise WhenceError("With Ray, every process loads the model: give its name or folder.")
+    if data is None:
+        data = _make_dataset(judge, seed, limit)
+    if model is None and judge.for_language_models:
+        model = EMBEDDED_LANGUAGE_MODEL
     sources = RunSources(data, format, split, model, weights, device, compile, precision)
     dataset = sources.load_dataset()
     if dataset.kind not in judge.kinds:
@@ -139,6 +144,15 @@ def run(
                 job.write_state("stopped")
         raise
     return write_output(job)
+
+
+def _make_dataset(protocol: AnyProtocol, seed: int, limit: int | None) -> Dataset:
+    made = protocol.make_dataset(seed, limit)
+    if made is None:
+        raise WhenceError(
+            f"The {protocol.name} benchmark needs a dataset: name its folder or file with --data."
+        )
+    return made
 
 
 def draw_names(names: Sequence[str], limit: int | None, seed: int) -> list[str]:

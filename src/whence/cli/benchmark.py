@@ -39,14 +39,14 @@ def benchmark(
         ),
     ],
     data: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="PATH",
             help="The folder or file of the dataset; a folder of photos needs no labels. Of a "
             "folder of results, which `whence explain --format parquet` wrote, the stored scores "
-            "are judged.",
+            "are judged. Protocols that make samples of their own need none.",
         ),
-    ],
+    ] = None,
     methods: Annotated[
         str | None,
         typer.Option(

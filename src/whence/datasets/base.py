@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 Label = int | str | None
 Box = tuple[float, float, float, float]  # left, top, right, bottom
+Span = tuple[int, int]  # [start, end)
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +31,10 @@ class Sample:
     mask: NDArray[np.uint8] | None = None  # (height, width): 1 object, 0 background, 255 ignored
     boxes: tuple[Box, ...] = ()  # of the objects, in pixels of the photo
     words: tuple[str, ...] = ()  # the words of the text that evidence spans count
-    evidence: tuple[tuple[int, int], ...] = ()  # [start, end) in words: marked reasons
+    evidence: tuple[Span, ...] = ()  # in words: marked reasons
+    answer: str = ""  # what a language model is to say after the text
+    cues: tuple[Span, ...] = ()  # in characters: what the answer follows from
+    passages: tuple[Span, ...] = ()  # in characters: the parts of the text that may hold a cue
 
 
 class Record(Protocol):

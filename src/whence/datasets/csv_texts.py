@@ -13,6 +13,7 @@ from whence.errors import WhenceError
 from whence.inputs.tables import TEXT_COLUMNS, DelimitedTable, has_column, read_table
 from whence.inputs.texts import validate_text
 
+_TEXTS = (*TEXT_COLUMNS, "prompt")
 _SUFFIXES = (".tsv", ".csv")
 _SPLITS = ("test", "val", "validation", "dev", "train")
 
@@ -27,9 +28,9 @@ def open_dataset(path: Path, split: str | None) -> Dataset:
     file = _find_table(path, split)
     if file is None:
         which = "table" if split is None else f"{split}.tsv or {split}.csv"
-        columns = ", ".join(TEXT_COLUMNS)
+        columns = ", ".join(_TEXTS)
         raise WhenceError(f"'{path}' has no {which} with a header that names a column {columns}.")
-    table = read_table(file, TEXT_COLUMNS)
+    table = read_table(file, _TEXTS)
     if table is None or not table.rows:
         raise WhenceError(f"The table '{file}' holds no texts.")
     column = table.find_column(("label", "class"))
@@ -37,8 +38,9 @@ def open_dataset(path: Path, split: str | None) -> Dataset:
     labels = {row[column].strip() for row in whole} if column is not None else set()
     # A class called "1" among others called "one" or "1b" is a name; alone, it is an index.
     are_indices = all(re.fullmatch(r"-1|\d{1,9}", label) for label in labels if label)
+    answers = table.find_column(("answer",))
     records = {
-        f"{file.stem}-{number}": TextRecord(table, row, column, are_indices)
+        f"{file.stem}-{number}": TextRecord(table, row, column, are_indices, answers)
         for number, row in enumerate(table.rows, 1)
     }
     return Dataset(f"csv-{file.stem}", records, "text")
@@ -46,12 +48,16 @@ def open_dataset(path: Path, split: str | None) -> Dataset:
 
 @dataclass(frozen=True, slots=True)
 class TextRecord:
-    """One row of a table of texts; its label is a class index or a name."""
+    """One row of a table of texts; its label is a class index or a name.
+
+    A prompt of a language model may have an answer instead.
+    """
 
     table: DelimitedTable
     row: list[str]
     label_column: int | None
     are_indices: bool
+    answer_column: int | None = None
 
     def read_sample(self, name: str) -> Sample:
         """Return the text and its label."""
@@ -59,7 +65,8 @@ class TextRecord:
             fields, columns = len(self.row), len(self.table.columns)
             raise WhenceError(f"Row '{name}' has {fields} fields, the header {columns}.")
         text = validate_text(self.row[self.table.key], f"Row '{name}'")
-        return Sample(name, text, self._parse_label())
+        answer = "" if self.answer_column is None else self.row[self.answer_column].strip()
+        return Sample(name, text, self._parse_label(), answer=answer)
 
     def list_facts(self) -> list[object]:
         """Return the whole row."""
@@ -73,7 +80,7 @@ class TextRecord:
 
 
 def _find_table(path: Path, split: str | None) -> Path | None:
-    return next((one for one in _list_files(path, split) if has_column(one, TEXT_COLUMNS)), None)
+    return next((one for one in _list_files(path, split) if has_column(one, _TEXTS)), None)
 
 
 def _list_files(path: Path, split: str | None) -> list[Path]:

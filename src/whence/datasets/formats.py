@@ -60,7 +60,7 @@ FORMATS: dict[str, DatasetFormat] = {
     "imagenet": _make_format(imagenet, "val/CLASS/*.JPEG", _IMAGENET),
     "csv": _make_format(
         csv_texts,
-        "a .csv or .tsv with a column text, sentence or review",
+        "a .csv or .tsv with a column text, sentence, review or prompt",
         "texts of your own, or SST-2 of https://gluebenchmark.com",
     ),
     "photos": _make_format(photo_folder, "photos, with a labels.csv or none", "photos of your own"),

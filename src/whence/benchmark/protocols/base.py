@@ -93,6 +93,7 @@ class BenchmarkProtocol(Generic[PreparedT]):
         main: The name of the metric that examples are ranked by.
         main_column: The column of the rows that ranks samples by it.
         judges_stored: Whether scores that were stored can be judged, and need not be computed.
+        for_language_models: Whether it is for models that generate text, and for no others.
         labels: What the dataset's labels mean.
     """
 
@@ -102,6 +103,7 @@ class BenchmarkProtocol(Generic[PreparedT]):
     main_column: ClassVar[str]
 
     judges_stored: ClassVar[bool] = False
+    for_language_models: ClassVar[bool] = False
 
     labels: LabelMapping = field(default_factory=LabelMapping, kw_only=True)
 
@@ -120,10 +122,19 @@ class BenchmarkProtocol(Generic[PreparedT]):
                 f"The model '{loaded.title}' explains {loaded.kind}s, and the dataset holds "
                 f"{kind}s."
             )
+        if self.for_language_models and not loaded.generates:
+            raise WhenceError(
+                f"The {self.name} benchmark is for language models, which generate text; "
+                f"'{loaded.title}' does not."
+            )
 
     def describe_wrong_kind(self, kind: str) -> str:
         """The sentence for a dataset of another kind."""
         return f"The {self.name} benchmark is for {' and '.join(self.kinds)}s, not {kind}s."
+
+    def make_dataset(self, seed: int, limit: int | None) -> Dataset | None:  # noqa: ARG002
+        """Make the samples that are judged where no dataset is named; None if one is needed."""
+        return None
 
     def start(self, names: Sequence[str], seed: int) -> None:
         """Take the names of all samples of the run, before the first batch."""
