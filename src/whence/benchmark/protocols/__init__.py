@@ -11,13 +11,20 @@ from whence.benchmark.labels import LabelMapping, parse_classes
 from whence.benchmark.protocols.base import AnyProtocol, BenchmarkProtocol
 from whence.benchmark.protocols.perturbation import PerturbationProtocol
 from whence.benchmark.protocols.rationale import RationaleProtocol
+from whence.benchmark.protocols.saco import SacoProtocol
 from whence.benchmark.protocols.segmentation import SegmentationProtocol
 from whence.benchmark.protocols.trust import TrustProtocol
 from whence.errors import WhenceError
 
 PROTOCOLS: dict[str, type[AnyProtocol]] = {
     kind.name: kind
-    for kind in (PerturbationProtocol, SegmentationProtocol, RationaleProtocol, TrustProtocol)
+    for kind in (
+        PerturbationProtocol,
+        SacoProtocol,
+        SegmentationProtocol,
+        RationaleProtocol,
+        TrustProtocol,
+    )
 }
 
 __all__ = ["PROTOCOLS", "AnyProtocol", "BenchmarkProtocol", "build_protocol"]

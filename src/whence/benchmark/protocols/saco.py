@@ -1,0 +1,143 @@
+"""SaCo benchmark: whether parts of a photo with higher scores change the decision more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from whence.benchmark.columns import Columns
+from whence.benchmark.photos import PreparedPhoto, compute_by_shape, prepare_photo
+from whence.benchmark.protocols.base import (
+    BenchmarkProtocol,
+    Curve,
+    Metric,
+    Row,
+    add_columns,
+    explain_batch,
+)
+from whence.errors import WhenceError
+from whence.faithfulness.photos import PhotoRunner
+from whence.methods import MethodSpecification
+from whence.metrics.deletion import run_without
+from whence.metrics.pixels import Fill
+from whence.metrics.saco import GROUPS, compute_saco, group_units, sum_groups
+from whence.models import LoadedModel
+from whence.models.forward import choose_chunk_size, stack_on_device
+from whence.models.image_preprocessing import PixelScale
+from whence.targets import to_probabilities
+
+if TYPE_CHECKING:
+    from whence.datasets import Sample
+
+
+@dataclass
+class SacoProtocol(BenchmarkProtocol[PreparedPhoto]):
+    """Groups of pixels are replaced one at a time, and compared in pairs.
+
+    After Wu et al. (CVPR 2024): the pixels of the map of the predicted class are divided by their
+    scores into groups of equal size; each group alone is replaced by the photo's mean colour. Of
+    every pair, the group with the higher sum of scores should cost the class more probability. The
+    pair counts by how much the sums differ, for or against.
+
+    Attributes:
+        groups: How many.
+        fill: What is put there.
+        unit: What is grouped: pixels of the upsampled map, or whole patches.
+    """
+
+    name: ClassVar[str] = "saco"
+    kinds: ClassVar[tuple[str, ...]] = ("image",)
+    main: ClassVar[str] = "SaCo"
+    main_column: ClassVar[str] = "saco"
+    judges_stored: ClassVar[bool] = True
+
+    groups: int = GROUPS
+    fill: Fill = "mean"
+    unit: Literal["pixels", "patches"] = "pixels"
+
+    def __post_init__(self) -> None:
+        """Refuse a number of groups that makes no pair."""
+        if self.groups < 2:
+            raise WhenceError(f"SaCo compares groups in pairs: 2 or more, not {self.groups}.")
+
+    @override
+    def prepare(self, loaded: LoadedModel, sample: Sample) -> PreparedPhoto:
+        PixelScale.from_model(loaded)
+        return prepare_photo(loaded, sample)
+
+    @override
+    def compute_rows(
+        self, loaded: LoadedModel, samples: Sequence[PreparedPhoto], method: MethodSpecification
+    ) -> list[Row]:
+        return compute_by_shape(samples, lambda photos: self._compute_rows(loaded, photos, method))
+
+    def _compute_rows(
+        self, loaded: LoadedModel, photos: Sequence[PreparedPhoto], method: MethodSpecification
+    ) -> list[Row]:
+        pixels = stack_on_device([one.pixels for one in photos], loaded.device)
+        names = [one.name for one in photos]
+        explanation = explain_batch(loaded, pixels, method, names=names)
+        grid = None
+        if self.unit == "patches":
+            grid = explanation.picture_grid
+            if grid is None:
+                raise WhenceError("The model has no grid of patches; use --unit pixels.")
+        scores = (explanation.heatmap() if grid is None else explanation.scores).flatten(1)
+        groups = group_units(scores, self.groups)
+        sums = sum_groups(scores, groups, self.groups)
+        logits = self._replace_groups(loaded, groups, PhotoRunner(loaded, pixels, grid, self.fill))
+        clean = explanation.logits.to(logits)[:, None]
+        probabilities = to_probabilities(torch.cat([clean, logits], 1).double())
+        at = explanation.target.to(logits.device)[:, None, None]
+        of_target = probabilities.gather(2, at.expand(-1, self.groups + 1, 1))[..., 0]
+        drops = of_target[:, :1] - of_target[:, 1:]
+        rows: list[Row] = [
+            {"sample": name, "predicted": int(target)}
+            for name, target in zip(names, explanation.target.tolist(), strict=True)
+        ]
+        flat = scores.amax(1) == scores.amin(1)
+        add_columns(rows, {"saco": compute_saco(sums, drops), "flat": flat, "drops": drops})
+        return rows
+
+    def _replace_groups(self, loaded: LoadedModel, groups: Tensor, run: PhotoRunner) -> Tensor:
+        """Logits (photos, groups, classes) without one group each."""
+        numbers = torch.arange(self.groups, device=groups.device)
+        replaced = groups[:, None] == numbers[:, None]
+        photos = torch.arange(len(groups), device=groups.device).repeat_interleave(self.groups)
+        chunk = choose_chunk_size(loaded)
+        logits = run_without(replaced.flatten(0, 1), run, photos, chunk_size=chunk)
+        return logits.reshape(len(groups), self.groups, -1)
+
+    @override
+    def list_metrics(self) -> list[Metric]:
+        return [Metric("SaCo", ("saco",), "higher", digits=3, ranked=True)]
+
+    @override
+    def list_curves(self, results: Mapping[str, Columns]) -> list[Curve]:
+        numbers = tuple(float(number) for number in range(1, self.groups + 1))
+        title = "drop of the probability when one group is replaced"
+        return [Curve(title, "drops", numbers, f"group of {self.unit}, highest scores first")]
+
+    @override
+    def write_notes(self, results: Mapping[str, Columns]) -> list[str]:
+        notes = [
+            f"SaCo, from -1 to 1: {self.groups} groups of {self.unit} by the scores of the "
+            f"predicted class, each replaced alone (fill: {self.fill}); every pair counts by the "
+            f"difference of its scores, for or against, as the drops of the probability are "
+            f"ordered."
+        ]
+        flat = {
+            method: int(np.nansum(columns["flat"]))
+            for method, columns in results.items()
+            if "flat" in columns
+        }
+        said = ", ".join(f"{count} of {method}" for method, count in flat.items() if count)
+        if said:
+            notes.append(f"Maps that are the same everywhere order nothing, and have 0: {said}.")
+        return notes
