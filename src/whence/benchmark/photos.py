@@ -93,6 +93,12 @@ def compute_by_shape(
     return [results[at] for at in range(len(photos))]
 
 
+def stack_masks(masks: Sequence[Tensor | None], like: Tensor) -> Tensor:
+    """Stack masks of a batch as its maps lie; a photo without one is ignored everywhere."""
+    nothing = torch.full(tuple(like.shape[-2:]), IGNORED, dtype=torch.uint8)
+    return torch.stack([nothing if mask is None else mask for mask in masks]).to(like.device)
+
+
 def _prepare_mask(
     loaded: LoadedModel, mask: NDArray[np.uint8], whole: tuple[int, int] | None
 ) -> Tensor:

@@ -9,6 +9,7 @@ from typing import get_args, get_type_hints
 from whence._util.near_names import suggest_names
 from whence.benchmark.labels import LabelMapping, parse_classes
 from whence.benchmark.protocols.base import AnyProtocol, BenchmarkProtocol
+from whence.benchmark.protocols.localization import LocalizationProtocol
 from whence.benchmark.protocols.perturbation import PerturbationProtocol
 from whence.benchmark.protocols.rationale import RationaleProtocol
 from whence.benchmark.protocols.saco import SacoProtocol
@@ -22,6 +23,7 @@ PROTOCOLS: dict[str, type[AnyProtocol]] = {
         PerturbationProtocol,
         SacoProtocol,
         SegmentationProtocol,
+        LocalizationProtocol,
         RationaleProtocol,
         TrustProtocol,
     )

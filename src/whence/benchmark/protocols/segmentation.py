@@ -6,13 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-import torch
 from PIL import Image
-from torch import Tensor
 from typing_extensions import override
 
 from whence.benchmark.columns import Columns
-from whence.benchmark.photos import IGNORED, PreparedPhoto, View, compute_by_shape, prepare_photo
+from whence.benchmark.photos import (
+    PreparedPhoto,
+    View,
+    compute_by_shape,
+    prepare_photo,
+    stack_masks,
+)
 from whence.benchmark.protocols.base import BenchmarkProtocol, Metric, Row, explain_batch
 from whence.errors import WhenceError
 from whence.explanation import Explanation
@@ -90,14 +94,14 @@ class SegmentationProtocol(BenchmarkProtocol[PreparedPhoto]):
         ]
         with_mask = [at for at, one in enumerate(photos) if one.mask is not None]
         if with_mask:
-            masks = _stack_masks([photos[at].mask for at in with_mask], maps)
+            masks = stack_masks([photos[at].mask for at in with_mask], maps)
             found = compare_with_masks(maps[with_mask], masks, self.threshold)
             for number, at in enumerate(with_mask):
                 rows[at] |= {column: float(values[number]) for column, values in found.items()}
                 if not rows[at]["labelled"]:  # nothing to be right or wrong about
                     rows[at] |= {"average_precision": None, "f1": None}
         truth = [one.mask if one.boxes is None else one.boxes for one in photos]
-        inside = _stack_masks(truth, maps)
+        inside = stack_masks(truth, maps)
         hits, energies = pointing_game(maps, inside), energy_inside(maps, inside)
         for at in has_object(inside).nonzero()[:, 0].tolist():
             rows[at]["pointing_game"] = float(hits[at])
@@ -136,9 +140,3 @@ class SegmentationProtocol(BenchmarkProtocol[PreparedPhoto]):
             return super().explain_example(loaded, sample, method)
         pixels = prepare_photo(loaded, sample, self.view).pixels[None].to(loaded.device)
         return sample.content, explain_batch(loaded, pixels, method)
-
-
-def _stack_masks(masks: Sequence[Tensor | None], like: Tensor) -> Tensor:
-    """Stack masks of a batch; a photo without one is ignored everywhere."""
-    nothing = torch.full(tuple(like.shape[-2:]), IGNORED, dtype=torch.uint8)
-    return torch.stack([nothing if mask is None else mask for mask in masks]).to(like.device)
