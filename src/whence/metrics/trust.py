@@ -171,6 +171,13 @@ def randomization_cascade(
         yield RandomizedLayer(name, spearman(maps, original), structure)
 
 
+def randomize_model(model: nn.Module, seed: int = 0) -> nn.Module:
+    """Copy a model and make all of its weights random, as `randomization_cascade` does."""
+    changed = copy.deepcopy(model)
+    _randomize(list(changed.modules()), seed, set())
+    return changed
+
+
 def _group_layers(model: nn.Module) -> dict[str, list[nn.Module]]:
     """Modules with parameters of their own, by the block they belong to, in order of definition."""
     blocks = set()

@@ -11,6 +11,7 @@ from whence.benchmark.labels import LabelMapping, parse_classes
 from whence.benchmark.protocols.base import AnyProtocol, BenchmarkProtocol
 from whence.benchmark.protocols.localization import LocalizationProtocol
 from whence.benchmark.protocols.perturbation import PerturbationProtocol
+from whence.benchmark.protocols.randomization import RandomizationProtocol
 from whence.benchmark.protocols.rationale import RationaleProtocol
 from whence.benchmark.protocols.saco import SacoProtocol
 from whence.benchmark.protocols.segmentation import SegmentationProtocol
@@ -25,6 +26,7 @@ PROTOCOLS: dict[str, type[AnyProtocol]] = {
         SegmentationProtocol,
         LocalizationProtocol,
         RationaleProtocol,
+        RandomizationProtocol,
         TrustProtocol,
     )
 }
