@@ -170,3 +170,48 @@ def test_bad_requests_are_refused():
     ):
         with pytest.raises(WhenceError):
             call()
+
+
+def signed_ranks_by_hand(differences):
+    """W+ less W- of the differences that are not 0, equal ones with the mean of their ranks."""
+    kept = [d for d in differences if d != 0]
+    total = 0.0
+    for d in kept:
+        below = sum(abs(other) < abs(d) for other in kept)
+        equal = sum(abs(other) == abs(d) for other in kept)
+        total += (below + (equal + 1) / 2) * (1 if d > 0 else -1)
+    return total, kept
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_wilcoxon_of_few_samples_goes_through_all_signs(seed):
+    generator = np.random.default_rng(seed)
+    one, other = generator.normal(0.3, 1, 8), generator.normal(size=8)
+    observed, kept = signed_ranks_by_hand((one - other).tolist())
+    sums = [
+        signed_ranks_by_hand([sign * abs(d) for sign, d in zip(signs, kept, strict=True)])[0]
+        for signs in itertools.product((-1, 1), repeat=8)
+    ]
+    expected = sum(abs(one) >= abs(observed) for one in sums) / len(sums)
+    found = st.wilcoxon_test(one, other)
+    assert found.p_value == pytest.approx(expected)
+    assert found.difference == pytest.approx((one - other).mean())
+
+
+def test_wilcoxon_with_ties_and_zeros_is_the_normal_approximation():
+    differences = np.array([0, 0, 1, 1, -1, 2, 3, 3, 3, -2, 5, 0, 4, 4.0])
+    observed, kept = signed_ranks_by_hand(differences.tolist())
+    sizes = np.unique(np.abs(kept), return_counts=True)[1]
+    n = len(kept)
+    variance = n * (n + 1) * (2 * n + 1) / 6 - (sizes**3 - sizes).sum() / 12
+    expected = 2 * stats.norm.sf(abs(observed) / np.sqrt(variance))
+    assert st.wilcoxon_test(differences, np.zeros(14)).p_value == pytest.approx(expected)
+
+
+def test_wilcoxon_without_a_difference():
+    values = np.random.default_rng(0).normal(size=9)
+    assert st.wilcoxon_test(values, values) == (0.0, 1.0)
+    assert st.wilcoxon_test([0.1 + 0.2], [0.3]).p_value == 1.0
+    assert st.wilcoxon_test([1.0], [0.0]).p_value == 1.0
+    with pytest.raises(WhenceError, match="not of the same samples"):
+        st.wilcoxon_test([1.0], [0.0, 2.0])

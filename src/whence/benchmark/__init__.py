@@ -2,6 +2,7 @@
 
 from whence.benchmark.output import BenchmarkResult
 from whence.benchmark.protocols import PROTOCOLS, BenchmarkProtocol, build_protocol
+from whence.benchmark.protocols.parsing import parse_protocols
 from whence.benchmark.runner import run
 from whence.benchmark.table import BenchmarkTable
 from whence.methods import MethodSpecification, parse_methods
@@ -14,5 +15,6 @@ __all__ = [
     "MethodSpecification",
     "build_protocol",
     "parse_methods",
+    "parse_protocols",
     "run",
 ]

@@ -15,6 +15,7 @@ from whence.benchmark.job import BenchmarkJob
 from whence.benchmark.missing import compute_missing_rows
 from whence.benchmark.output import BenchmarkResult, write_output
 from whence.benchmark.protocols import AnyProtocol, build_protocol
+from whence.benchmark.protocols.parsing import parse_protocol
 from whence.benchmark.ray_rows import compute_rows_with_ray
 from whence.benchmark.sources import RunSources
 from whence.benchmark.store import ResultStore, to_file_name
@@ -55,7 +56,7 @@ def run(
     """Judge methods on a dataset; a folder of an earlier run is resumed.
 
     Args:
-        protocol: ``"perturbation"``, ``"segmentation"``, ``"rationale"`` or ``"trust"``.
+        protocol: One of `whence.benchmark.PROTOCOLS`, with options if wanted: ``"srg:steps=20"``.
         model: A folder, a name on the hub, ``timm:NAME``, ``torchvision:NAME``, what
             `whence.models.load` returned, or None for the embedded model that suits the data.
         data: Where the dataset is, or a dataset; or a folder of results, whose stored scores are
@@ -86,7 +87,8 @@ def run(
         WhenceError: Something is wrong with the request, the model, the data or the folder. What
             was computed stays in the folder.
     """
-    judge = build_protocol(protocol, options)
+    specification = parse_protocol(protocol)
+    judge = build_protocol(specification.name, options | specification.options)
     if methods is not None:
         parse_methods(methods, rules)  # a wrong name is refused before anything is read
     if batch < 1 or (limit is not None and limit < 1):
@@ -115,9 +117,9 @@ def run(
             raise WhenceError(refused)
     _check_samples(judge, loaded, dataset, names)
     judge.labels.check(loaded)
-    title = to_file_name(f"{protocol}-{dataset.name}-{Path(loaded.name).name}")
+    title = to_file_name(f"{judge.name}-{dataset.name}-{Path(loaded.name).name}")
     settings = {
-        "protocol": protocol,
+        "protocol": judge.name,
         **judge.list_options(),
         "model weights": hash_weights(loaded.model),
         "dataset": dataset.name,

@@ -16,6 +16,7 @@ from whence.metrics.statistics import (
     bootstrap_mean,
     bootstrap_ratio,
     paired_test,
+    wilcoxon_test,
 )
 
 LEVEL = 0.05
@@ -100,16 +101,23 @@ def tabulate(
     """Compute every figure with its interval, and test every method against the best.
 
     `results` are the columns of each method, rows of the same samples in the same order; `seed` is
-    that of intervals and tests.
+    that of intervals and tests, which do not depend on the order of the samples.
     """
+    results = {method: sort_samples(columns) for method, columns in results.items()}
     metrics = [metric for metric in protocol.list_metrics() if _is_filled(metric, results)]
     cells = {
         (method, metric.name): cell
         for metric in metrics
         for method, cell in _compute_column(metric, results, seed).items()
     }
-    all_notes = [*protocol.write_notes(results), *notes, _write_legend(len(results))]
+    all_notes = [*protocol.write_notes(results), *notes, _write_legend(metrics, len(results))]
     return BenchmarkTable(title, metrics, list(results), cells, all_notes)
+
+
+def sort_samples(columns: Columns) -> Columns:
+    """Sort the rows by the names of their samples."""
+    order = np.argsort([str(name) for name in columns["sample"]], kind="stable")
+    return {name: values[order] for name, values in columns.items()}
 
 
 def _is_filled(metric: Metric, results: Mapping[str, Columns]) -> bool:
@@ -123,13 +131,18 @@ def _is_filled(metric: Metric, results: Mapping[str, Columns]) -> bool:
     )
 
 
-def _write_legend(methods: int) -> str:
+def _write_legend(metrics: Sequence[Metric], methods: int) -> str:
     legend = "Brackets hold bootstrap 95 % intervals."
     if methods < 2:
         return legend
+    tests = {"sign-flip": "paired sign-flip test", "wilcoxon": "Wilcoxon's signed-rank test"}
+    used = [name for test, name in tests.items() if any(one.test == test for one in metrics)]
+    if len(used) > 1:
+        ranked = ", ".join(one.name for one in metrics if one.test == "wilcoxon")
+        used = [used[0], f"for {ranked} {used[1]}"]
     return (
         f"{legend} The best figure is bold; ≈ marks what is not significantly different from it "
-        f"(paired sign-flip test, Holm-corrected over the methods, p ≥ {LEVEL})."
+        f"({'; '.join(used)}; Holm-corrected over the methods, p ≥ {LEVEL})."
     )
 
 
@@ -158,13 +171,20 @@ def _compute_column(
     best = max(intervals, key=lambda method: sign * intervals[method].estimate)
     others = [method for method in columns if method != best]
     own = {method: _linearize(metric, one) for method, one in columns.items()}
-    tests = [paired_test(own[other], own[best], draws, seed).p_value for other in others]
+    tests = [_test(metric, own[other], own[best], draws, seed) for other in others]
     p_values = dict(zip(others, adjust_p_values(tests).tolist(), strict=True))
     cells = {}
     for method, found in intervals.items():
         value, low, high = (metric.factor * number for number in found)
         cells[method] = TableCell(value, low, high, p_values.get(method), samples)
     return cells
+
+
+def _test(metric: Metric, one: Floats, other: Floats, draws: int, seed: int) -> float:
+    """How likely so large a difference of two methods is by chance alone."""
+    if metric.test == "wilcoxon":
+        return wilcoxon_test(one, other).p_value
+    return paired_test(one, other, draws, seed).p_value
 
 
 def _compute_interval(metric: Metric, values: Floats, seed: int, draws: int) -> ConfidenceInterval:

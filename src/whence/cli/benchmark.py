@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -106,13 +106,13 @@ def benchmark(
         ),
     ] = None,
     unit: Annotated[
-        Literal["pixels", "patches"] | None,
+        str | None,
         typer.Option(
             rich_help_panel=_PANEL, help="perturbation: the units to delete; pixels if left out."
         ),
     ] = None,
     fill: Annotated[
-        Literal["zero", "mean", "blur"] | None,
+        str | None,
         typer.Option(
             rich_help_panel=_PANEL, help="perturbation: what replaces them; zero if left out."
         ),
@@ -126,13 +126,13 @@ def benchmark(
         ),
     ] = None,
     threshold: Annotated[
-        Literal["mean", "otsu"] | None,
+        str | None,
         typer.Option(
             rich_help_panel=_PANEL, help="segmentation: the threshold of maps; mean if left out."
         ),
     ] = None,
     view: Annotated[
-        Literal["model", "whole"] | None,
+        str | None,
         typer.Option(
             rich_help_panel=_PANEL,
             help="segmentation: crop photos as the model does, or show it the whole.",

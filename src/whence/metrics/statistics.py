@@ -5,6 +5,7 @@ Each call has its own seeded generator, so the same numbers always give the same
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -12,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from whence._util.extras import import_extra
 from whence.errors import WhenceError
 
 Numbers: TypeAlias = Tensor | npt.NDArray[np.float64] | Sequence[float] | Sequence[Sequence[float]]
@@ -95,10 +97,7 @@ def paired_test(one: Numbers, other: Numbers, resamples: int = 10_000, seed: int
         resamples: How many random flips.
         seed: Of the generator.
     """
-    first, second = _to_array(one, 1), _to_array(other, 1)
-    if len(first) != len(second):
-        raise WhenceError(f"{len(first)} and {len(second)} values are not of the same samples.")
-    differences = first - second
+    differences = _subtract(one, other)
     number, total = len(differences), differences.sum()
     # Sums in another order differ by rounding: what is equal on paper has to count as equal.
     least = abs(total) - 1e-12 * np.abs(differences).sum()
@@ -107,6 +106,31 @@ def paired_test(one: Numbers, other: Numbers, resamples: int = 10_000, seed: int
     as_far = sum(int((np.abs(flips @ differences) >= least).sum()) for flips in signs)
     share = as_far / 2**number if exact else (as_far + 1) / (resamples + 1)
     return PairedTest(float(total / number), float(share))
+
+
+def wilcoxon_test(one: Numbers, other: Numbers) -> PairedTest:
+    """Two-sided signed-rank test of two methods on the same samples (Wilcoxon, 1945).
+
+    Samples without a difference are left out, and equal ones share the mean of their ranks. The
+    p-value is exact for up to 50 samples without either, and else by the normal approximation with
+    its correction for ties. If no sample differs, it is 1.
+
+    Args:
+        one: (n,), a value for each sample.
+        other: (n,), of the same samples by the other method.
+    """
+    differences = _subtract(one, other)
+    mean = float(differences.mean())
+    # What is equal on paper may differ by rounding.
+    size = np.abs(_to_array(one, 1)) + np.abs(_to_array(other, 1))
+    differences = np.where(np.abs(differences) <= 1e-12 * size, 0.0, differences)
+    if not differences.any():
+        return PairedTest(mean, 1.0)
+    stats = import_extra("scipy.stats", "scipy", "benchmark")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that very few samples are no normal distribution
+        found = stats.wilcoxon(differences, zero_method="wilcox")
+    return PairedTest(mean, float(found.pvalue))
 
 
 def adjust_p_values(p_values: Numbers) -> _Floats:
@@ -123,6 +147,13 @@ def adjust_p_values(p_values: Numbers) -> _Floats:
     adjusted = np.empty_like(p)
     adjusted[order] = np.minimum(grown, 1)
     return adjusted
+
+
+def _subtract(one: Numbers, other: Numbers) -> _Floats:
+    first, second = _to_array(one, 1), _to_array(other, 1)
+    if len(first) != len(second):
+        raise WhenceError(f"{len(first)} and {len(second)} values are not of the same samples.")
+    return first - second
 
 
 def _to_array(numbers: Numbers, dimensions: int | None) -> _Floats:

@@ -108,9 +108,12 @@ class BenchmarkProtocol(Generic[PreparedT]):
     labels: LabelMapping = field(default_factory=LabelMapping, kw_only=True)
 
     def list_options(self) -> dict[str, object]:
-        """The options, for run.json."""
+        """The options, for run.json; of several values, a single one is written as itself."""
         names = [f.name for f in dataclasses.fields(self) if f.init and f.name != "labels"]
         options: dict[str, object] = {name: getattr(self, name) for name in names}
+        for name, value in options.items():
+            if isinstance(value, tuple) and len(value) == 1:
+                options[name] = value[0]
         return options | ({"classes": dict(self.labels.given)} if self.labels.given else {})
 
     def check(self, loaded: LoadedModel, kind: str, first: Sample) -> None:  # noqa: ARG002

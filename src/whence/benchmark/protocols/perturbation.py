@@ -208,7 +208,13 @@ class PerturbationProtocol(BenchmarkProtocol[PreparedPhoto]):
             for order, better in orders
         ]
         return [
-            Metric(name.format(which), (column.format(which),), better, shown=group is not hidden)
+            Metric(
+                name.format(which),
+                (column.format(which),),
+                better,
+                shown=group is not hidden,
+                ranked=name.startswith("difference"),
+            )
             for group in (*groups, hidden)
             for which in _CLASSES
             for name, column, better in group

@@ -176,8 +176,12 @@ class RationaleProtocol(BenchmarkProtocol["Sample"]):
             "IOU-F1": "iou_f1_mean",
             "comprehensiveness": "comprehensiveness",
         }
-        found = [Metric(name, (column,), "higher", factor=100) for name, column in higher.items()]
-        found.append(Metric("sufficiency", ("sufficiency",), "lower", factor=100))
+        ranked = ("token-F1", "comprehensiveness")
+        found = [
+            Metric(name, (column,), "higher", factor=100, ranked=name in ranked)
+            for name, column in higher.items()
+        ]
+        found.append(Metric("sufficiency", ("sufficiency",), "lower", factor=100, ranked=True))
         return found + [
             Metric(f"token-F1, k={k}", (f"f1_at_{k}",), "higher", factor=100, shown=False)
             for k in KS

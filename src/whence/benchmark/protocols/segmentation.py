@@ -118,8 +118,11 @@ class SegmentationProtocol(BenchmarkProtocol[PreparedPhoto]):
         }
         return [
             Metric("pixel accuracy", ("correct",), "higher", ("labelled",), factor=100),
-            Metric("mIoU", _INTERSECTIONS, "higher", _UNIONS, factor=100),
-            *(Metric(name, (column,), "higher", factor=100) for name, column in means.items()),
+            Metric("mIoU", _INTERSECTIONS, "higher", _UNIONS, factor=100, ranked=True),
+            *(
+                Metric(name, (column,), "higher", factor=100, ranked=name == "mAP")
+                for name, column in means.items()
+            ),
         ]
 
     @override
