@@ -6,7 +6,7 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -80,8 +80,19 @@ def prepare_photo(loaded: LoadedModel, sample: Sample, view: View = "model") -> 
     return PreparedPhoto(sample, pixels[0], mask, boxes)
 
 
+class ShapedSample(Protocol):
+    """A prepared sample with pixels (3, height, width)."""
+
+    @property
+    def pixels(self) -> Tensor:
+        """The input of the model."""
+
+
+Shaped = TypeVar("Shaped", bound=ShapedSample)
+
+
 def compute_by_shape(
-    photos: Sequence[PreparedPhoto], compute: Callable[[list[PreparedPhoto]], list[Result]]
+    photos: Sequence[Shaped], compute: Callable[[list[Shaped]], list[Result]]
 ) -> list[Result]:
     """Compute results of photos, those of equal shape together: some models keep proportions."""
     groups: dict[tuple[int, ...], list[int]] = defaultdict(list)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from whence._util.near_names import suggest_names
 from whence.benchmark.labels import LabelMapping, parse_classes
 from whence.benchmark.protocols.base import AnyProtocol, BenchmarkProtocol
+from whence.benchmark.protocols.gridpg import GridpgProtocol
 from whence.benchmark.protocols.localization import LocalizationProtocol
 from whence.benchmark.protocols.options import read_option
 from whence.benchmark.protocols.perturbation import PerturbationProtocol
@@ -24,6 +25,7 @@ PROTOCOLS: dict[str, type[AnyProtocol]] = {
         SacoProtocol,
         SegmentationProtocol,
         LocalizationProtocol,
+        GridpgProtocol,
         RationaleProtocol,
         RandomizationProtocol,
         TrustProtocol,

@@ -1,0 +1,134 @@
+"""Rows of the GridPG protocol against its definition, and whole runs of it."""
+
+import copy
+import dataclasses
+import shutil
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from tests.benchmark.helpers import choose_one
+from tests.benchmark.runs import list_files, read_table
+from tests.metrics.test_localization import localize_plainly
+from tests.saved import make_photo
+from whence import WhenceError, benchmark, datasets
+from whence.benchmark import build_protocol
+
+
+@pytest.fixture(scope="module")
+def flat(tmp_path_factory):
+    """Photos without labels."""
+    folder = tmp_path_factory.mktemp("mosaics")
+    for at in range(10):
+        make_photo(40, 36, seed=at).save(folder / f"p{at}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def undecided(vit, flat):
+    """A model that predicts each of its classes for some of the photos."""
+    dataset = datasets.load(flat)
+    contents = [dataset.read(name).content for name in dataset.list_names()]
+    model = copy.deepcopy(vit.model).float()
+    with torch.no_grad():
+        model.classifier.bias -= model(vit.prepare(contents).inputs.float()).logits.mean(0)
+    return dataclasses.replace(vit, model=model)
+
+
+def fit(loaded, path, **options):
+    protocol, dataset = build_protocol("gridpg", options), datasets.load(path)
+    protocol.start(dataset.list_names(), 0)
+    protocol.fit(loaded, dataset, dataset.list_names(), None)
+    return protocol, dataset
+
+
+@pytest.mark.parametrize("size", ["1x2", "3x1"])
+def test_the_share_in_the_cell_of_the_class(undecided, flat, size):
+    protocol, dataset = fit(undecided, flat, size=size, confidence=0.3)
+    samples = [dataset.read(name) for name in dataset.list_names()]
+    method = choose_one("input_x_gradient")
+    rows = protocol.compute_rows(
+        undecided, [protocol.prepare(undecided, one) for one in samples], method
+    )
+    classes = {row["sample"]: row["predicted"] for row in rows}
+    placed = [row for row in rows if "share" in row]
+    assert placed
+    assert len(placed) % protocol.cell_count == 0
+    rows_, columns = protocol.grid
+    for row in placed:
+        cell = protocol._placed[row["sample"]]
+        assert len({classes[name] for name in cell.photos}) == protocol.cell_count
+        assert cell.photos[cell.number] == row["sample"]
+        mosaic = torch.empty(1, 3, 32, 32)
+        mask = torch.zeros(32, 32)
+        for number, name in enumerate(cell.photos):
+            at, beside = divmod(number, columns)
+            down = slice(at * 32 // rows_, (at + 1) * 32 // rows_)
+            across = slice(beside * 32 // columns, (beside + 1) * 32 // columns)
+            pixels = undecided.prepare([dataset.read(name).content]).inputs
+            area = mosaic[:, :, down, across].shape[-2:]
+            mosaic[:, :, down, across] = F.interpolate(
+                pixels, area, mode="bilinear", antialias=True
+            )
+            if number == cell.number:
+                mask[down, across] = 1
+        result = undecided.explainer.explain(
+            mosaic, target=classes[row["sample"]], method="input_x_gradient"
+        )
+        heat = result.heatmap()[0].double().tolist()
+        assert row["share"] == pytest.approx(localize_plainly(heat, mask.tolist())[0], abs=1e-5)
+
+
+def test_a_run_is_resumed_with_the_same_mosaics(undecided, flat, quick, tmp_path):
+    options = {"batch": 4, "size": "1x2", "confidence": 0.3}
+    whole = benchmark.run(
+        "gridpg", undecided, flat, "tiba,rollout", out=tmp_path / "whole", **options
+    )
+    figures = whole.table.to_dict()
+    assert figures["rollout"]["GridPG"]["value"] == pytest.approx(50), "the same for all classes"
+    notes = " ".join(whole.table.notes)
+    assert "mosaics, each used once" in notes
+    assert "has no labels" in notes
+    copied = tmp_path / "copied"
+    shutil.copytree(whole.folder, copied)
+    for file in list_files(copied)[::2]:
+        file.unlink()
+    benchmark.run("gridpg", undecided, flat, "tiba,rollout", out=copied, **options)
+    assert read_table(copied) == read_table(whole.folder)
+
+
+def test_the_page_shows_mosaics(undecided, flat):
+    protocol, dataset = fit(undecided, flat, size="1x2", confidence=0.3)
+    name = next(iter(protocol._placed))
+    shown, explanation = protocol.explain_example(undecided, dataset.read(name), choose_one("tiba"))
+    assert shown.size == (32, 32)
+    assert explanation.target.tolist() == [protocol._confidences[name].predicted]
+
+
+def test_labels_that_are_wrong_are_left_out(undecided, flat, tmp_path):
+    predicted = fit(undecided, flat, size="1x2", confidence=0.3)[0]._confidences
+    folder = tmp_path / "labelled"
+    shutil.copytree(flat, folder)
+    labels = {name: one.predicted for name, one in predicted.items()}
+    wrong = next(iter(labels))
+    labels[wrong] = (labels[wrong] + 1) % 3
+    lines = ["image,label", *(f"{name},{label}" for name, label in labels.items())]
+    (folder / "labels.csv").write_text("\n".join(lines))
+    protocol, _ = fit(undecided, folder, size="1x2", confidence=0.3)
+    assert wrong not in protocol._placed
+    assert protocol._confidences[wrong].is_wrong
+
+
+def test_what_makes_no_mosaic_is_said(vit, undecided, flat):
+    with pytest.raises(WhenceError, match=r"0 of 10 photos .* of 0 classes; .* smaller mosaics"):
+        fit(undecided, flat, size="1x2", confidence=1.0)
+    first = datasets.load(flat).read("p0.png")
+    with pytest.raises(WhenceError, match=r"photos of 4 different classes, and '.*' has 3"):
+        build_protocol("gridpg", {}).check(vit, "image", first)
+    with pytest.raises(WhenceError, match="does not take mosaics of 64x32 pixels"):
+        fit(undecided, flat, size="1x2", confidence=0.3, cells="full")
+    with pytest.raises(WhenceError, match="from 0 to 1, not 99"):
+        build_protocol("gridpg", {"confidence": 99})
+    with pytest.raises(WhenceError, match="`fit`, which has to be called first"):
+        build_protocol("gridpg", {}).prepare(vit, first)
