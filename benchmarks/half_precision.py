@@ -110,7 +110,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    chosen = options.only or [m for m in all_methods.available() if m not in LEFT_OUT]
+    chosen = options.only or [m for m in all_methods.available("image") if m not in LEFT_OUT]
     rows = []
     for name in options.cases:
         case = CASES[name](Path(os.environ["WHENCE_DATA"]))

@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--patience", type=float, default=5.0, help="seconds for a further round")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--methods", nargs="+", default=methods.available(), metavar="NAME")
+    parser.add_argument("--methods", nargs="+", default=methods.available("image"), metavar="NAME")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     options = parser.parse_args()
     device = torch.device(options.device)

@@ -190,7 +190,7 @@ def _format_hits(toys: list[Toy], question: str, method: str) -> str:
 
 def main(seeds: int = 3) -> None:
     """Print tables in Markdown: hits in percent, the mean over seeds and the lowest if another."""
-    rest = [name for name in methods.available() if name not in PROMISED]
+    rest = [name for name in methods.available("text") if name not in PROMISED]
     for other in (None, "most", "before"):
         toys = {name: [train(name, other, seed) for seed in range(seeds)] for name in BODIES}
         for question in toys["tagger"][0].heads:

@@ -132,7 +132,7 @@ def main() -> None:
     scenes, texts, others = draw_pictures(options.pictures)
     patches = find_patches(scenes.masks)
     named, other = patches[:, 0], patches[:, 1:].any(1)
-    names = [name for name in methods.available() if name not in SLOW]
+    names = [name for name in methods.available("image") if name not in SLOW]
     rows = []
     for name in options.methods.split(",") if options.methods else names:
         began = time.perf_counter()

@@ -215,7 +215,7 @@ def measure_case(writer: Writer, case: Case, scores: dict[str, Tensor]) -> dict[
 
 def list_methods(stories: int, some: int, few: int, fewest: int) -> dict[str, int]:
     """List all methods, each with the number of stories that it explains."""
-    plain = [name for name in methods.available() if name != "vit_cx"]  # for images only
+    plain = methods.available("text")
     counts = dict.fromkeys([*plain, "attcat:gradients=balanced"], some)
     counts |= dict.fromkeys(SLOW, few) | dict.fromkeys(SLOWEST, fewest)
     counts |= dict.fromkeys(CLOSEST, stories)

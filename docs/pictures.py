@@ -93,7 +93,7 @@ MARKS = ("<!-- the table is made by docs/pictures.py -->", "<!-- end of the tabl
 
 def compare_all(what: Path | str, kind: Kind, target: str) -> Comparison:
     """Explain a photo or a text for a class by every method that can."""
-    names = [name for name in methods.available() if kind in methods.describe(name).inputs]
+    names = methods.available(kind)
     return compare(what, names, target=target)
 
 

@@ -75,7 +75,7 @@ def test_a_classifier_of_photos(image_model):
     assert "4x4 patches" in told
     assert "maps of 4 heads, of 17 tokens" in told
     facts = json.loads(run_models(image_model, "--json").stdout)
-    assert facts["methods"] == methods.available()
+    assert facts["methods"] == methods.available("image")
     assert facts["refused"] == {}
     assert facts["classes"] == {"0": "cat", "1": "dog", "2": "crane"}
 

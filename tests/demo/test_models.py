@@ -148,7 +148,7 @@ QUICK = {
 MANY_PASSES = ("attention_flow", "occlusion", "value_zeroing")
 EVERY = [
     pytest.param(name, marks=[pytest.mark.slow] if name in MANY_PASSES else [])
-    for name in methods.available()
+    for name in methods.available("image")
 ]
 
 
@@ -175,7 +175,7 @@ def test_maps_differ_between_classes_where_a_method_says_so(pets, method):
         assert apart < 1e-6
 
 
-SPECIFIC = [name for name in methods.available() if methods.describe(name).class_specific]
+SPECIFIC = [name for name in methods.available("image") if methods.describe(name).class_specific]
 
 
 @pytest.mark.slow

@@ -33,6 +33,9 @@ def method(request) -> str:
     return request.param
 
 
+of_images = pytest.mark.parametrize("method", methods.available("image"))
+
+
 @pytest.fixture(params=KINDS)
 def case(request):
     return CASES[KINDS[request.param]]
@@ -91,6 +94,7 @@ def assert_unchanged(model: nn.Module, before: nn.Module) -> None:
         assert parameter.grad is None
 
 
+@of_images
 def test_float32(method):
     case = CASES["ViTForImageClassification-sdpa"]
     result = explain(build_model(case), case.inputs(), method)
@@ -109,7 +113,7 @@ def _skip_if_the_model_fails(model, inputs) -> None:
 def test_defaults_for_new_tensors_do_not_matter(method, name):
     case = CASES[name]
     if not is_supported(method, case):
-        pytest.skip("for images")
+        pytest.skip("for other inputs")
     model, inputs = build_model(case), case.inputs()
     expected = explain(model, inputs, method, classes=[0, 1]).scores
     try:
@@ -124,6 +128,7 @@ def test_defaults_for_new_tensors_do_not_matter(method, name):
     assert torch.allclose(found, expected, rtol=1e-5, atol=1e-6 * float(expected.abs().max()))
 
 
+@of_images
 def test_an_empty_image(method):
     case = CASES["ViTForImageClassification-sdpa"]
     inputs = {"pixel_values": torch.zeros(1, 3, 32, 32)}
@@ -133,7 +138,7 @@ def test_an_empty_image(method):
 def test_one_token(method):
     case = CASES["Bert-sdpa"]
     if not is_supported(method, case):
-        pytest.skip("for images")
+        pytest.skip("for other inputs")
     inputs = {"input_ids": torch.tensor([[7]]), "attention_mask": torch.tensor([[1]])}
     result = explain(build_model(case), inputs, method, classes=[0, 1])
     assert result.scores.shape == (1, 2, 1)
@@ -144,7 +149,7 @@ def test_one_token(method):
 def test_uniform_attention(method, name):
     case = CASES[name]
     if not is_supported(method, case):
-        pytest.skip("for images")
+        pytest.skip("for other inputs")
     model = build_model(case)
     with torch.no_grad():
         for path, parameter in model.named_parameters():
@@ -156,6 +161,7 @@ def test_uniform_attention(method, name):
     assert torch.isfinite(result.scores).all()
 
 
+@of_images
 def test_methods_that_are_not_class_specific_ignore_the_class(method):
     if methods.describe(method).class_specific:
         pytest.skip("class-specific")
@@ -167,6 +173,7 @@ def test_methods_that_are_not_class_specific_ignore_the_class(method):
     assert torch.equal(explain(model, inputs, method, target=3).scores, scores[:, 0])
 
 
+@of_images
 def test_a_constant_logit(method):
     case = CASES["ViTForImageClassification-sdpa"]
     model = build_model(case)
@@ -191,10 +198,11 @@ def test_the_description_is_complete(method):
     assert len(about.summary) < 120
     assert about.cost
     assert about.citation or method == "random"
-    assert set(about.inputs) <= {"image", "text"}
+    assert set(about.inputs) <= {"image", "text"} or about.inputs == ("prompt",)
     assert method in str(about)
 
 
+@of_images
 def test_every_method_with_gradients_can_balance_them(method):
     about = methods.describe(method)
     uses = any("gradient" in kind for kind in about.needs)

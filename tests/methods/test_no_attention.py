@@ -89,7 +89,7 @@ def test_rows_of_numbers():
 
 
 def test_methods_that_read_attention_name_those_that_do_not(network, images):
-    others = set(methods.available()) - set(registry.list_at_input("image")) - {"random"}
+    others = set(methods.available("image")) - set(registry.list_at_input("image")) - {"random"}
     assert {"whence", "tiba", "gae", "rollout", "gradcam"} <= others
     for method in sorted(others):
         with pytest.raises(WhenceError) as raised:

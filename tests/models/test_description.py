@@ -22,7 +22,7 @@ def photo_model(image_model):
 def test_every_method_said_to_run_runs(photo_model):
     described = describe_model(photo_model)
     inputs = torch.randn(1, 3, 32, 32)
-    assert described.methods == list_methods("image") == methods.available()
+    assert described.methods == list_methods("image") == methods.available("image")
     few = {"integrated_gradients": {"steps": 2}, "smoothgrad": {"samples": 2}, "rise": {"masks": 4}}
     few |= {"search": {"budget": 2}}
     for method in described.methods:
@@ -42,8 +42,8 @@ def test_a_network_without_attention(photo_model):
     assert described.methods == sorted([*registry.list_at_input("image"), "random"])
     ((problem, refused),) = described.refused.items()
     assert "no attention" in problem
-    assert sorted([*described.methods, *refused]) == methods.available()
-    assert sum(advanced) == len(methods.available())
+    assert sorted([*described.methods, *refused]) == methods.available("image")
+    assert sum(advanced) == len(methods.available("image"))
 
 
 def test_a_method_that_fails_does_not_speak_for_those_that_read_less(photo_model, monkeypatch):

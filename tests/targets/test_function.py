@@ -67,7 +67,7 @@ def test_functions_against_classes_and_each_other():
     assert torch.allclose(both.scores[:, 0], both.scores[:, 2], rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("method", [n for n in methods.available() if n != "random"])
+@pytest.mark.parametrize("method", [n for n in methods.available("image") if n != "random"])
 def test_every_method_takes_any_scalar(method):
     model, images = HandWrittenViT().double(), make_images(32, 32).double()
     options = {"samples": 2} if method == "smoothgrad" else {}

@@ -204,6 +204,10 @@ def test_labels_of_a_tagger_by_name():
         (targets.span(0, 2), "The span from 0 to 2 does not exist"),
         (targets.span(2, 2), "The span from 2 to 2 does not exist"),
         (targets.span(2, 9), "The span from 2 to 9 does not exist: text 0"),
+        (targets.token(1, 3, prompt=3), "prompt=3 is no number of tokens .*: that is 1 to 2"),
+        (targets.token(1, 3, prompt=0), "prompt=0 is no number of tokens"),
+        (targets.token(1, 3, prompt=[1]), "1 prompts were given for 2 sample"),
+        (targets.span(2, 3, prompt=3), "prompt=3 is no number of tokens .*: that is 1 to 2"),
     ],
 )
 def test_what_a_text_does_not_have(decoder, target, message):
@@ -222,6 +226,19 @@ def test_positions_are_whole_numbers(wrong):
         targets.token(wrong)
     with pytest.raises(WhenceError, match=r"start is a whole number|one start"):
         targets.span(wrong, 3)
+    with pytest.raises(WhenceError, match=r"prompt is a whole number|one prompt"):
+        targets.span(2, 3, prompt=wrong)
+
+
+def test_where_a_prompt_ends_changes_no_scalar(decoder):
+    explainer = Explainer(decoder)
+    for plain, ending in (
+        (targets.token(2, 5), targets.token(2, 5, prompt=[1, 3])),
+        (targets.span(2, 3), targets.span(2, 3, prompt=1)),
+    ):
+        results = [explainer.explain(make_batch(), one, **METHOD) for one in (plain, ending)]
+        assert torch.equal(results[0].scores, results[1].scores)
+        assert results[0].target_names == results[1].target_names
 
 
 def test_the_same_token_twice(decoder):

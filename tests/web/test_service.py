@@ -23,7 +23,10 @@ def test_the_default_is_that_of_the_library():
 
 
 def test_methods_suit_the_input():
-    assert set(list_methods("image")) | set(list_methods("text")) == set(methods.available())
+    assert set(list_methods("image")) | set(list_methods("text")) == {
+        *methods.available("image"),
+        *methods.available("text"),
+    }
     assert "vit_cx" not in list_methods("text")
 
 

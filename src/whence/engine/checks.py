@@ -14,10 +14,12 @@ import torch
 from torch import Tensor
 
 from whence.engine.request import Request, Result
+from whence.engine.targets import is_generative
 from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.evidence.plain import run_plainly
 from whence.explanation import Check
+from whence.inputs.arguments import is_text
 from whence.layout import FoundLayout
 from whence.rules import RuleSet
 from whence.tracing import replicate
@@ -43,11 +45,17 @@ def check_modality(request: Request, layout: FoundLayout) -> None:
     """Refuse an input of a kind that a method does not explain."""
     name, method = request.method_name, request.method
     kind = "image" if len(layout.grid or ()) > 1 else "text"
-    if kind not in method.inputs:
+    if kind not in method.inputs and not ("prompt" in method.inputs and _has_prompt(request)):
         raise WhenceError(
             f"Method '{name}' explains {' and '.join(method.inputs)}s only, and this input is "
             f"{'a text' if kind == 'text' else 'an image'}."
         )
+
+
+def _has_prompt(request: Request) -> bool:
+    """Whether a language model reads images beside words."""
+    tensors = request.arguments.named_tensors.items()
+    return is_generative(request.subject) and len({is_text(name, x) for name, x in tensors}) > 1
 
 
 # Measuring ---------------------------------------------------------------------------------------

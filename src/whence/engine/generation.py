@@ -62,7 +62,7 @@ class GeneratedSequences:
         positions = torch.where(positions < 0, last, positions)
         ids = self.ids.cpu().gather(1, positions)
         return [
-            targets.token(position=(at - 1).tolist(), token=of.tolist())
+            targets.token((at - 1).tolist(), of.tolist(), self.prompt_lengths.tolist())
             for at, of in zip(positions.T, ids.T, strict=True)
         ]
 

@@ -36,6 +36,7 @@ def make_context(request: Request) -> TargetContext:
         generates=is_generative(subject),
         explains_text=is_text(arguments.main_at, arguments.main),
         output_stated=subject.output is not None,
+        keeps_logits="token_logits" in request.method.needs,
     )
 
 

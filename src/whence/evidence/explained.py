@@ -7,9 +7,10 @@ from functools import cached_property
 
 from torch import Tensor
 
+from whence.errors import UndeclaredEvidenceError
 from whence.layout import FoundLayout
 from whence.rules import RuleSet
-from whence.targets import Scalars
+from whence.targets import Scalars, find_token_logits
 from whence.tracing.flow.flow import TokenFlow
 from whence.tracing.graph import AttentionLayer, find_layers
 from whence.tracing.trace import Trace
@@ -43,6 +44,17 @@ class ExplainedTargets:
     def tokens(self) -> int:
         """The number of tokens of the input, prefix tokens and padding included."""
         return self.layout.tokens
+
+    @property
+    def token_logits(self) -> Tensor:
+        """(batch, tokens, vocabulary), the logits at every token of what is read and written."""
+        found = find_token_logits(self.targets)
+        if found is None:
+            raise UndeclaredEvidenceError(
+                "The logits of every token are kept where the targets are tokens, for a method "
+                "that has 'token_logits' among its needs."
+            )
+        return found
 
     @cached_property
     def layers(self) -> list[AttentionLayer]:

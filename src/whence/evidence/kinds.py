@@ -12,6 +12,7 @@ KINDS = {
     "hidden_relevance": "the relevance of them",
     "value_input": "what the values of each attention are computed from",
     "value_input_gradient": "the gradient there",
+    "token_logits": "the logits of the vocabulary at every token",
     "blocks": "the operations around each attention",
     "forwards": "further forward passes",
 }

@@ -34,7 +34,8 @@ class Method:
         cost: How many forward passes' worth of work it is, as a number or a formula of its options.
         class_specific: Whether different classes get different explanations.
         signed: Whether scores below zero speak against the class.
-        inputs: What it explains: ``"image"``, ``"text"`` or both.
+        inputs: What it explains: ``"image"``, ``"text"`` or both; or only a ``"prompt"`` of a
+            language model that reads images between its words.
         streamed: Whether it reads attention maps by `Evidence.fuse_heads` alone, so that they need
             not all be in memory at once.
         needs_one_sequence: Whether it refuses windows, merged tokens and several sequences.
@@ -160,9 +161,13 @@ def register(name: str, *, aliases: tuple[str, ...] = ()) -> Callable[[M], M]:
     return decorate
 
 
-def available() -> list[str]:
-    """List the names of all methods, sorted."""
-    return sorted(_methods)
+def available(kind: str | None = None) -> list[str]:
+    """List the names of all methods, sorted.
+
+    Args:
+        kind: Only those that explain this kind of input: ``"image"``, ``"text"`` or ``"prompt"``.
+    """
+    return sorted(name for name, one in _methods.items() if kind is None or kind in one.inputs)
 
 
 def list_at_input(kind: str) -> list[str]:
@@ -171,8 +176,8 @@ def list_at_input(kind: str) -> list[str]:
     Args:
         kind: Of the input: ``"image"`` or ``"text"``. The random baseline is left out.
     """
-    built = {name: _methods[name]() for name in available() if name != "random"}
-    return [n for n, one in built.items() if kind in one.inputs and not one.scores_tokens]
+    names = (name for name in available(kind) if name != "random")
+    return [name for name in names if not _methods[name]().scores_tokens]
 
 
 def get(name: str) -> type[Method]:

@@ -90,8 +90,7 @@ def describe_model(
 
 def list_methods(kind: Kind) -> list[str]:
     """List the methods that explain a kind of input; those of photos take videos and sounds."""
-    like = "text" if kind == "text" else "image"
-    return [name for name in registry.available() if like in registry.get(name).inputs]
+    return registry.available("text" if kind == "text" else "image")
 
 
 def _make_sample(kind: Kind) -> Content:

@@ -33,6 +33,7 @@ from whence.targets.scalars import (
     join_names,
 )
 from whence.targets.similarity import similarity
+from whence.targets.token_logits import SpanScalar, TokenScalar, find_token_logits
 from whence.targets.tokens import span, token
 
 __all__ = [
@@ -46,13 +47,16 @@ __all__ = [
     "Readout",
     "Scalars",
     "SeveralTargets",
+    "SpanScalar",
     "Target",
     "TargetArea",
     "TargetContext",
+    "TokenScalar",
     "TokenSequence",
     "box",
     "find_class_index",
     "find_class_names",
+    "find_token_logits",
     "has_contrast",
     "join_names",
     "parse_targets",

@@ -59,6 +59,7 @@ class TargetContext:
         generates: Whether the model generates text, so that position p tells the token after p.
         explains_text: Whether the explained input is a text.
         output_stated: Whether the user says what of the output is read.
+        keeps_logits: Whether the logits at every token are kept, for a method that needs them.
     """
 
     batch: int
@@ -71,6 +72,7 @@ class TargetContext:
     generates: bool = False
     explains_text: bool = False
     output_stated: bool = False
+    keeps_logits: bool = False
 
 
 class Place(ABC):

@@ -29,7 +29,7 @@ WHY_RECOMMENDED: dict[CardKind, str] = {
 
 def list_methods(kind: Kind) -> list[str]:
     """The names of methods that explain this kind of input."""
-    return [name for name in methods.available() if kind in methods.describe(name).inputs]
+    return methods.available(kind)
 
 
 def list_cards(kind: CardKind) -> list[tuple[str, str]]:
