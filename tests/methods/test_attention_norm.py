@@ -15,8 +15,7 @@ from tests.zoo import (
 )
 from whence import Explainer, WhenceError
 from whence.inputs.arguments import ModelArguments
-from whence.methods.attention_norm import _LinearNorm
-from whence.methods.attention_norm import _project_values as project_values
+from whence.methods.shared.value_vectors import LinearNorm, project_values
 from whence.tracing import record
 from whence.tracing.graph import find_blocks, find_projection
 
@@ -153,7 +152,7 @@ def test_parts_and_the_bias_are_all_of_the_attention(name):
         bias = left_out[:1, :1]
         assert torch.allclose(left_out, bias.expand_as(left_out), rtol=1e-8, atol=1e-10)
         if block.post_norm is not None:
-            norm = _LinearNorm(recorded, block.site.where, block.post_norm)
+            norm = LinearNorm(recorded, block.site.where, block.post_norm)
             beta = block.post_norm.function(torch.zeros_like(bias))
             parts = norm.scale(total + block.input) + norm.scale(bias)
             assert torch.allclose(parts / norm.spread + beta, block.post_norm.output, rtol=1e-8)

@@ -1,6 +1,6 @@
 """Norms of attention-weighted value vectors (Kobayashi et al.; EMNLP 2020 and 2021)."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,13 +19,9 @@ from whence.methods.shared.attention_maps import (
     select_layers,
 )
 from whence.methods.shared.flows import roll_out_flow
+from whence.methods.shared.value_vectors import LinearNorm, project_values
 from whence.tracing.flow.flow import TokenFlow
 from whence.tracing.graph import AttentionLayer, find_projection
-from whence.tracing.graph.nodes import is_scaling
-from whence.tracing.ops.attention import AttentionSite
-from whence.tracing.ops.base import Function, Operation, is_norm
-from whence.tracing.ops.products import Linear
-from whence.tracing.trace import Trace
 
 
 @register("attention_norm", aliases=("norm_based",))
@@ -104,7 +100,7 @@ class AttentionNorm(Method):
         """Compute the norms of the vectors from each key to each query: (batch, queries, keys)."""
         trace, block = evidence.trace, evidence.blocks[layer]
         projection = find_projection(trace, block.site, block.skip_addition)
-        values, spread = _project_values(trace, block.sites, projection)
+        values, spread = project_values(trace, block.sites, projection)
         queries = block.site.query_count
         if queries != block.site.key_count:
             raise WhenceError(
@@ -117,7 +113,7 @@ class AttentionNorm(Method):
         own = spread * trace.split_tokens(block.input, block.input_edge, block.input.shape)
         if self.include == "residual" or block.post_norm is None:
             return _compute_norms_of_sums(chunks, values, own) / spread
-        norm = _LinearNorm(trace, block.site.where, block.post_norm)
+        norm = LinearNorm(trace, block.site.where, block.post_norm)
         norms = _compute_norms_of_sums(chunks, norm.scale(values), norm.scale(own))
         return norms / (spread * norm.spread)
 
@@ -129,7 +125,7 @@ def _compute_norms_in_groups(evidence: Evidence, layer: AttentionLayer) -> Tenso
     """
     trace, site = evidence.trace, layer.sites[0]
     projection = find_projection(trace, site, layer.addition)
-    values, spread = _project_values(trace, layer.sites, projection)
+    values, spread = project_values(trace, layer.sites, projection)
     chunks = (
         (rows, attention.flatten(0, -4)) for rows, attention in site.iterate_queries(evidence.batch)
     )
@@ -162,107 +158,3 @@ def _compute_norms_of_sums(
             norms[..., queries].diagonal(dim1=-2, dim2=-1).copy_(vectors.norm(dim=-1))
         rows.append(norms)
     return torch.cat(rows, 1)
-
-
-class _LinearNorm:
-    """A normalisation as a linear map, with its denominators, ``spread``, held constant."""
-
-    def __init__(self, trace: Trace, where: str, norm: Function) -> None:
-        entry, x = trace.entries[norm.index], norm.inputs[0].detach()
-        sums = trace.split_tokens(x, entry.inputs[0], x.shape)
-        normalised = trace.split_tokens(norm.output, entry.output, norm.output.shape)
-        bias, self._weight, self._centres = _probe_norm(norm)
-        scaled, target = self.scale(sums), normalised - bias
-        sizes = scaled.norm(dim=-1, keepdim=True)
-        spread = sizes / target.norm(dim=-1, keepdim=True)
-        # (batch, queries, 1); any denominator will do for zeros.
-        self.spread: Tensor = torch.where(spread.isfinite() & (sizes > 0), spread, 1)
-        # Many models compute their norms in float32, whatever the type of their weights is.
-        eps = max(torch.finfo(dtype).eps for dtype in (sums.dtype, torch.float32))
-        close = 1e3 * eps * normalised.abs().amax()
-        if (scaled / self.spread - target).abs().amax() > close:
-            raise WhenceError(
-                f"'{norm.name}' after the attention in {where} does not normalise "
-                f"each token by itself. Use include='residual', which leaves it out."
-            )
-
-    def scale(self, vectors: Tensor) -> Tensor:
-        """Subtract the mean of vectors, (..., width), and multiply by the weight."""
-        centred = vectors - vectors.mean(-1, keepdim=True) if self._centres else vectors
-        return centred * self._weight
-
-
-def _probe_norm(norm: Function) -> tuple[Tensor, Tensor, bool]:
-    """Find bias and weight of a normalisation, and whether it subtracts the mean.
-
-    They are found by calling it, so any implementation works. A vector whose mean is 0, and so long
-    that the small constant in the denominator does not count, is only divided by its root mean
-    square and multiplied by the weight.
-    """
-    ones = torch.ones_like(norm.inputs[0], requires_grad=False)
-    probe = ones.clone()
-    probe[..., -1] = 1 - ones.shape[-1]
-
-    def first_row(x: Tensor) -> Tensor:
-        with torch.no_grad():
-            return norm.function(x).flatten(0, -2)[0]
-
-    bias = first_row(torch.zeros_like(ones))
-    at_probe = first_row(probe * 1e6) - bias
-    probe = probe.flatten(0, -2)[0]
-    weight = at_probe * probe.square().mean().sqrt() / probe
-    centres = (first_row(ones) - bias).abs().amax() < 1e-3 * weight.abs().amax()
-    return bias, weight, bool(centres)
-
-
-def _project_values(
-    trace: Trace, sites: Sequence[AttentionSite], projection: Sequence[Operation]
-) -> tuple[Tensor, Tensor]:
-    """Compute what each head adds for each token it attends to fully: (batch, heads, keys, width).
-
-    The values of one head are put in their place among zeros, and taken through the projection that
-    joins the heads, without its bias. Where a norm follows, the second tensor is its denominator
-    for each query, (batch, queries, 1), by which sums over keys are yet to be divided.
-    """
-    values, where = sites[0].split_values(trace.batch), sites[0].where
-    linear = [operation for operation in projection if isinstance(operation, Linear)]
-    if len(sites) > 1 or len(linear) != 1 or linear[0].weight.dim() != 2:
-        raise WhenceError(
-            f"The attention in {where} is not followed by a single projection that joins its "
-            f"heads, which this method needs."
-        )
-    if getattr(linear[0], "weight_first", False):
-        raise WhenceError(f"The projection in {where} cannot be split into heads.")
-    weight = linear[0].weight if type(linear[0]) is Linear else linear[0].weight.mT
-    if weight.shape[1] != values.shape[-3] * values.shape[-1]:
-        raise WhenceError(
-            f"The projection after the attention in {where} reads more than what its heads put "
-            f"out, so that it cannot be split into heads, as this method needs it."
-        )
-    by_head = weight.reshape(weight.shape[0], values.shape[-3], values.shape[-1])
-    projected = torch.einsum("...hkd,whd->...hkw", values, by_head)
-    spread = projected.new_ones(1, 1, 1)
-    for operation in (one for one in projection if one is not linear[0]):
-        after = operation.index > linear[0].index
-        if after and isinstance(operation, Function) and is_norm(operation):
-            norm = _LinearNorm(trace, where, operation)
-            projected, spread = norm.scale(projected), spread * norm.spread
-        else:
-            projected = projected * _find_scale(where, operation)
-    return projected, spread
-
-
-def _find_scale(where: str, operation: Operation) -> Tensor:
-    """The constant, (width,), by which an operation after the projection multiplies each token."""
-    if not isinstance(operation, Function) or not is_scaling(operation):
-        raise WhenceError(
-            f"What follows the attention in {where} is more than a projection, a norm "
-            f"and a scaling, as this method needs it to be."
-        )
-    scale = operation.vjp(torch.ones_like(operation.output))[0]
-    row = scale.reshape(-1, scale.shape[-1])[0]
-    if not torch.allclose(scale, row.expand_as(scale)):
-        raise WhenceError(
-            f"What follows the attention in {where} is not linear, as this method needs it to be."
-        )
-    return row
