@@ -52,12 +52,13 @@ def choose_examples(
     protocol: AnyProtocol, table: BenchmarkTable, results: Mapping[str, Columns]
 ) -> tuple[str, list[ExampleView]]:
     """Choose the samples on which the best method does best and worst; also return that method."""
-    metric = next((m for m in table.metrics if m.name == protocol.main), None)
-    method = table.find_best(protocol.main) if metric else None
-    if metric is None or method is None or protocol.main_column not in results[method]:
+    main, column = protocol.find_main()
+    metric = next((m for m in table.metrics if m.name == main), None)
+    method = table.find_best(main) if metric else None
+    if metric is None or method is None or column not in results[method]:
         return (method or table.methods[0]), []
     columns = results[method]
-    values = columns[protocol.main_column]
+    values = columns[column]
     order = [int(at) for at in np.argsort(values, kind="stable") if np.isfinite(values[at])]
     if metric.better == "higher":
         order.reverse()
@@ -96,7 +97,7 @@ def render_page(
         notes=table.notes,
         chart=chart,
         best=best,
-        ranked_by=job.protocol.main_column.replace("_", " "),
+        ranked_by=job.protocol.find_main()[1].replace("_", " "),
         examples=examples,
         settings=settings.encode("utf-8", "replace").decode(),
     )

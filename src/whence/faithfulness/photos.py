@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from PIL import Image
@@ -11,14 +12,24 @@ from torch import Tensor
 from whence._util.random import SeededRandom
 from whence.errors import WhenceError
 from whence.explanation import Explanation
-from whence.metrics.pixels import Fill, fill_pixels, spread_patches, upsample_maps
+from whence.metrics.imputation import draw_noise, impute_pixels
+from whence.metrics.pixels import Fill, make_filling, spread_patches, upsample_maps
 from whence.models import LoadedModel, PreparedBatch
 from whence.models.forward import compute_logits
 from whence.models.image_preprocessing import PixelScale
 
 
 class PhotoRunner:
-    """Run a model on normalised photos some of whose pixels, or patches of a grid, are deleted."""
+    """Run a model on normalised photos some of whose pixels, or patches of a grid, are deleted.
+
+    Args:
+        loaded: The model.
+        pixels: The photos, (photos, 3, height, width).
+        grid: Rows and columns of patches; pixels are deleted if left out.
+        fill: What replaces them.
+        color: Of each channel, between 0 and 1; for the fill "dataset".
+        names: Of the photos, which the noise of the fill "road" is drawn by; none if left out.
+    """
 
     def __init__(
         self,
@@ -26,10 +37,19 @@ class PhotoRunner:
         pixels: Tensor,
         grid: tuple[int, int] | None = None,
         fill: Fill = "zero",
+        color: Sequence[float] | None = None,
+        names: Sequence[str] | None = None,
     ) -> None:
-        self.loaded, self.pixels, self.grid, self.fill = loaded, pixels, grid, fill
+        self.loaded, self.pixels, self.grid = loaded, pixels, grid
         self.scale = PixelScale.from_model(loaded)
         self.size = (int(pixels.shape[-2]), int(pixels.shape[-1]))
+        self._filling: Tensor | None = None
+        self._noise: Tensor | None = None
+        if fill != "road":
+            made = make_filling(self.scale.to_unit(pixels), fill, color)
+            self._filling = self.scale.to_model(made)
+        elif names is not None:
+            self._noise = draw_noise(names, pixels.shape[1:]).to(pixels.device)
 
     def __call__(self, deleted: Tensor, photos: Tensor) -> Tensor:
         """Logits (rows, classes) without the deleted units (rows, units) of photos (rows,)."""
@@ -42,9 +62,14 @@ class PhotoRunner:
         else:
             hidden = spread_patches(deleted, self.grid, self.size)
         pixels = self.pixels[photos]
-        filled = self.scale.to_model(fill_pixels(self.scale.to_unit(pixels), hidden, self.fill))
         # Visible pixels are not sent through the arithmetic, so that they stay to the last bit.
-        return torch.where(hidden[:, None], filled, pixels)
+        return torch.where(hidden[:, None], self._fill(pixels, hidden, photos), pixels)
+
+    def _fill(self, pixels: Tensor, hidden: Tensor, photos: Tensor) -> Tensor:
+        if self._filling is not None:
+            return self._filling[photos]
+        noise = None if self._noise is None else self._noise[photos]
+        return self.scale.to_model(impute_pixels(self.scale.to_unit(pixels), hidden, noise))
 
 
 class PhotoUnits:

@@ -73,3 +73,26 @@ def area_between_curves(highest: Tensor, lowest: Tensor, fractions: Sequence[flo
     when the highest are (positive perturbation).
     """
     return area_under_curve(lowest, fractions) - area_under_curve(highest, fractions)
+
+
+def symmetric_relevance_gain(highest: Tensor, lowest: Tensor, shares: Tensor) -> Tensor:
+    r"""Compute the area between curves (..., steps): the larger, the better.
+
+    SRG of Blücher, Vielhaben, Strodthoff (TMLR 2024), :math:`\int_0^1 LIF(x) - MIF(x)\, dx` by
+    trapezoids: the mean height of the curve when the units of least influence are deleted first,
+    over that when those of most influence are. It is in the unit of the curves, not times 100.
+
+    Args:
+        highest: The curve when the highest scores are deleted first (MIF).
+        lowest: The curve when the lowest are (LIF).
+        shares: (steps,) The share of units that is deleted at each step, from 0 to 1.
+    """
+    if highest.shape != lowest.shape or highest.shape[-1:] != shares.shape:
+        raise WhenceError(
+            f"Two curves of {len(shares)} steps are needed, not {tuple(highest.shape)} and "
+            f"{tuple(lowest.shape)}."
+        )
+    if len(shares) < 2 or shares[0] != 0 or shares[-1] != 1 or (shares.diff() < 0).any():
+        raise WhenceError("The shares of deleted units have to rise from 0 to 1.")
+    between = lowest.double() - highest.double()
+    return torch.trapezoid(between, shares.to(between), dim=-1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 import torch
@@ -9,8 +10,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from whence.errors import WhenceError
+from whence.metrics.imputation import impute_pixels
 
-Fill = Literal["zero", "mean", "blur"]
+Fill = Literal["zero", "mean", "blur", "dataset", "road"]
 
 BLUR = 10 / 224
 """Standard deviation of the blur, in shorter sides of the image."""
@@ -41,28 +43,56 @@ def spread_patches(patches: Tensor, grid: tuple[int, int], size: tuple[int, int]
     return patches.reshape(-1, *grid)[:, rows.to(patches.device)][:, :, columns.to(patches.device)]
 
 
-def fill_pixels(pixels: Tensor, hidden: Tensor, fill: Fill) -> Tensor:
+def fill_pixels(
+    pixels: Tensor,
+    hidden: Tensor,
+    fill: Fill,
+    color: Sequence[float] | None = None,
+    noise: Tensor | None = None,
+) -> Tensor:
     """Replace the hidden pixels of images that are not normalised yet.
 
     Args:
         pixels: (n, 3, height, width) between 0 and 1.
         hidden: (n, height, width), true where hidden.
-        fill: "zero" is black, "mean" each image's mean colour, "blur" the image blurred.
+        fill: "zero" is black, "mean" each image's mean colour, "blur" the image blurred, "dataset"
+            one `color` for all, and "road" what `impute_pixels` interpolates from neighbours.
+        color: Of each channel, between 0 and 1; for "dataset".
+        noise: As `impute_pixels` takes it, for "road".
     """
+    if fill == "road":
+        return impute_pixels(pixels, hidden, noise)
     if pixels.dim() != 4 or hidden.shape != (len(pixels), *pixels.shape[2:]):
         raise WhenceError(
             f"Pixels (n, 3, height, width) and hidden (n, height, width) have to fit together, not "
             f"{tuple(pixels.shape)} and {tuple(hidden.shape)}."
         )
+    return torch.where(hidden[:, None], make_filling(pixels, fill, color), pixels)
+
+
+def make_filling(pixels: Tensor, fill: Fill, color: Sequence[float] | None = None) -> Tensor:
+    """Make what replaces hidden pixels of images, whichever are hidden: of the images' shape.
+
+    Args:
+        pixels: As for `fill_pixels`.
+        fill: Likewise; "road" depends on what is hidden.
+        color: Likewise.
+    """
     if fill == "zero":
-        replacement = torch.zeros_like(pixels)
-    elif fill == "mean":
-        replacement = pixels.double().mean((2, 3), keepdim=True).to(pixels).expand_as(pixels)
-    elif fill == "blur":
-        replacement = blur_images(pixels)
-    else:
-        raise WhenceError(f"The fill has to be one of {get_args(Fill)}, not {fill!r}.")
-    return torch.where(hidden[:, None], replacement, pixels)
+        return torch.zeros_like(pixels)
+    if fill == "mean":
+        return pixels.double().mean((2, 3), keepdim=True).to(pixels).expand_as(pixels)
+    if fill == "blur":
+        return blur_images(pixels)
+    if fill == "dataset":
+        if color is None or len(color) != pixels.shape[1]:
+            raise WhenceError(
+                f"The fill 'dataset' needs a colour of {pixels.shape[1]} channels, not {color}."
+            )
+        return pixels.new_tensor(color).reshape(1, -1, 1, 1).expand_as(pixels)
+    if fill == "road":
+        raise WhenceError("What the fill 'road' puts at a pixel depends on which are hidden.")
+    raise WhenceError(f"The fill has to be one of {get_args(Fill)}, not {fill!r}.")
 
 
 def blur_images(pixels: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from whence.benchmark.protocols.randomization import RandomizationProtocol
 from whence.benchmark.protocols.rationale import RationaleProtocol
 from whence.benchmark.protocols.saco import SacoProtocol
 from whence.benchmark.protocols.segmentation import SegmentationProtocol
+from whence.benchmark.protocols.srg import SrgProtocol
 from whence.benchmark.protocols.trust import TrustProtocol
 from whence.errors import WhenceError
 
@@ -22,6 +23,7 @@ PROTOCOLS: dict[str, type[AnyProtocol]] = {
     kind.name: kind
     for kind in (
         PerturbationProtocol,
+        SrgProtocol,
         SacoProtocol,
         SegmentationProtocol,
         LocalizationProtocol,

@@ -131,6 +131,10 @@ class BenchmarkProtocol(Generic[PreparedT]):
                 f"'{loaded.title}' does not."
             )
 
+    def find_main(self) -> tuple[str, str]:
+        """The names of `main` and `main_column`, where these depend on the options."""
+        return self.main, self.main_column
+
     def describe_wrong_kind(self, kind: str) -> str:
         """The sentence for a dataset of another kind."""
         return f"The {self.name} benchmark is for {' and '.join(self.kinds)}s, not {kind}s."

@@ -28,7 +28,8 @@ def list_option_types(kind: type[AnyProtocol]) -> dict[str, object]:
 def read_option(kind: type[AnyProtocol], option: str, value: object) -> object:
     """Read the value of an option, which may be a text, as the type of its field.
 
-    An option of several values takes a list, one value, or a text with ``+`` between values.
+    An option of several values takes a list, one value, or a text with ``+`` or commas between
+    values.
 
     Raises:
         WhenceError: The protocol has no such option, or the value is none of its type.
@@ -85,7 +86,7 @@ def _read_any(hints: Iterable[object], value: object) -> object:
 def _read_several(hint: object, value: object) -> tuple[object, ...]:
     parts: Iterable[object] = value if isinstance(value, list | tuple) else (value,)
     if isinstance(value, str):
-        parts = filter(None, map(str.strip, value.split("+")))
+        parts = filter(None, map(str.strip, value.replace(",", "+").split("+")))
     # What is named twice counts once.
     found = tuple(dict.fromkeys(_read_value(hint, part) for part in parts))
     if not found:

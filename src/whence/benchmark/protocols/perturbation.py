@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -12,61 +12,66 @@ from torch import Tensor
 from typing_extensions import override
 
 from whence.benchmark.columns import Columns
-from whence.benchmark.photos import PreparedPhoto, compute_by_shape, prepare_photo
-from whence.benchmark.protocols.base import (
-    BenchmarkProtocol,
-    Better,
-    Curve,
-    Metric,
-    Row,
-    add_columns,
-    explain_batch,
+from whence.benchmark.photos import PreparedPhoto, compute_by_shape
+from whence.benchmark.protocols.base import Curve, Metric, Row, add_columns, explain_batch
+from whence.benchmark.protocols.deletion import (
+    FILLINGS,
+    PhotoDeletionProtocol,
+    Unit,
+    score_units,
 )
-from whence.errors import WhenceError
+from whence.benchmark.protocols.perturbation_figures import (
+    CLASSES,
+    ORDERS,
+    STEPS,
+    PerturbationSetting,
+    Score,
+    compute_figures,
+    list_perturbation_curves,
+    list_perturbation_metrics,
+    list_settings,
+    name_score,
+)
 from whence.explanation import Explanation
-from whence.faithfulness.photos import PhotoRunner
 from whence.methods import MethodSpecification
-from whence.metrics.curves import area_under_curve, compute_curves
-from whence.metrics.deletion import FRACTIONS, Order, count_units, delete_in_order, rank_units
+from whence.metrics.deletion import count_units, delete_in_order, rank_units
 from whence.metrics.pixels import Fill
 from whence.models import LoadedModel
 from whence.models.forward import choose_chunk_size, stack_on_device
-from whence.models.image_preprocessing import PixelScale
-
-if TYPE_CHECKING:
-    from whence.datasets import Sample
-
-_ORDERS: dict[str, Order] = {"positive": "highest", "negative": "lowest"}
-_BETTER: dict[str, Better] = {"positive": "lower", "negative": "higher"}
-_STEPS = (0.0, *FRACTIONS)
-_CLASSES = ("predicted", "target")
 
 
 @dataclass
-class PerturbationProtocol(BenchmarkProtocol[PreparedPhoto]):
+class PerturbationProtocol(PhotoDeletionProtocol):
     """Pixels are blackened, the most important first (positive) or last (negative).
 
     After Chefer, Gur, Wolf (CVPR 2021): the map is upsampled to pixels; the top 10, 20, … 90 % of
     them are set to 0 before normalisation; top-1 accuracy against the true label is measured at
     each step, and the figure is the area under that curve, by trapezoids, times 100. The class
-    that is explained is the predicted one, and the true one (the target).
+    that is explained is the predicted one, and the true one (the target). With several units,
+    fillings or scores, names tell which is meant; all share explanations, clean photos and logits.
 
     Attributes:
         unit: What is deleted: pixels of the upsampled map, or whole patches.
-        fill: What is put there: black, the photo's mean colour, or a blurred copy.
+        fill: What is put there: black, the photo's mean colour, a blurred copy, the data set's mean
+            colour, or what ROAD interpolates from neighbours.
+        score: What is under the curve: accuracy, or probability or logit of the explained class.
+            Areas under the logit are not times 100.
         insertion: Whether to measure deletion and insertion too (Petsiuk 2018): areas under the
             probability of the explained class, from nothing to everything deleted, or inserted.
     """
 
     name: ClassVar[str] = "perturbation"
-    kinds: ClassVar[tuple[str, ...]] = ("image",)
     main: ClassVar[str] = "positive, predicted"
     main_column: ClassVar[str] = "positive_predicted_probability_auc"
-    judges_stored: ClassVar[bool] = True
 
-    unit: Literal["pixels", "patches"] = "pixels"
-    fill: Fill = "zero"
+    unit: tuple[Unit, ...] = ("pixels",)
+    fill: tuple[Fill, ...] = ("zero",)
+    score: tuple[Score, ...] = ("accuracy",)
     insertion: bool = False
+
+    @override
+    def list_fills(self) -> Sequence[Fill]:
+        return self.fill
 
     @override
     def describe_wrong_kind(self, kind: str) -> str:
@@ -77,9 +82,13 @@ class PerturbationProtocol(BenchmarkProtocol[PreparedPhoto]):
         )
 
     @override
-    def prepare(self, loaded: LoadedModel, sample: Sample) -> PreparedPhoto:
-        PixelScale.from_model(loaded)
-        return prepare_photo(loaded, sample)
+    def find_main(self) -> tuple[str, str]:
+        first, score = self._settings[0], name_score(self.score[0], self.score)
+        return first.name_metric(self.main) + score, first.name_column(self.main_column)
+
+    @property
+    def _settings(self) -> list[PerturbationSetting]:
+        return list_settings(self.unit, self.fill)
 
     @override
     def compute_rows(
@@ -95,7 +104,7 @@ class PerturbationProtocol(BenchmarkProtocol[PreparedPhoto]):
         names = [one.name for one in photos]
         predicted = explain_batch(loaded, pixels, method, names=names)
         classes: list[int] = predicted.target.tolist()
-        maps, inputs = [self._unit_scores(predicted)], list(range(len(photos)))
+        explanations, inputs = [predicted], list(range(len(photos)))
         # The map of the target class: another map only where that is another class.
         of_target = list(inputs)
         targets = {
@@ -105,11 +114,11 @@ class PerturbationProtocol(BenchmarkProtocol[PreparedPhoto]):
             # Each batch has another number of them, for which compiling does not pay.
             eager, others = loaded.to_eager(), list(targets)
             of_others = explain_batch(eager, pixels[others], method, list(targets.values()))
-            maps.append(self._unit_scores(of_others))
+            explanations.append(of_others)
             for number, at in enumerate(others):
                 of_target[at] = len(photos) + number
             inputs += others
-        logits = self._delete(loaded, pixels, torch.cat(maps), inputs, predicted)
+        logits = self._delete(loaded, pixels, names, explanations, inputs)
         # Accuracy is against the label, or against the prediction where there is none.
         references = [classes[n] if label is None else label for n, label in enumerate(labels)]
         rows: list[Row] = [
@@ -123,113 +132,57 @@ class PerturbationProtocol(BenchmarkProtocol[PreparedPhoto]):
         ]
         watched: list[tuple[Sequence[int | None], list[int]]]
         watched = [(classes, inputs[: len(photos)]), (labels, of_target)]
-        for which, (indices, of_map) in zip(_CLASSES, watched, strict=True):
+        for which, (indices, of_map) in zip(CLASSES, watched, strict=True):
             known = {n: index for n, index in enumerate(indices) if index is not None}
-            self._add_figures(
-                [rows[n] for n in known],
-                which,
-                logits[:, [of_map[n] for n in known]],
-                torch.tensor(list(known.values()), dtype=torch.long),
-                torch.tensor([references[n] for n in known], dtype=torch.long),
-            )
+            for setting, of_setting in logits.items():
+                figures = compute_figures(
+                    which,
+                    of_setting[:, [of_map[n] for n in known]],
+                    torch.tensor(list(known.values()), dtype=torch.long),
+                    torch.tensor([references[n] for n in known], dtype=torch.long),
+                    self._steps,
+                )
+                named = {setting.name_column(name): one for name, one in figures.items()}
+                add_columns([rows[n] for n in known], named)
         return rows
-
-    def _unit_scores(self, explanation: Explanation) -> Tensor:
-        """(batch, units), of pixels or patches."""
-        if self.unit == "patches":
-            return explanation.scores
-        return torch.flatten(explanation.heatmap(), 1)
 
     def _delete(
         self,
         loaded: LoadedModel,
         pixels: Tensor,
-        maps: Tensor,
+        names: Sequence[str],
+        explanations: Sequence[Explanation],
         inputs: Sequence[int],
-        predicted: Explanation,
-    ) -> Tensor:
+    ) -> dict[PerturbationSetting, Tensor]:
         """Logits of the clean photo and of each step, (orders, maps, steps, classes)."""
-        if self.unit == "patches" and predicted.picture_grid is None:
-            raise WhenceError("The model has no grid of patches; use --unit pixels.")
         of_photo = torch.tensor(inputs, device=pixels.device)
-        grid = predicted.picture_grid if self.unit == "patches" else None
-        logits = delete_in_order(
-            torch.cat([rank_units(maps, order) for order in _ORDERS.values()]),
-            count_units(maps.shape[1], self._steps[1:]),
-            PhotoRunner(loaded, pixels, grid, self.fill),
-            of_photo.repeat(len(_ORDERS)),
-            chunk_size=choose_chunk_size(loaded),
-        ).reshape(len(_ORDERS), len(maps), len(self._steps) - 1, -1)
-        clean = predicted.logits.to(logits)[of_photo][None, :, None]
-        return torch.cat([clean.expand(len(_ORDERS), -1, -1, -1), logits], 2)
+        clean = explanations[0].logits[of_photo][None, :, None].expand(len(ORDERS), -1, -1, -1)
+        found: dict[PerturbationSetting, Tensor] = {}
+        for setting in self._settings:
+            scored = [score_units(one, setting.unit) for one in explanations]
+            maps, grid = torch.cat([scores for scores, _ in scored]), scored[0][1]
+            logits = delete_in_order(
+                torch.cat([rank_units(maps, order) for order in ORDERS.values()]),
+                count_units(maps.shape[1], self._steps[1:]),
+                self.make_runner(loaded, pixels, names, setting.fill, grid),
+                of_photo.repeat(len(ORDERS)),
+                chunk_size=choose_chunk_size(loaded),
+            ).reshape(len(ORDERS), len(maps), len(self._steps) - 1, -1)
+            found[setting] = torch.cat([clean.to(logits), logits], 2)
+        return found
 
     @property
     def _steps(self) -> tuple[float, ...]:
         """Fractions of the units that are deleted; insertion starts where all are."""
-        return (*_STEPS, 1.0) if self.insertion else _STEPS
-
-    def _add_figures(
-        self, rows: Sequence[Row], which: str, logits: Tensor, classes: Tensor, references: Tensor
-    ) -> None:
-        """Add curves and areas of a class to the rows of its photos."""
-        areas = {}
-        for order, of_order in zip(_ORDERS, logits, strict=True):
-            curves = compute_curves(of_order, classes, references)
-            steps = len(_STEPS)
-            start = f"{order}_{which}"
-            accuracy, probability = curves["accuracy"][:, :steps], curves["probability"]
-            areas[order] = area_under_curve(accuracy, _STEPS)
-            columns = {
-                f"{start}_accuracy": accuracy,
-                f"{start}_probability": probability[:, :steps],
-                f"{start}_logit": curves["logit"][:, :steps],
-                f"{start}_auc": areas[order],
-                f"{start}_probability_auc": area_under_curve(probability[:, :steps], _STEPS),
-            }
-            if self.insertion:
-                # Deleting the lowest 90 % is inserting the highest 10 %, so the negative curve
-                # read backwards is that of insertion.
-                kind = "deletion" if order == "positive" else "insertion"
-                curve = probability if order == "positive" else probability.flip(1)
-                columns[f"{kind}_{which}"] = area_under_curve(curve, self._steps)
-            add_columns(rows, columns)
-        add_columns(rows, {f"difference_{which}_auc": areas["negative"] - areas["positive"]})
+        return (*STEPS, 1.0) if self.insertion else STEPS
 
     @override
     def list_metrics(self) -> list[Metric]:
-        orders = _BETTER.items()
-        groups: list[list[tuple[str, str, Better]]] = [
-            [(f"{order}, {{}}", f"{order}_{{}}_auc", better) for order, better in orders],
-            [("difference, {}", "difference_{}_auc", "higher")],
-            [("deletion, {}", "deletion_{}", "lower"), ("insertion, {}", "insertion_{}", "higher")],
-        ]
-        hidden = [
-            (f"{order}, {{}}, probability", f"{order}_{{}}_probability_auc", better)
-            for order, better in orders
-        ]
-        return [
-            Metric(
-                name.format(which),
-                (column.format(which),),
-                better,
-                shown=group is not hidden,
-                ranked=name.startswith("difference"),
-            )
-            for group in (*groups, hidden)
-            for which in _CLASSES
-            for name, column, better in group
-        ]
+        return list_perturbation_metrics(self._settings, self.score)
 
     @override
     def list_curves(self, results: Mapping[str, Columns]) -> list[Curve]:
-        x_title = f"share of {self.unit} deleted"
-        curves = []
-        for figure in ("accuracy", "probability", "logit"):
-            for which in _CLASSES:
-                for order in _ORDERS:
-                    title, column = f"{order}, {which} class: {figure}", f"{order}_{which}_{figure}"
-                    curves.append(Curve(title, column, _STEPS, x_title, figure != "logit"))
-        return curves
+        return list_perturbation_curves(self._settings, self.score)
 
     @override
     def write_notes(self, results: Mapping[str, Columns]) -> list[str]:
@@ -245,10 +198,21 @@ class PerturbationProtocol(BenchmarkProtocol[PreparedPhoto]):
             ]
         elif unlabelled:
             notes.append(f"{unlabelled} photo(s) without a label count against the prediction.")
-        filling = {"zero": "black", "mean": "the photo's mean colour", "blur": "a blurred copy"}
+        if len(self.fill) == 1:
+            filled = f"the {' or the '.join(self.unit)} become {FILLINGS[self.fill[0]]}"
+        else:
+            kinds = "; ".join(f"{fill}: {FILLINGS[fill]}" for fill in self.fill)
+            filled = f"the {' or the '.join(self.unit)} are replaced ({kinds})"
+        scores = {
+            "accuracy": "top-1 accuracy",
+            "probability": "probability of the explained class",
+            "logit": "logit of the explained class",
+        }
+        under = " or the ".join(scores[score] for score in self.score)
+        times = "; the logit's are not" if "logit" in self.score else ""
         notes.append(
-            f"Areas under the top-1 accuracy when 0, 10, … 90 % of the {self.unit} become "
-            f"{filling[self.fill]}, times 100; positive deletes the highest first, negative the "
-            f"lowest; the difference is negative less positive."
+            f"Areas under the {under} when 0, 10, … 90 % of {filled}, times 100{times}; positive "
+            f"deletes the highest first, negative the lowest; the difference is negative less "
+            f"positive."
         )
-        return notes
+        return [*notes, *self.describe_color()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -12,15 +12,9 @@ from torch import Tensor
 from typing_extensions import override
 
 from whence.benchmark.columns import Columns
-from whence.benchmark.photos import PreparedPhoto, compute_by_shape, prepare_photo
-from whence.benchmark.protocols.base import (
-    BenchmarkProtocol,
-    Curve,
-    Metric,
-    Row,
-    add_columns,
-    explain_batch,
-)
+from whence.benchmark.photos import PreparedPhoto, compute_by_shape
+from whence.benchmark.protocols.base import Curve, Metric, Row, add_columns, explain_batch
+from whence.benchmark.protocols.deletion import PhotoDeletionProtocol, Unit, score_units
 from whence.errors import WhenceError
 from whence.faithfulness.photos import PhotoRunner
 from whence.methods import MethodSpecification
@@ -29,15 +23,11 @@ from whence.metrics.pixels import Fill
 from whence.metrics.saco import GROUPS, compute_saco, group_units, sum_groups
 from whence.models import LoadedModel
 from whence.models.forward import choose_chunk_size, stack_on_device
-from whence.models.image_preprocessing import PixelScale
 from whence.targets import to_probabilities
-
-if TYPE_CHECKING:
-    from whence.datasets import Sample
 
 
 @dataclass
-class SacoProtocol(BenchmarkProtocol[PreparedPhoto]):
+class SacoProtocol(PhotoDeletionProtocol):
     """Groups of pixels are replaced one at a time, and compared in pairs.
 
     After Wu et al. (CVPR 2024): the pixels of the map of the predicted class are divided by their
@@ -52,14 +42,12 @@ class SacoProtocol(BenchmarkProtocol[PreparedPhoto]):
     """
 
     name: ClassVar[str] = "saco"
-    kinds: ClassVar[tuple[str, ...]] = ("image",)
     main: ClassVar[str] = "SaCo"
     main_column: ClassVar[str] = "saco"
-    judges_stored: ClassVar[bool] = True
 
     groups: int = GROUPS
     fill: Fill = "mean"
-    unit: Literal["pixels", "patches"] = "pixels"
+    unit: Unit = "pixels"
 
     def __post_init__(self) -> None:
         """Refuse a number of groups that makes no pair."""
@@ -67,9 +55,8 @@ class SacoProtocol(BenchmarkProtocol[PreparedPhoto]):
             raise WhenceError(f"SaCo compares groups in pairs: 2 or more, not {self.groups}.")
 
     @override
-    def prepare(self, loaded: LoadedModel, sample: Sample) -> PreparedPhoto:
-        PixelScale.from_model(loaded)
-        return prepare_photo(loaded, sample)
+    def list_fills(self) -> Sequence[Fill]:
+        return (self.fill,)
 
     @override
     def compute_rows(
@@ -83,15 +70,11 @@ class SacoProtocol(BenchmarkProtocol[PreparedPhoto]):
         pixels = stack_on_device([one.pixels for one in photos], loaded.device)
         names = [one.name for one in photos]
         explanation = explain_batch(loaded, pixels, method, names=names)
-        grid = None
-        if self.unit == "patches":
-            grid = explanation.picture_grid
-            if grid is None:
-                raise WhenceError("The model has no grid of patches; use --unit pixels.")
-        scores = (explanation.heatmap() if grid is None else explanation.scores).flatten(1)
+        scores, grid = score_units(explanation, self.unit)
         groups = group_units(scores, self.groups)
         sums = sum_groups(scores, groups, self.groups)
-        logits = self._replace_groups(loaded, groups, PhotoRunner(loaded, pixels, grid, self.fill))
+        runner = self.make_runner(loaded, pixels, names, self.fill, grid)
+        logits = self._replace_groups(loaded, groups, runner)
         clean = explanation.logits.to(logits)[:, None]
         probabilities = to_probabilities(torch.cat([clean, logits], 1).double())
         at = explanation.target.to(logits.device)[:, None, None]
