@@ -75,6 +75,11 @@ def test_each_layout_is_recognised(tmp_path):
     write_text(tmp_path / "task" / "docs" / "a", "A text .")
     write_text(tmp_path / "table.csv", "text,label", "Good.,1")
     write_photo(tmp_path / "flat" / "a.png")
+    write_photo(tmp_path / "subset" / "validation" / "n01443537" / "a.JPEG")
+    write_mask(tmp_path / "subset" / "validation-segmentation" / "n01443537" / "a.png", make_ones())
+    write_text(tmp_path / "birds" / "classes.json", "[]")
+    write_text(tmp_path / "birds" / "dataset_test.json", '[{"class_idx": 0}]')
+    write_photo(tmp_path / "birds" / "test" / "0" / "000000.png")
     write_photo(tmp_path / "plain" / "images" / "a.png")
     names = {
         path: datasets.load(tmp_path / path).name
@@ -82,11 +87,13 @@ def test_each_layout_is_recognised(tmp_path):
     }
     assert names == {
         "animals": "pets",
+        "birds": "funnybirds",
         "boxes": "imagenet_boxes",
         "classes": "imagenet",
         "flat": "photos-flat",
         "own": "masks-own",
         "plain": "photos-plain",
+        "subset": "imagenet_s",
         "table.csv": "csv-table",
         "task": "eraser-task-val",
     }

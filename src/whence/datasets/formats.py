@@ -12,8 +12,10 @@ from whence._util.near_names import suggest_names, suggest_paths
 from whence.datasets import (
     csv_texts,
     eraser,
+    funnybirds,
     imagenet,
     imagenet_boxes,
+    imagenet_s,
     imagenet_segmentation,
     masks,
     pets,
@@ -46,6 +48,16 @@ FORMATS: dict[str, DatasetFormat] = {
         imagenet_segmentation,
         "gtsegs_ijcv.mat",
         "http://calvin-vision.net/bigstuff/proj-imagenet/data/gtsegs_ijcv.mat",
+    ),
+    "imagenet_s": _make_format(
+        imagenet_s,
+        "validation/CLASS/*.JPEG and validation-segmentation/CLASS/*.png",
+        "https://github.com/LUSSeg/ImageNet-S",
+    ),
+    "funnybirds": _make_format(
+        funnybirds,
+        "classes.json, dataset_test.json, test/ and test_part_map/",
+        "https://github.com/visinf/funnybirds-framework",
     ),
     "eraser": _make_format(
         eraser, "test.jsonl and docs/ or docs.jsonl", "https://www.eraserbenchmark.com"
