@@ -14,7 +14,7 @@ from typing_extensions import override
 from whence.benchmark.columns import Columns
 from whence.benchmark.photos import PreparedPhoto, compute_by_shape
 from whence.benchmark.protocols.base import Curve, Metric, Row, add_columns, explain_batch
-from whence.benchmark.protocols.deletion import PhotoDeletionProtocol, Unit, score_units
+from whence.benchmark.protocols.deletion import FILLINGS, PhotoDeletionProtocol, Unit, score_units
 from whence.errors import WhenceError
 from whence.faithfulness.photos import PhotoRunner
 from whence.methods import MethodSpecification
@@ -111,9 +111,10 @@ class SacoProtocol(PhotoDeletionProtocol):
     def write_notes(self, results: Mapping[str, Columns]) -> list[str]:
         notes = [
             f"SaCo, from -1 to 1: {self.groups} groups of {self.unit} by the scores of the "
-            f"predicted class, each replaced alone (fill: {self.fill}); every pair counts by the "
-            f"difference of its scores, for or against, as the drops of the probability are "
-            f"ordered."
+            f"predicted class, each of which alone becomes {FILLINGS[self.fill]}; every pair "
+            f"counts by the difference of its scores, for the map if the class loses more "
+            f"probability with the first, against it if not.",
+            *self.describe_color(),
         ]
         flat = {
             method: int(np.nansum(columns["flat"]))
