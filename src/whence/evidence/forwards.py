@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -154,8 +155,34 @@ class Forwards:
         Raises:
             WhenceError: The model did not compute one of these operations this time.
         """
+        return self._record_edited(samples, edits, Intervention(forward_only=True)).logits.detach()
+
+    def record_from(self, index: int, value: Tensor) -> tuple[Trace, Tensor]:
+        """Record what the model makes of another value in place of an operation's output.
+
+        Only what comes after that operation can be read.
+
+        Args:
+            index: The index of the operation in the recorded forward pass.
+            value: As its output, of all samples.
+
+        Returns:
+            The trace, and the value as a leaf of its graph.
+
+        Raises:
+            WhenceError: The model did not compute this operation this time.
+        """
+        with torch.inference_mode(False):
+            leaf = value.detach().requires_grad_()
+        edits = {index: Edit(output=lambda _: leaf.clone())}
+        how = Intervention(keeps_after_edit=True)
+        return self._record_edited(self._every, edits, how), leaf
+
+    def _record_edited(
+        self, samples: Tensor, edits: Mapping[int, Edit], how: Intervention
+    ) -> Trace:
         by_address = {self._addresses[index]: edit for index, edit in edits.items()}
-        run = self._record(samples, Intervention(edits=by_address, forward_only=True))
+        run = self._record(samples, dataclasses.replace(how, edits=by_address))
         missing = by_address.keys() - set(run.addresses)
         if missing:
             raise WhenceError(
@@ -163,14 +190,18 @@ class Forwards:
                 f"so that this method cannot change it. Methods that read one forward pass, such "
                 f"as 'tiba', work without."
             )
-        return run.logits.detach()
+        return run
+
+    @property
+    def _every(self) -> Tensor:
+        """The indices of all samples."""
+        return torch.arange(self._batch, device=self._arguments.main.device)
 
     @cached_property
     def _addresses(self) -> list[Address]:
         """Where in the model each operation of the recorded forward pass is computed."""
-        every = torch.arange(self._batch, device=self._arguments.main.device)
         run = Intervention(finds_addresses=True, forward_only=True)
-        return self._record(every, run).addresses
+        return self._record(self._every, run).addresses
 
     def _run(self, *given: Tensor) -> Tensor:
         *inputs, samples = given

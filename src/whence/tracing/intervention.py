@@ -31,6 +31,8 @@ class Intervention:
         finds_addresses: Whether to find the addresses of all operations.
         rules: How values pass operations when others call autograd on this run.
         forward_only: Whether nothing will be read backward, so that nothing need be kept.
+        keeps_after_edit: Whether nothing will be read backward upstream of the first edit, so that
+            operations before it keep nothing.
         follow_constants: Whether projections of what does not depend on the input are recorded too,
             so that the self-attention of such a sequence can be read. Relevance then differs.
         of: Which explained input the pixels or embeddings are of, if there are several.
@@ -42,6 +44,11 @@ class Intervention:
     finds_addresses: bool = False
     rules: BackwardRules | None = None
     forward_only: bool = False
+    keeps_after_edit: bool = False
     follow_constants: bool = False
     of: str | int | None = None
     refill: Refill | None = None
+
+    def keeps_operations(self, edited: bool) -> bool:
+        """Whether operations keep what can be read backward, given if one was edited so far."""
+        return not self.forward_only and (edited or not self.keeps_after_edit)

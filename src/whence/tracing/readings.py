@@ -105,8 +105,12 @@ def iterate_sites(
     rules: Mapping[str, BackwardRules | None],
     *,
     release: bool,
+    start: GradientEdge | None = None,
 ) -> Iterator[MapChunks]:
-    """The attention maps from the last to the first, with the kinds of values read there."""
+    """The attention maps from the last to the first, with the kinds of values read there.
+
+    Values begin at the logits, or at another place of the graph.
+    """
     sites = sites[::-1]
     wanted = [kind for kind in rules if kind in kinds]
     values = trace.iterate_backward(
@@ -114,6 +118,7 @@ def iterate_sites(
         [site.place for site in sites] if wanted else (),
         [rules[kind] for kind in wanted],
         release=release,
+        start=start,
     )
     waiting: dict[int, list[Tensor]] = {}
     # Of attentions side by side, the backward pass may meet the last one not as the first. What

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -142,6 +142,7 @@ class Recording:
         self._module_names = module_names
         self._max_bytes = max_bytes
         self._operation_count = 0
+        self._is_edited = False
         self._recorder: AbstractContextManager[Any] | None = None
         self._pending_softmaxes: dict[Operation, Tensor] = {}  # not yet seen to weigh values
         self._routing: set[Node] = set()  # nodes known to route relevance, or to refuse it
@@ -193,18 +194,16 @@ class Recording:
         if edit is not None and edit.inputs is not None:
             inputs = edit.inputs(*inputs)
         device, rules = inputs[0].device.type, self.intervention.rules
-        output: Tensor
-        if torch.is_autocast_enabled(device):
-            with torch.autocast(device, enabled=False):
-                output = RecordedNode.apply(operation, rules, *inputs)  # type: ignore[no-untyped-call]
-        else:
-            output = RecordedNode.apply(operation, rules, *inputs)  # type: ignore[no-untyped-call]
+        is_on = torch.is_autocast_enabled(device)
+        with torch.autocast(device, enabled=False) if is_on else nullcontext():
+            output: Tensor = RecordedNode.apply(operation, rules, *inputs)  # type: ignore[no-untyped-call]
         if operation.name == SOFTMAX:
             operation.where = self.where()
             self._pending_softmaxes[operation] = output
         if self.intervention.refill is not None:
             self.intervention.refill.take(operation)
-        if self.intervention.forward_only:
+        self._is_edited |= edit is not None
+        if not self.intervention.keeps_operations(self._is_edited):
             operation.release()
         else:
             self.kept_bytes += output.nbytes

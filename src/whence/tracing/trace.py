@@ -101,6 +101,7 @@ class Trace(Recording):
         rules: Sequence[BackwardRules | None],
         *,
         release: bool = False,
+        start: GradientEdge | None = None,
     ) -> Iterator[tuple[int, list[Tensor]]]:
         """One backward pass for several rule sets, handed over place by place.
 
@@ -112,6 +113,7 @@ class Trace(Recording):
             rules: How values pass operations; None for plain gradients.
             release: Whether to free all that has been passed. The trace can then be read only this
                 once.
+            start: A place to begin at, in place of the logits; targets are then values there.
 
         Yields:
             The number of a place and its values, one for each rule set, as `read` gives them.
@@ -119,7 +121,8 @@ class Trace(Recording):
         parts = list(split_signs([self.make_seeds(one) for one in targets], rules, self.guard))
         several = bool(parts) and len(parts[0].seeds) > 1
         seeds = [part.seeds if several else part.seeds[0] for part in parts]
-        for number, read in self._propagate(at, seeds, [p.rules for p in parts], several, release):
+        by = [part.rules for part in parts]
+        for number, read in self._propagate(at, seeds, by, several, release, start):
             values = join_signs(parts, read)
             yield number, values if several else [value[None] for value in values]
 
@@ -196,10 +199,17 @@ class Trace(Recording):
         rules: Sequence[BackwardRules | None],
         several: bool = False,
         release: bool = False,
+        start: GradientEdge | None = None,
     ) -> Iterator[tuple[int, list[Tensor]]]:
         edges = [one if isinstance(one, GradientEdge) else edge_of(one) for one in at]
         values = propagate_backward(
-            self.logits, seeds, rules, edges, batch=self.batch, several=several, release=release
+            self.logits if start is None else start,
+            seeds,
+            rules,
+            edges,
+            batch=self.batch,
+            several=several,
+            release=release,
         )
         while True:
             # Not around the whole loop: what is done with a value is the caller's own affair.
