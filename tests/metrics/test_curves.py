@@ -60,12 +60,47 @@ def test_classes_that_hold_at_once_have_sigmoids():
     assert float(found["probability"]) == pytest.approx(1 / (1 + np.exp(-1)))
 
 
+def test_srg_of_four_patches_by_hand():
+    # The class's logit is the sum of the patches that are left: 4 + 3 + 2 + 1.
+    weights = torch.tensor([[3.0, 1.0, 4.0, 2.0]])
+    scores = torch.tensor([[0.3, 0.1, 0.9, 0.2]])
+    shares = torch.tensor([0, 0.25, 0.5, 0.75, 1])
+
+    def follow(scores, order):
+        deleted = rank_units(scores, order)[:, None] < torch.arange(5)[:, None]
+        return (weights[:, None] * ~deleted).sum(2)
+
+    highest, lowest = follow(scores, "highest"), follow(scores, "lowest")
+    assert highest.tolist() == [[10, 6, 3, 1, 0]]
+    assert lowest.tolist() == [[10, 9, 7, 4, 0]]
+    # 0.25 * (3 + 4 + 3): the curves meet at both ends.
+    assert c.symmetric_relevance_gain(highest, lowest, shares).tolist() == [2.5]
+    assert c.symmetric_relevance_gain(lowest, highest, shares).tolist() == [-2.5]
+    same = torch.full((1, 4), 0.7)  # all in reading order, both ways: 3, 1, 4, 2
+    highest, lowest = follow(same, "highest"), follow(same, "lowest")
+    assert highest.tolist() == lowest.tolist() == [[10, 7, 6, 2, 0]]
+    assert c.symmetric_relevance_gain(highest, lowest, shares).tolist() == [0]
+
+
+def test_srg_is_a_plain_sum_over_uneven_shares():
+    highest, lowest = torch.randn(3, 4), torch.randn(3, 4)
+    shares = [0.0, 0.1, 0.1, 1.0]  # more steps than units: one is there twice
+    found = c.symmetric_relevance_gain(highest, lowest, torch.tensor(shares))
+    for n in range(3):
+        apart = [float(lowest[n, i].double() - highest[n, i].double()) for i in range(4)]
+        total = sum((shares[i + 1] - shares[i]) * (apart[i] + apart[i + 1]) / 2 for i in range(3))
+        assert float(found[n]) == pytest.approx(total, abs=1e-6)
+
+
 def test_bad_requests_are_refused():
     for call in (
         lambda: c.area_under_curve(torch.zeros(2, 5), FRACTIONS),
         lambda: c.area_under_curve(torch.zeros(2), (0.5, 0.5)),
         lambda: c.compute_curves(torch.zeros(2, 3, 4), torch.tensor([0, 4])),
         lambda: c.compute_curves(torch.zeros(2, 3, 4), torch.tensor([0])),
+        lambda: c.symmetric_relevance_gain(torch.zeros(3), torch.zeros(2), torch.tensor([0, 1])),
+        lambda: c.symmetric_relevance_gain(*torch.zeros(2, 3), torch.tensor([0, 0.5, 0.9])),
+        lambda: c.symmetric_relevance_gain(*torch.zeros(2, 3), torch.tensor([0, 1.5, 1])),
     ):
         with pytest.raises(WhenceError):
             call()
