@@ -33,6 +33,7 @@ class Sample:
     words: tuple[str, ...] = ()  # the words of the text that evidence spans count
     evidence: tuple[Span, ...] = ()  # in words: marked reasons
     answer: str = ""  # what a language model is to say after the text
+    rival: str = ""  # an answer that would be wrong
     cues: tuple[Span, ...] = ()  # in characters: what the answer follows from
     passages: tuple[Span, ...] = ()  # in characters: the parts of the text that may hold a cue
 

@@ -7,9 +7,12 @@ from collections.abc import Mapping
 from whence._util.near_names import suggest_names
 from whence.benchmark.labels import LabelMapping, parse_classes
 from whence.benchmark.protocols.base import AnyProtocol, BenchmarkProtocol
+from whence.benchmark.protocols.context import ContextProtocol
+from whence.benchmark.protocols.cues import CuesProtocol
 from whence.benchmark.protocols.gridpg import GridpgProtocol
 from whence.benchmark.protocols.localization import LocalizationProtocol
 from whence.benchmark.protocols.options import read_option
+from whence.benchmark.protocols.passages import PassagesProtocol
 from whence.benchmark.protocols.perturbation import PerturbationProtocol
 from whence.benchmark.protocols.randomization import RandomizationProtocol
 from whence.benchmark.protocols.rationale import RationaleProtocol
@@ -17,6 +20,7 @@ from whence.benchmark.protocols.saco import SacoProtocol
 from whence.benchmark.protocols.segmentation import SegmentationProtocol
 from whence.benchmark.protocols.srg import SrgProtocol
 from whence.benchmark.protocols.trust import TrustProtocol
+from whence.benchmark.protocols.words import WordsProtocol
 from whence.errors import WhenceError
 
 PROTOCOLS: dict[str, type[AnyProtocol]] = {
@@ -29,6 +33,10 @@ PROTOCOLS: dict[str, type[AnyProtocol]] = {
         LocalizationProtocol,
         GridpgProtocol,
         RationaleProtocol,
+        WordsProtocol,
+        ContextProtocol,
+        PassagesProtocol,
+        CuesProtocol,
         RandomizationProtocol,
         TrustProtocol,
     )
