@@ -82,7 +82,7 @@ class Tam(Method):
         sequence = scalar.place.sequence
         assert sequence.ids is not None  # _list_token_scalars sees to it
         ids, real = sequence.ids[sample].tolist(), sequence.mask[sample].tolist()
-        at, end = scalar.rows[sample] + scalar.place.start, scalar.prompt_ends[sample]
+        at, end = scalar.get_last_row(sample), scalar.prompt_ends[sample]
         logits, token = evidence.token_logits[sample], scalar.indices[sample]
         images = is_image.nonzero()[:, 0]
         words = _list_words(ids, real, is_image.tolist(), specials, end, at)

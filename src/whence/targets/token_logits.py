@@ -132,6 +132,10 @@ class TokenScalar(LogitScalar):
     def logits(self, read: Tensor, samples: Tensor) -> Tensor:
         return pick_rows(read, samples, self.rows)
 
+    def get_last_row(self, sample: int) -> int:
+        """The position of a sample's sequence that it is read at."""
+        return self.rows[sample] + self.place.start
+
 
 class SpanScalar(Scalar):
     """The log-probability of tokens at rows.
@@ -148,8 +152,8 @@ class SpanScalar(Scalar):
         names: list[str],
         prompt_ends: list[int],
     ) -> None:
-        self.place, self.names, self.indices = place, names, [0] * len(names)
-        self.prompt_ends = prompt_ends
+        self.place: TokenLogits = place
+        self.names, self.indices, self.prompt_ends = names, [0] * len(names), prompt_ends
         self._rows, self._ids = rows, ids
 
     @override
@@ -169,3 +173,7 @@ class SpanScalar(Scalar):
     @override
     def probabilities(self, read: Tensor, samples: Tensor) -> Tensor:
         return self.values(read, samples).exp()
+
+    def get_last_row(self, sample: int) -> int:
+        """The last position of a sample's sequence that it is read at."""
+        return max(self._rows[sample]) + self.place.start
