@@ -5,7 +5,8 @@ import json
 import pytest
 import torch
 
-from whence import datasets
+from tests.saved import make_photo
+from whence import WhenceError, datasets
 from whence.benchmark import confidences
 from whence.benchmark.confidences import measure_confidences
 from whence.benchmark.labels import LabelMapping
@@ -49,3 +50,11 @@ def test_what_is_known_is_not_computed_again(vit, photos, tmp_path, monkeypatch)
     file.write_text("no JSON")
     measure_confidences(vit, dataset, names, LabelMapping(), tmp_path)
     assert len(read) == 4 + 18
+
+
+def test_photos_of_which_none_can_be_used(vit, tmp_path):
+    make_photo(8, 8).save(tmp_path / "a.png")
+    (tmp_path / "labels.csv").write_text("image,label\na,zebra\n")
+    dataset = datasets.load(tmp_path)
+    with pytest.raises(WhenceError, match=r"label of 'a\.png' is not a class"):
+        measure_confidences(vit, dataset, dataset.list_names(), LabelMapping())

@@ -53,6 +53,9 @@ def measure_confidences(
     """Run the model on photos, once: confidences by their names, without those that cannot be used.
 
     What a folder holds of an earlier pass, of the same model and data, is not computed again.
+
+    Raises:
+        WhenceError: No photo can be used; it says why of the first.
     """
     file = None if folder is None else folder / _FILE
     key = hash_texts(
@@ -62,12 +65,15 @@ def measure_confidences(
     missing = [name for name in names if name not in found]
     size = choose_chunk_size(loaded, is_watched=True)
 
+    problems: dict[str, WhenceError] = {}
+
     def read(name: str) -> tuple[PreparedPhoto, int | None] | None:
         try:
             sample = dataset.read(name)
             return prepare_photo(loaded, sample), labels.find_index(loaded, sample)
-        except WhenceError:
-            return None  # the run says why, when it comes to this photo
+        except WhenceError as error:  # the run says so, when it comes to this photo
+            problems[name] = error
+            return None
 
     def compute(photos: list[PreparedPhoto]) -> list[tuple[float, int]]:
         pixels = stack_on_device([one.pixels for one in photos], loaded.device)
@@ -91,7 +97,10 @@ def measure_confidences(
                 _write(file, key, found)
                 unsaved = 0
             advance(len(chunk))
-    return {name: found[name] for name in names if name in found}
+    usable_names = [name for name in names if name in found]
+    if not usable_names and problems:
+        raise next(problems[name] for name in names if name in problems)
+    return {name: found[name] for name in usable_names}
 
 
 def _read(file: Path, key: str) -> dict[str, Confidence]:

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import pickle
 import shutil
 
 import pytest
@@ -106,6 +107,16 @@ def test_the_page_shows_mosaics(undecided, flat):
     assert explanation.target.tolist() == [protocol._confidences[name].predicted]
 
 
+def test_other_processes_have_the_same_mosaics(undecided, flat):
+    protocol, dataset = fit(undecided, flat, size="1x2", confidence=0.3)
+    other = pickle.loads(pickle.dumps(protocol))
+    for name in protocol._placed:
+        sample = dataset.read(name)
+        mine, others = (one.prepare(undecided, sample) for one in (protocol, other))
+        assert torch.equal(mine.pixels, others.pixels)
+        assert mine.number == others.number
+
+
 def test_labels_that_are_wrong_are_left_out(undecided, flat, tmp_path):
     predicted = fit(undecided, flat, size="1x2", confidence=0.3)[0]._confidences
     folder = tmp_path / "labelled"
@@ -121,7 +132,10 @@ def test_labels_that_are_wrong_are_left_out(undecided, flat, tmp_path):
 
 
 def test_what_makes_no_mosaic_is_said(vit, undecided, flat):
-    with pytest.raises(WhenceError, match=r"0 of 10 photos .* of 0 classes; .* smaller mosaics"):
+    with pytest.raises(
+        WhenceError,
+        match=r"0 of 10 photos .* of 0 class\(es\); a mosaic of 1x2 needs 2 .* Take more photos",
+    ):
         fit(undecided, flat, size="1x2", confidence=1.0)
     first = datasets.load(flat).read("p0.png")
     with pytest.raises(WhenceError, match=r"photos of 4 different classes, and '.*' has 3"):

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from whence.explanation import Explanation
 
 
+_LOWER_CONFIDENCES = (0.95, 0.9, 0.8, 0.7, 0.6, 0.5)
+
+
 class MosaicCell(NamedTuple):
     """A photo's place: the names of all photos of its mosaic in reading order, and its number."""
 
@@ -120,19 +123,10 @@ class GridpgProtocol(BenchmarkProtocol["PreparedCell | UnplacedPhoto"]):
         self, loaded: LoadedModel, dataset: Dataset, names: Sequence[str], folder: Path | None
     ) -> None:
         found = measure_confidences(loaded, dataset, names, self.labels, folder)
-        classes = {
-            name: one.predicted
-            for name, one in found.items()
-            if one.probability >= self.confidence and not one.is_wrong
-        }
+        classes = _find_classes(found, self.confidence)
         mosaics = arrange_mosaics(classes, self.cell_count, self._seed)
         if not mosaics:
-            raise WhenceError(
-                f"{len(classes)} of {len(names)} photos are classified correctly with a confidence "
-                f"of {self.confidence:g} or more, of {len(set(classes.values()))} classes; a "
-                f"mosaic of {self.size} needs {self.cell_count} different classes. Take more "
-                f"photos, a lower gridpg:confidence=…, or smaller mosaics by gridpg:size=…"
-            )
+            raise WhenceError(self._describe_lack(found, len(names)))
         self._dataset, self._confidences = dataset, found
         self._placed = {
             name: MosaicCell(photos, number)
@@ -141,6 +135,21 @@ class GridpgProtocol(BenchmarkProtocol["PreparedCell | UnplacedPhoto"]):
         }
         if self.cells == "full":
             self._check_size(loaded, dataset.read(mosaics[0][0]))
+
+    def _describe_lack(self, found: Mapping[str, Confidence], total: int) -> str:
+        """The sentence for photos that fill no mosaic, with a confidence that would do."""
+        classes = _find_classes(found, self.confidence)
+        lack = (
+            f"{len(classes)} of {total} photos are classified correctly with a confidence of "
+            f"{self.confidence:g} or more, of {len(set(classes.values()))} class(es); a mosaic of "
+            f"{self.size} needs {self.cell_count} different classes."
+        )
+        for lower in (one for one in _LOWER_CONFIDENCES if one < self.confidence):
+            more = _find_classes(found, lower)
+            if (count := len(set(more.values()))) >= self.cell_count:
+                there = f"there are {len(more)}, of {count} classes, with gridpg:confidence={lower}"
+                return f"{lack} Take more photos; {there}."
+        return f"{lack} Take more photos, or smaller mosaics by gridpg:size=…"
 
     def _check_size(self, loaded: LoadedModel, sample: Sample) -> None:
         """Refuse a model that does not take mosaics of whole photos."""
@@ -240,3 +249,12 @@ class GridpgProtocol(BenchmarkProtocol["PreparedCell | UnplacedPhoto"]):
         shown = Image.fromarray(values[0].to(torch.uint8).permute(1, 2, 0).cpu().numpy())
         predicted = self._confidences[sample.name].predicted
         return shown, explain_batch(loaded, pixels[None], method, [predicted])
+
+
+def _find_classes(found: Mapping[str, Confidence], least: float) -> dict[str, int]:
+    """The classes of photos that are classified so confidently, and not known to be wrong."""
+    return {
+        name: one.predicted
+        for name, one in found.items()
+        if one.probability >= least and not one.is_wrong
+    }
