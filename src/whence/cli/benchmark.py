@@ -108,13 +108,28 @@ def benchmark(
     unit: Annotated[
         str | None,
         typer.Option(
-            rich_help_panel=_PANEL, help="perturbation: the units to delete; pixels if left out."
+            metavar="NAMES",
+            rich_help_panel=_PANEL,
+            help="perturbation, srg, saco: the units to delete, pixels or patches; of perturbation "
+            "both, separated by a comma.",
         ),
     ] = None,
     fill: Annotated[
         str | None,
         typer.Option(
-            rich_help_panel=_PANEL, help="perturbation: what replaces them; zero if left out."
+            metavar="NAMES",
+            rich_help_panel=_PANEL,
+            help="perturbation, srg, saco: what replaces them: zero, mean, blur, dataset (its mean "
+            "colour), road (interpolated); of perturbation several, separated by commas.",
+        ),
+    ] = None,
+    score: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            rich_help_panel=_PANEL,
+            help="perturbation: what is under the curves: accuracy, probability or logit, or "
+            "several, separated by commas; accuracy if left out.",
         ),
     ] = None,
     insertion: Annotated[
@@ -190,6 +205,7 @@ def benchmark(
             classes=classes,
             unit=unit,
             fill=fill,
+            score=score,
             insertion=insertion,
             threshold=threshold,
             view=view,

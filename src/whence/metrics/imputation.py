@@ -27,6 +27,7 @@ _WEIGHTS = {(0, 1): 2, (1, 0): 2, (1, 1): 1, (1, -1): 1}
 # Jacobi's damping, and how much corrections of a coarse grid of constant cells fall short.
 _DAMPING, _CORRECTION = 0.8, 1.8
 _MAX_ROUNDS = 100
+_ON_A_CPU = 4
 
 
 def impute_pixels(pixels: Tensor, hidden: Tensor, noise: Tensor | None = None) -> Tensor:
@@ -49,7 +50,12 @@ def impute_pixels(pixels: Tensor, hidden: Tensor, noise: Tensor | None = None) -
         )
     everywhere = hidden.flatten(1).all(1)
     missing = (hidden & ~everywhere[:, None, None])[:, None].to(pixels)
-    solved = _solve(pixels, missing)
+    # A few images at a time stay in the caches of a CPU.
+    size = _ON_A_CPU if pixels.device.type == "cpu" else max(1, len(pixels))
+    parts = [
+        (pixels[at : at + size], missing[at : at + size]) for at in range(0, len(pixels), size)
+    ]
+    solved = torch.cat([_solve(*part) for part in parts]) if parts else pixels
     means = pixels.double().mean((2, 3), keepdim=True).to(pixels)
     solved = torch.where(everywhere[:, None, None, None], means, solved)
     if noise is not None:
@@ -71,10 +77,10 @@ def _hash(name: str) -> int:
 def _solve(pixels: Tensor, missing: Tensor) -> Tensor:
     """Solve for the missing pixels by preconditioned conjugate gradients; 0 elsewhere."""
     known = 1 - missing
-    right = missing * _sum_neighbours(known * pixels)
+    residual = missing * _sum_neighbours(known * pixels)
     grids = _build_grids(missing, missing * _sum_neighbours(known))
     values = torch.zeros_like(pixels)
-    residual, step, product = right, torch.zeros_like(pixels), torch.ones_like(values[:, :, :1, :1])
+    step, product = torch.zeros_like(pixels), torch.ones_like(pixels[:, :, :1, :1])
     for _ in range(_MAX_ROUNDS):
         corrected = _precondition(grids, residual)
         # The correction is about the error that is left, so each image ends by its own.
@@ -82,23 +88,28 @@ def _solve(pixels: Tensor, missing: Tensor) -> Tensor:
         if not active.any():
             break
         before, product = product, (residual * corrected).sum((2, 3), keepdim=True)
-        step = corrected + _divide(product, before) * step
+        step = torch.addcmul(corrected, _divide(product, before), step)
         applied = _apply(grids[0], step)
         length = active * _divide(product, (step * applied).sum((2, 3), keepdim=True))
-        values, residual = values + length * step, residual - length * applied
+        values.addcmul_(length, step)
+        residual.addcmul_(length, applied, value=-1)
     return values
 
 
 class _Grid(NamedTuple):
-    """Equations of a grid: weights between cells, and the sum of each cell's weights.
+    """Equations of a grid: all are (n, 1, height, width), with zeros where nothing is hidden.
 
-    All are (n, 1, height, width); cells without an equation have zeros. `weights` has one tensor
-    for each of `_WEIGHTS`.
+    Attributes:
+        weights: Between cells, one for each of `_WEIGHTS`.
+        sums: The sum of each cell's weights, those to known pixels too.
+        inverse: One over these.
+        is_hidden: 1 where a cell has an equation.
     """
 
     weights: list[Tensor]
     sums: Tensor
     inverse: Tensor
+    is_hidden: Tensor
 
 
 def _build_grids(missing: Tensor, known: Tensor) -> list[_Grid]:
@@ -125,7 +136,7 @@ def _make_grid(weights: list[Tensor], known: Tensor) -> _Grid:
         one, other = _slide(sums, *offset)
         one += _slide(between, *offset)[0]
         other += _slide(between, *offset)[0]
-    return _Grid(weights, sums, torch.where(sums > 0, 1 / sums, 0.0))
+    return _Grid(weights, sums, torch.where(sums > 0, 1 / sums, 0.0), (sums > 0).to(sums))
 
 
 def _coarsen(weights: Sequence[Tensor], known: Tensor) -> tuple[list[Tensor], Tensor]:
@@ -150,11 +161,11 @@ def _precondition(grids: Sequence[_Grid], residual: Tensor) -> Tensor:
     if len(grids) == 1:
         return grid.inverse * residual
     height, width = residual.shape[2:]
-    values = _DAMPING * grid.inverse * residual
+    values = (grid.inverse * residual).mul_(_DAMPING)
     coarse = _precondition(grids[1:], _sum_cells(residual - _apply(grid, values)))
-    spread = coarse.repeat_interleave(2, 2).repeat_interleave(2, 3)[..., :height, :width]
-    values += _CORRECTION * (grid.inverse > 0) * spread
-    return values + _DAMPING * grid.inverse * (residual - _apply(grid, values))
+    spread = F.interpolate(coarse, scale_factor=2.0, mode="nearest")[..., :height, :width]
+    values.addcmul_(grid.is_hidden, spread, value=_CORRECTION)
+    return values.addcmul_(grid.inverse, residual - _apply(grid, values), value=_DAMPING)
 
 
 def _apply(grid: _Grid, values: Tensor) -> Tensor:
