@@ -50,14 +50,14 @@ def test_a_method_that_fails_does_not_speak_for_those_that_read_less(photo_model
     explain = Explainer.explain
 
     def fail(self, *arguments, **options):
-        if options["method"] in ("attcat", "attention_norm", "fullgrad_plus"):
+        if options["method"] in ("alti", "attcat", "attention_norm", "fullgrad_plus"):
             raise WhenceError("Blocks cannot be found.")
         return explain(self, *arguments, **options)
 
     monkeypatch.setattr(Explainer, "explain", fail)
     described = describe_model(photo_model)
     assert {"whence", "rollout", "tiba"} <= set(described.methods)
-    refused = ["attcat", "attention_norm", "fullgrad_plus", "legrad", "value_zeroing"]
+    refused = ["alti", "attcat", "attention_norm", "fullgrad_plus", "legrad", "value_zeroing"]
     assert described.refused == {"Blocks cannot be found.": refused}
 
 

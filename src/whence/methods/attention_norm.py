@@ -18,8 +18,9 @@ from whence.methods.shared.attention_maps import (
     require_known_layers,
     select_layers,
 )
+from whence.methods.shared.block_vectors import find_vectors, require_own_tokens
 from whence.methods.shared.flows import roll_out_flow
-from whence.methods.shared.value_vectors import LinearNorm, project_values
+from whence.methods.shared.value_vectors import project_values
 from whence.tracing.flow.flow import TokenFlow
 from whence.tracing.graph import AttentionLayer, find_projection
 
@@ -99,23 +100,14 @@ class AttentionNorm(Method):
     def _compute_norms(self, evidence: Evidence, layer: int) -> Tensor:
         """Compute the norms of the vectors from each key to each query: (batch, queries, keys)."""
         trace, block = evidence.trace, evidence.blocks[layer]
-        projection = find_projection(trace, block.site, block.skip_addition)
-        values, spread = project_values(trace, block.sites, projection)
-        queries = block.site.query_count
-        if queries != block.site.key_count:
-            raise WhenceError(
-                f"The attention in {block.site.where} has {queries} queries for "
-                f"{block.site.key_count} keys; this method needs attention of tokens to themselves."
-            )
         chunks = block.site.iterate_queries(evidence.batch)
         if self.include == "weights":
+            projection = find_projection(trace, block.site, block.skip_addition)
+            values, spread = project_values(trace, block.sites, projection)
+            require_own_tokens(block.site)
             return _compute_norms_of_sums(chunks, values) / spread
-        own = spread * trace.split_tokens(block.input, block.input_edge, block.input.shape)
-        if self.include == "residual" or block.post_norm is None:
-            return _compute_norms_of_sums(chunks, values, own) / spread
-        norm = LinearNorm(trace, block.site.where, block.post_norm)
-        norms = _compute_norms_of_sums(chunks, norm.scale(values), norm.scale(own))
-        return norms / (spread * norm.spread)
+        vectors = find_vectors(trace, block, with_norm=self.include == "layer_norm")
+        return _compute_norms_of_sums(chunks, vectors.values, vectors.own) / vectors.spread
 
 
 def _compute_norms_in_groups(evidence: Evidence, layer: AttentionLayer) -> Tensor:

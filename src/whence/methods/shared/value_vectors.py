@@ -14,14 +14,17 @@ from whence.tracing.trace import Trace
 
 
 class LinearNorm:
-    """A normalisation as a linear map, with its denominators, ``spread``, held constant."""
+    """A normalisation as a linear map, with its denominators, ``spread``, held constant.
+
+    Its ``bias``, (width,), is added afterwards.
+    """
 
     def __init__(self, trace: Trace, where: str, norm: Function) -> None:
         entry, x = trace.entries[norm.index], norm.inputs[0].detach()
         sums = trace.split_tokens(x, entry.inputs[0], x.shape)
         normalised = trace.split_tokens(norm.output, entry.output, norm.output.shape)
-        bias, self._weight, self._centres = _probe_norm(norm)
-        scaled, target = self.scale(sums), normalised - bias
+        self.bias, self._weight, self._centres = _probe_norm(norm)
+        scaled, target = self.scale(sums), normalised - self.bias
         sizes = scaled.norm(dim=-1, keepdim=True)
         spread = sizes / target.norm(dim=-1, keepdim=True)
         # (batch, queries, 1); any denominator will do for zeros.
@@ -32,7 +35,8 @@ class LinearNorm:
         if (scaled / self.spread - target).abs().amax() > close:
             raise WhenceError(
                 f"'{norm.name}' after the attention in {where} does not normalise "
-                f"each token by itself. Use include='residual', which leaves it out."
+                f"each token by itself. Use include='residual' of 'attention_norm', which leaves it "
+                f"out."
             )
 
     def scale(self, vectors: Tensor) -> Tensor:
