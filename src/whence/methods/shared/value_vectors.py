@@ -35,8 +35,8 @@ class LinearNorm:
         if (scaled / self.spread - target).abs().amax() > close:
             raise WhenceError(
                 f"'{norm.name}' after the attention in {where} does not normalise "
-                f"each token by itself. Use include='residual' of 'attention_norm', which leaves it "
-                f"out."
+                f"each token by itself. Use include='residual' of 'attention_norm', which leaves "
+                f"it out."
             )
 
     def scale(self, vectors: Tensor) -> Tensor:
