@@ -198,7 +198,7 @@ def test_the_description_is_complete(method):
     assert len(about.summary) < 120
     assert about.cost
     assert about.citation or method == "random"
-    assert set(about.inputs) <= {"image", "text"} or about.inputs == ("prompt",)
+    assert set(about.inputs) <= {"image", "text"} or about.inputs == ("image prompt",)
     assert method in str(about)
 
 

@@ -178,11 +178,15 @@ def test_what_words_explain_is_taken_out():
 
 def test_what_has_no_image_tokens_is_refused():
     case = CASES["ViTForImageClassification-sdpa"]
-    with pytest.raises(WhenceError, match="'tam' explains prompts only, and this input is an im"):
+    with pytest.raises(
+        WhenceError, match="'tam' explains image prompts only, and this input is an i"
+    ):
         Explainer(build_model(case)).explain(case.inputs(), method="tam")
     model, inputs = models.build_llava()
     words = {"input_ids": torch.tensor([[3, 4, 5]])}
-    with pytest.raises(WhenceError, match="'tam' explains prompts only, and this input is a text"):
+    with pytest.raises(
+        WhenceError, match="'tam' explains image prompts only, and this input is a t"
+    ):
         Explainer(model).explain(words, targets.token(), method="tam")
     model, inputs = models.build_mllama()
     with pytest.raises(WhenceError, match="an image as tokens between their words"):

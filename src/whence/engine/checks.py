@@ -45,14 +45,15 @@ def check_modality(request: Request, layout: FoundLayout) -> None:
     """Refuse an input of a kind that a method does not explain."""
     name, method = request.method_name, request.method
     kind = "image" if len(layout.grid or ()) > 1 else "text"
-    if kind not in method.inputs and not ("prompt" in method.inputs and _has_prompt(request)):
+    kinds = {kind, "image prompt"} if _has_image_prompt(request) else {kind}
+    if kinds.isdisjoint(method.inputs):
         raise WhenceError(
             f"Method '{name}' explains {' and '.join(method.inputs)}s only, and this input is "
             f"{'a text' if kind == 'text' else 'an image'}."
         )
 
 
-def _has_prompt(request: Request) -> bool:
+def _has_image_prompt(request: Request) -> bool:
     """Whether a language model reads images beside words."""
     tensors = request.arguments.named_tensors.items()
     return is_generative(request.subject) and len({is_text(name, x) for name, x in tensors}) > 1

@@ -34,8 +34,8 @@ class Method:
         cost: How many forward passes' worth of work it is, as a number or a formula of its options.
         class_specific: Whether different classes get different explanations.
         signed: Whether scores below zero speak against the class.
-        inputs: What it explains: ``"image"``, ``"text"`` or both; or only a ``"prompt"`` of a
-            language model that reads images between its words.
+        inputs: What it explains: ``"image"``, ``"text"`` or both; or only an ``"image prompt"``
+            of a language model that reads images between its words.
         streamed: Whether it reads attention maps by `Evidence.fuse_heads` alone, so that they need
             not all be in memory at once.
         needs_one_sequence: Whether it refuses windows, merged tokens and several sequences.
@@ -165,7 +165,8 @@ def available(kind: str | None = None) -> list[str]:
     """List the names of all methods, sorted.
 
     Args:
-        kind: Only those that explain this kind of input: ``"image"``, ``"text"`` or ``"prompt"``.
+        kind: Only those that explain this kind of input: ``"image"``, ``"text"`` or ``"image
+            prompt"``.
     """
     return sorted(name for name, one in _methods.items() if kind is None or kind in one.inputs)
 

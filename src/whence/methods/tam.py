@@ -53,7 +53,7 @@ class Tam(Method):
         "Li, Wang, Ding, Li: Token Activation Map to Visually Explain Multimodal LLMs, ICCV 2025"
     )
     cost = "1"
-    inputs = ("prompt",)
+    inputs = ("image prompt",)
     unsteady_types = HALF_TYPES  # not measured
 
     @override
