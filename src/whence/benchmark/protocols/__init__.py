@@ -9,6 +9,7 @@ from whence.benchmark.labels import LabelMapping, parse_classes
 from whence.benchmark.protocols.base import AnyProtocol, BenchmarkProtocol
 from whence.benchmark.protocols.context import ContextProtocol
 from whence.benchmark.protocols.cues import CuesProtocol
+from whence.benchmark.protocols.f_fidelity import FFidelityProtocol
 from whence.benchmark.protocols.gridpg import GridpgProtocol
 from whence.benchmark.protocols.localization import LocalizationProtocol
 from whence.benchmark.protocols.options import read_option
@@ -32,6 +33,7 @@ PROTOCOLS: dict[str, type[AnyProtocol]] = {
         SegmentationProtocol,
         LocalizationProtocol,
         GridpgProtocol,
+        FFidelityProtocol,
         RationaleProtocol,
         WordsProtocol,
         ContextProtocol,

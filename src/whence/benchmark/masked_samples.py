@@ -1,0 +1,93 @@
+"""Read samples in groups that go through a model together without some of their units."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from whence.benchmark.photos import PreparedPhoto, prepare_photo
+from whence.explanation import Explanation
+from whence.faithfulness.photos import PhotoRunner
+from whence.metrics.pixels import Fill
+from whence.models import LoadedModel
+from whence.models.forward import stack_on_device
+
+if TYPE_CHECKING:
+    from whence.datasets import Dataset, Sample
+
+_THREADS = 4
+# The units of a photo, for a model that has no grid of patches.
+_CELLS = (14, 14)
+
+ModelInputs: TypeAlias = Tensor | Mapping[str, Tensor]
+
+
+class MaskedSamples(NamedTuple):
+    """Samples that can be given to a model without some of their units.
+
+    Attributes:
+        samples: The samples.
+        units: (samples,), how many units each has.
+        delete: The model's input without units (rows, units) of samples (rows,), by their indices.
+    """
+
+    samples: list[Sample]
+    units: Tensor
+    delete: Callable[[Tensor, Tensor], ModelInputs]
+
+
+class PhotoMasker(NamedTuple):
+    """Replaces patches of photos by a filling; `color` is for the fill "dataset"."""
+
+    fill: Fill
+    color: tuple[float, ...] | None = None
+
+    def mask(self, loaded: LoadedModel, photos: Sequence[PreparedPhoto]) -> PhotoRunner:
+        """Photos of equal shape, whose patches can be removed; its grid is that of all methods."""
+        pixels = stack_on_device([one.pixels for one in photos], loaded.device)
+        found = loaded.to_eager().explainer.explain(pixels[:1], method="random")
+        names = [one.name for one in photos]
+        grid = found.picture_grid or _CELLS
+        return PhotoRunner(loaded, pixels, grid, self.fill, self.color, names)
+
+    def read(
+        self, loaded: LoadedModel, dataset: Dataset, names: Sequence[str]
+    ) -> list[MaskedSamples]:
+        """Read photos in groups of equal shape; those that cannot be read are left out."""
+
+        def prepare(name: str) -> PreparedPhoto | None:
+            try:
+                return prepare_photo(loaded, dataset.read(name))
+            except Exception:  # the run says what is wrong with it, when it is judged
+                return None
+
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="whence-reading") as pool:
+            photos = [one for one in pool.map(prepare, names) if one is not None]
+        groups: dict[tuple[int, ...], list[PreparedPhoto]] = {}
+        for one in photos:
+            groups.setdefault(tuple(one.pixels.shape), []).append(one)
+        return [self._group(loaded, group) for group in groups.values()]
+
+    def _group(self, loaded: LoadedModel, photos: Sequence[PreparedPhoto]) -> MaskedSamples:
+        runner = self.mask(loaded, photos)
+        units = torch.full((len(photos),), count_cells(runner))
+        return MaskedSamples([one.sample for one in photos], units, runner.delete)
+
+
+def count_cells(runner: PhotoRunner) -> int:
+    """How many units the photos of a runner have."""
+    return math.prod(runner.size if runner.grid is None else runner.grid)
+
+
+def score_cells(explanation: Explanation, grid: tuple[int, int]) -> Tensor:
+    """Scores of the cells of a grid, (photos, cells): those of patches, or means over pixels."""
+    if explanation.picture_grid == grid:
+        return explanation.scores.detach()
+    maps = explanation.heatmap().detach()[:, None]
+    return F.adaptive_avg_pool2d(maps, grid).flatten(1)
