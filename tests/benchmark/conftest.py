@@ -10,6 +10,7 @@ from whence import benchmark
 from whence.benchmark import build_protocol
 from whence.benchmark.columns import to_columns
 from whence.benchmark.table import tabulate
+from whence.models import load_language_model
 
 NUMBER = 40
 
@@ -72,3 +73,9 @@ def rows():
 def table(rows):
     results = {method: to_columns(found) for method, found in rows.items()}
     return tabulate(build_protocol("segmentation", {}), "A table", results, seed=1)
+
+
+@pytest.fixture(scope="session")
+def stories():
+    """The embedded language model."""
+    return load_language_model(device="cpu")

@@ -156,6 +156,10 @@ class AnswerRunner:
         rows = [[*one.ids, *of[:-1]] for one, of in zip(prompts, answers, strict=True)]
         self.ids = pad_rows(rows, 0, device)
         self.exists = pad_rows([[1] * len(row) for row in rows], 0, device).bool()
+        # The answer's own tokens, which stand after the prompt, always stay.
+        sizes = zip(prompts, rows, strict=True)
+        marks = [[1] * len(one.ids) + [0] * (len(row) - len(one.ids)) for one, row in sizes]
+        self.may_go = pad_rows(marks, 0, device).bool()
         self.answers = pad_rows(answers, 0, device)
         self.answer_lengths = torch.tensor([len(of) for of in answers], device=device)
         self.chunk_size = _ROWS if torch.device(device).type != "cpu" else _ROWS // 4
@@ -168,7 +172,7 @@ class AnswerRunner:
         gone = torch.zeros_like(exists)
         width = min(removed.shape[1], exists.shape[1])
         gone[:, :width] = removed[:, :width].to(gone.device)
-        gone &= exists
+        gone &= self.may_go[prompts]
         if self.removal == "delete":
             kept = exists & ~gone
             ids = ids.gather(1, (~kept).int().argsort(dim=1, stable=True))

@@ -60,6 +60,13 @@ class ContextProtocol(PromptProtocol):
         return make_text_dataset("planted", make_planted_passages(seed, limit or _PROMPTS))
 
     @override
+    def check(self, loaded: LoadedModel, kind: str, first: Sample) -> None:
+        super().check(loaded, kind, first)
+        prompts = [self.prepare(loaded, first)]
+        for removal in self.replace:
+            AnswerRunner(loaded, prompts, [[0]], removal)
+
+    @override
     def prepare(self, loaded: LoadedModel, sample: Sample) -> PreparedPrompt:
         prepared = super().prepare(loaded, sample)
         if len(prepared.ids) < 4:

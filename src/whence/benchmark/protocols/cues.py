@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-import torch
 from typing_extensions import override
 
 from whence.benchmark.columns import Columns
@@ -15,6 +14,7 @@ from whence.benchmark.protocols.base import Metric, Row, add_columns
 from whence.benchmark.protocols.prompts import (
     PromptProtocol,
     mark_candidates,
+    pick_probabilities,
     start_rows,
     write_share,
 )
@@ -74,19 +74,13 @@ class CuesProtocol(PromptProtocol):
         self, loaded: LoadedModel, samples: Sequence[PreparedPrompt], method: MethodSpecification
     ) -> list[Row]:
         answers, logits = self.list_answers(loaded, samples)
-        first = torch.tensor([of[0] for of in answers], device=logits.device)
-        chances = logits.double().softmax(-1).gather(1, first[:, None])[:, 0]
-        best = logits.argmax(-1) == first
-        rivals = [first[n] if one.rival is None else one.rival for n, one in enumerate(samples)]
-        preferred = (
-            chances
-            > logits.double()
-            .softmax(-1)
-            .gather(1, torch.tensor(rivals, device=logits.device)[:, None])[:, 0]
-        )
+        chances = pick_probabilities(logits, [of[0] for of in answers])
+        best = logits.argmax(-1).tolist()
+        # Without a rival, all other tokens are.
+        rivals = [best[n] if one.rival is None else one.rival for n, one in enumerate(samples)]
+        others = pick_probabilities(logits, rivals)
         answered = [
-            bool(best[n]) if one.rival is None else bool(preferred[n])
-            for n, one in enumerate(samples)
+            rivals[n] == answers[n][0] or bool(chances[n] > others[n]) for n in range(len(samples))
         ]
         rows = start_rows(samples, chances, answered)
         chosen = [n for n, is_right in enumerate(answered) if is_right]

@@ -12,7 +12,12 @@ from typing_extensions import override
 from whence.benchmark.columns import Columns
 from whence.benchmark.prompts import PreparedPrompt, pad_rows
 from whence.benchmark.protocols.base import Metric, Row, add_columns
-from whence.benchmark.protocols.prompts import PromptProtocol, start_rows, write_share
+from whence.benchmark.protocols.prompts import (
+    PromptProtocol,
+    pick_probabilities,
+    start_rows,
+    write_share,
+)
 from whence.datasets.generated import make_text_dataset
 from whence.datasets.planted_passages import MOST_PASSAGES, make_planted_passages
 from whence.errors import WhenceError
@@ -76,8 +81,7 @@ class PassagesProtocol(PromptProtocol):
         self, loaded: LoadedModel, samples: Sequence[PreparedPrompt], method: MethodSpecification
     ) -> list[Row]:
         answers, logits = self.list_answers(loaded, samples)
-        first = torch.tensor([of[0] for of in answers], device=logits.device)
-        chances = logits.double().softmax(-1).gather(1, first[:, None])[:, 0]
+        chances = pick_probabilities(logits, [of[0] for of in answers])
         answered = (chances >= self.least).tolist()
         rows = start_rows(samples, chances, answered)
         chosen = [n for n, is_right in enumerate(answered) if is_right]

@@ -114,6 +114,12 @@ def _find_padding(loaded: LoadedModel) -> int:
     return int(next(one for one in known if one is not None))
 
 
+def pick_probabilities(logits: Tensor, tokens: Sequence[int]) -> Tensor:
+    """The probability (rows,) of one token for each row of logits (rows, vocabulary)."""
+    chosen = torch.tensor(list(tokens), device=logits.device)[:, None]
+    return logits.double().softmax(-1).gather(1, chosen)[:, 0]
+
+
 def mark_candidates(prompts: Sequence[PreparedPrompt], left_out: str, width: int) -> Tensor:
     """The tokens (prompts, width) that take part, without the first, or the first and the last.
 

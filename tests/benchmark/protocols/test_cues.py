@@ -1,0 +1,70 @@
+import pytest
+import torch
+
+from tests.benchmark.helpers import choose_one, judge
+from tests.benchmark.protocols.test_context import explain_plainly
+from tests.metrics.test_cues import compare_plainly
+from whence import benchmark
+from whence.benchmark import build_protocol
+from whence.benchmark.prompts import prepare_prompt
+from whence.datasets import Sample
+from whence.errors import WhenceError
+
+
+def test_cues_against_plain_loops(stories):
+    protocol = build_protocol("cues", {})
+    dataset = protocol.make_dataset(0, 10)
+    samples = [dataset.read(name) for name in dataset.list_names()]
+    rows = judge(protocol, stories, samples, choose_one("attnlrp"))
+    counted = set()
+    for sample, row in zip(samples, rows, strict=True):
+        prepared, kind = prepare_prompt(stories, sample), sample.name.split("-")[0]
+        with torch.no_grad():
+            logits = stories.model(torch.tensor([prepared.ids])).logits[0, -1]
+        answer = logits[prepared.answer[0]]
+        wrong = prepared.rival
+        answered = answer == logits.max() if wrong is None else answer > logits[wrong]
+        assert row["answered"] == answered, sample
+        if not answered:
+            assert "first_none" not in row
+            continue
+        counted.add(kind)
+        scores = explain_plainly(stories, prepared, whole=False)
+        ((start, end),) = sample.cues
+        cues = [b > start and b <= end for a, b in prepared.offsets]
+        assert sum(cues)
+        for left_out, first, last in (("none", 0, 0), ("first", 1, 0), ("ends", 1, 1)):
+            count = len(scores)
+            allowed = [first <= at < count - last for at in range(count)]
+            expected = compare_plainly(scores, cues, allowed)
+            names = [f"{name}_{left_out}" for name in ("first", "reciprocal_rank", "share")]
+            if expected is not None:
+                assert [row[name] for name in names] == pytest.approx(expected, abs=1e-3)
+        assert row[f"first_{kind}"] == row["first_none"]
+    assert len(counted) > 1
+
+
+def test_a_run_states_the_share_that_is_answered(quick, tmp_path):
+    result = benchmark.run(
+        "cues:sentences=owning+capital", methods="gradient,random", limit=6, out=tmp_path / "run"
+    )
+    note = result.table.notes[0]
+    assert "of 6 sentences (owning" in note
+    assert "capital 0 of 3" in note
+    ranked = [metric.name for metric in result.table.metrics if metric.ranked]
+    assert ranked == ["reciprocal rank", "reciprocal rank, no first token"]
+
+
+def test_a_model_that_answers_nothing_gets_a_table_that_says_so(quick, tmp_path):
+    result = benchmark.run(
+        "cues:sentences=capital", methods="gradient", limit=3, out=tmp_path / "r"
+    )
+    assert result.table.cells == {}
+    assert "0 of 3 sentences" in result.table.notes[0]
+
+
+def test_what_cannot_be_judged_is_refused(stories):
+    with pytest.raises(WhenceError, match="leave --data out"):
+        build_protocol("cues", {}).check(stories, "text", Sample("a", "Tom has a cat."))
+    with pytest.raises(WhenceError, match="'sentences' is 'capital' or"):
+        build_protocol("cues", {"sentences": "rhymes"})
