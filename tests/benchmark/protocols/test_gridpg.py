@@ -84,6 +84,18 @@ def test_the_share_in_the_cell_of_the_class(trained, flat, size):
         assert row["share"] == pytest.approx(localize_plainly(heat, mask.tolist())[0], abs=1e-5)
 
 
+@pytest.mark.parametrize(("value", "share"), [(1.0, 0.5), (0.0, 0.0), (-1.0, 0.0)])
+def test_maps_that_are_the_same_everywhere(trained, flat, monkeypatch, value, share):
+    protocol, dataset = fit(trained, flat, size="1x2", confidence=0.9)
+    monkeypatch.setattr(
+        "whence.explanation.Explanation.heatmap",
+        lambda result, size: torch.full((len(result), *size), value),
+    )
+    samples = [protocol.prepare(trained, dataset.read(name)) for name in dataset.list_names()]
+    rows = protocol.compute_rows(trained, samples, choose_one("tiba"))
+    assert [row["share"] for row in rows] == [share] * 10
+
+
 def test_a_run_is_resumed_with_the_same_mosaics(trained, flat, quick, tmp_path):
     options = {"batch": 4, "size": "1x2", "confidence": 0.9}
     whole = benchmark.run(

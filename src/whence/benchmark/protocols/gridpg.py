@@ -205,7 +205,9 @@ class GridpgProtocol(BenchmarkProtocol["PreparedCell | UnplacedPhoto"]):
         pixels = stack_on_device([one.pixels for one in group], loaded.device)
         classes = [self._confidences[one.name].predicted for one in group]
         size = (int(pixels.shape[-2]), int(pixels.shape[-1]))
-        maps = explain_batch(loaded, pixels, method, classes).heatmap(size)
+        # Each batch has another number of mosaics, for which compiling does not pay.
+        plain = loaded.to_eager() if loaded.compile else loaded
+        maps = explain_batch(plain, pixels, method, classes).heatmap(size)
         numbers = torch.tensor([one.number for one in group])
         masks = draw_cells(numbers, self.grid, size, maps.device)
         shares, hits = localize(maps, masks)["share"].tolist(), pointing_game(maps, masks).tolist()
