@@ -34,7 +34,10 @@ INKS = {
 SIDE, PATCH = 64, 16
 WORDS = ("<pad>", "<unk>", "<s>", "</s>", "<image>", "what", "colour", "is", "the", "?", "it")
 SPECIAL = 5
-METHODS = ("whence", "tiba", "gae", "rollout", "input_x_gradient", "attnlrp", "lrp")
+METHODS = (
+    *("whence", "tiba", "gae", "rollout", "flashtrace"),
+    *("input_x_gradient", "attnlrp", "lrp", "tam"),
+)
 Box = tuple[int, int, int, int]
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from tests.families import vision_language as models
+from tests.families.models import enlarge_weights
 from tests.families.vision_language import IMAGE
 from whence import Explainer, Explanations, Generation, WhenceError, targets
 
@@ -63,6 +64,43 @@ def test_results_are_saved_and_drawn(tmp_path):
     assert drawn.count("<title>Map for") == 2
     with pytest.raises(WhenceError, match="must end in"):
         result.save(tmp_path / "a.txt")
+
+
+def test_several_inputs_are_one_table():
+    pytest.importorskip("pandas")
+    model, inputs = models.build_llava()
+    result = Explainer(model).explain_generation(
+        inputs, 2, of=BOTH, method="gae", eos_token_id=None
+    )
+    table = result.to_pandas()
+    assert list(table.input.unique()) == BOTH
+    picture = table[table.input == "pixel_values"]
+    assert len(picture) == 2 * 16
+    scores = result["pixel_values"].scores.flatten().tolist()
+    assert picture.score.tolist() == pytest.approx(scores)
+    words = table[table.input == "input_ids"]
+    assert len(words) == len(result["input_ids"].to_pandas())
+
+
+def test_blip_reads_its_prompt_without_the_last_token():
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2}
+    sizes |= {"num_attention_heads": 2}
+    text = {**sizes, "vocab_size": 60, "encoder_hidden_size": 16, "is_decoder": True}
+    text |= {"bos_token_id": 1, "eos_token_id": 2, "sep_token_id": 3, "pad_token_id": 0}
+    vision = {**sizes, "image_size": 32, "patch_size": 8}
+    config = transformers.BlipConfig(text_config=text, vision_config=vision, projection_dim=8)
+    model = enlarge_weights(transformers.BlipForConditionalGeneration(config))
+    ids, pixels = torch.tensor([[9, 5, 6, 3]]), models.make_pixels(1, 3, 32, 32)
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "pixel_values": pixels}
+    result = Explainer(model).explain_generation(inputs, 3, of=BOTH, method="gae")
+    assert ids.tolist() == [[9, 5, 6, 3]]
+    read = torch.cat([torch.tensor([[1, 5, 6]]), result["input_ids"].target], 1)
+    for step, token in enumerate(result["input_ids"].target[0]):
+        with torch.no_grad():
+            logits = model(pixel_values=pixels, input_ids=read[:, : 3 + step]).logits
+        assert int(logits[0, -1].argmax()) == token
+    assert result["pixel_values"].scores.abs().sum() > 0
 
 
 def test_tokens_of_an_image_are_no_words():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -139,7 +139,8 @@ def generate_sequences(
     options = {"do_sample": False, **options, "pad_token_id": padding}
     options["max_new_tokens"] = max_new_tokens
     generated = _generate_by_length(replicate(inner), prompts, images or others, options)
-    outputs = [_cut_at_end(row, ends) for row, _ in generated]
+    prompts = [one.prompt for one in generated]
+    outputs = [_cut_at_end(one.output, ends) for one in generated]
     if not all(map(len, outputs)):
         raise WhenceError("The model generated nothing after one of the prompts.")
     rows = [torch.cat(parts) for parts in zip(prompts, outputs, strict=True)]
@@ -149,7 +150,7 @@ def generate_sequences(
         list(map(len, prompts)),
     )
     if images is not None:
-        logits = [known[: len(row)] for row, (_, known) in zip(outputs, generated, strict=True)]
+        logits = [one.logits[: len(row)] for row, one in zip(outputs, generated, strict=True)]
         words = {"input_ids": ids, "attention_mask": mask}
         others = images.find_arguments(replicate(inner), words, starts, logits)
     return GeneratedSequences(
@@ -208,17 +209,28 @@ def _check_room(model: nn.Module, prompts: Sequence[Tensor], count: int) -> None
         )
 
 
+class _Generated(NamedTuple):
+    """What a model generated after a prompt, and by which logits, which are empty without images.
+
+    The prompt is as the model read it: BLIP leaves out its last token.
+    """
+
+    prompt: Tensor
+    output: Tensor
+    logits: Tensor
+
+
 def _generate_by_length(
     model: nn.Module,
     prompts: Sequence[Tensor],
     others: Mapping[str, Any] | PromptImages,
     options: dict[str, Any],
-) -> list[tuple[Tensor, Tensor]]:
-    """What a model generates after each prompt, and by which logits; those of one length together.
+) -> list[_Generated]:
+    """What a model generates after each prompt; those of one length together.
 
-    So none is padded, which some models do not stand. Logits are empty where no images are given.
+    So none is padded, which some models do not stand.
     """
-    outputs: dict[int, tuple[Tensor, Tensor]] = {}
+    outputs: dict[int, _Generated] = {}
     if isinstance(others, PromptImages):
         options = {**options, "output_logits": True, "return_dict_in_generate": True}
     for length in dict.fromkeys(map(len, prompts)):
@@ -237,7 +249,8 @@ def _generate_by_length(
                 f"The model generated {len(returned)} texts for {len(chosen)} prompt(s); one for "
                 f"each can be explained."
             )
-        texts = zip(returned[:, length:], logits, strict=True)
+        start = returned.shape[1] - logits.shape[1] if logits.shape[1] else length
+        texts = map(_Generated, returned[:, :start], returned[:, start:], logits)
         outputs |= dict(zip(chosen, texts, strict=True))
     return [outputs[n] for n in range(len(prompts))]
 
@@ -251,6 +264,9 @@ def _generate(
         with torch.no_grad(), torch.autocast(device, enabled=False):
             returned = model.generate(**inputs, **options)  # type: ignore[operator]
     except (TypeError, ValueError) as error:
+        if "values for keyword argument 'pad_token_id'" in str(error):  # it knows its own
+            known = {name: x for name, x in options.items() if name != "pad_token_id"}
+            return _generate(model, inputs, known)
         raise WhenceError(f"The model cannot generate so: {first_line(error)}.") from error
     sequences: Tensor = getattr(returned, "sequences", returned)
     steps = getattr(returned, "logits", None)

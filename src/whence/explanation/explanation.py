@@ -189,9 +189,12 @@ class Explanation(Shown):
         Raises:
             WhenceError: There is no such sample or grouping; or pandas is not installed.
         """
+        return make_dataframe(self._list_records(sample, by))
+
+    def _list_records(self, sample: int, by: Grouping) -> list[dict[str, object]]:
         if self.grid is not None:
-            return make_dataframe(list_unit_records(self, sample))
-        return make_dataframe(self.matrix(sample, by).to_records())
+            return list_unit_records(self, sample)
+        return self.matrix(sample, by).to_records()
 
     def regions(
         self, sample: int = 0, target: int = 0, *, against: bool = False

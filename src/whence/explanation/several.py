@@ -12,8 +12,11 @@ from whence._util.files import check_ending
 from whence._util.saved import SUFFIX, explain_damage, read_parts, write_parts
 from whence.explanation.explanation import Explanation
 from whence.explanation.generation import Generation
+from whence.explanation.matrix import make_dataframe
+from whence.layout.grouping import Grouping
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
     from PIL.Image import Image
 
     from whence.render.display import Figure
@@ -47,6 +50,24 @@ class Explanations(dict[str, Explanation]):
         from whence.render import display
 
         return display.draw_several(self, sample, images=image, theme=theme, title=title)
+
+    def to_pandas(self, sample: int = 0, by: Grouping = "token") -> DataFrame:
+        """The scores of one sample as a table of pandas, one line for each input, class and unit.
+
+        Args:
+            sample: Which sample of the batch.
+            by: Of texts, as for `Explanation.matrix`.
+
+        Raises:
+            WhenceError: There is no such sample or grouping; or pandas is not installed.
+        """
+        return make_dataframe(
+            [
+                {"input": name, **record}
+                for name, one in self.items()
+                for record in one._list_records(sample, by)
+            ]
+        )
 
     def _repr_html_(self) -> str:
         return self.plot()._repr_html_()
