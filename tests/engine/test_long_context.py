@@ -16,6 +16,7 @@ METHODS = {
     "rollout": {},
     "attention_norm": {},
     "attnlrp": {},
+    "reslrp": {},
     "lrp": {},
     "input_x_gradient": {},
     "gradient": {"gradients": "balanced"},

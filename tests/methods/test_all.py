@@ -206,18 +206,21 @@ def test_the_description_is_complete(method):
 def test_every_method_with_gradients_can_balance_them(method):
     about = methods.describe(method)
     uses = any("gradient" in kind for kind in about.needs)
-    if method not in ("attnlrp", "search"):  # one reads its own, the other those of its candidates
+    # Some read their own, and the search those of its candidates.
+    if method not in ("attnlrp", "reslrp", "search"):
         assert uses <= ("gradients" in about.options)
     if "gradients" not in about.options:
         return
     case = CASES["ViTForImageClassification-sdpa"]
     model, inputs = build_model(case).double(), to_double(case.inputs())
-    plain, balanced = (
-        explain(model, inputs, method, gradients=kind).scores for kind in ("plain", "balanced")
+    kinds = ("plain", "balanced", "residual")
+    plain, balanced, residual = (
+        explain(model, inputs, method, gradients=kind).scores for kind in kinds
     )
-    assert torch.isfinite(balanced).all()
-    # A winner of the search may be one that uses no gradients.
-    assert method == "search" or not torch.allclose(plain, balanced, rtol=1e-3)
+    for one, other in ((plain, balanced), (balanced, residual)):
+        assert torch.isfinite(other).all()
+        # A winner of the search may be one that uses no gradients.
+        assert method == "search" or not torch.allclose(one, other, rtol=1e-3)
     usual = balanced if method == "whence" else plain
     assert torch.equal(usual, explain(model, inputs, method).scores)
 

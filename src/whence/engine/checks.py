@@ -22,7 +22,7 @@ from whence.explanation import Check
 from whence.inputs.arguments import is_text
 from whence.layout import FoundLayout
 from whence.rules import RuleSet
-from whence.tracing import replicate
+from whence.tracing import Trace, replicate
 from whence.tracing.coverage import measure_around
 from whence.tracing.ops.base import Operation, Values
 
@@ -95,6 +95,10 @@ class _WatchedRules:
         self.supports_partial = rules.supports_partial
         self.scales_by_sums = rules.scales_by_sums
         self.gaps: list[Tensor] = []
+
+    def prepare(self, trace: Trace) -> None:
+        """As the rules do."""
+        self._rules.prepare(trace)
 
     def supports_classes(self, operation: Operation) -> bool:
         """As the rules do."""

@@ -132,7 +132,9 @@ class Forwards:
         def run(*given: Tensor) -> Tensor:
             *inputs, samples = given
             leaves = [order.to_place(x * 1) for order, x in zip(self._places, inputs, strict=True)]
-            return self._record(samples, Intervention(leaves, rules=rules, of=of)).logits
+            trace = self._record(samples, Intervention(leaves, rules=rules, of=of))
+            rules.prepare(trace)
+            return trace.logits
 
         return run
 

@@ -30,7 +30,7 @@ class AttCat(Method):
     gets an equal share; attention from another sequence does not count.
 
     Attributes:
-        gradients: ``"plain"``, as the authors', or ``"balanced"``.
+        gradients: ``"plain"``, as the authors', ``"balanced"`` or ``"residual"``.
     """
 
     needs = ("attention", "hidden", "hidden_gradient", "blocks")

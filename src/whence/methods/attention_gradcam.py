@@ -38,7 +38,7 @@ class AttentionGradCam(Method):
 
     Attributes:
         layer: Which layer; negative numbers count from the last.
-        gradients: ``"plain"``, as the authors', or ``"balanced"``.
+        gradients: ``"plain"``, as the authors', ``"balanced"`` or ``"residual"``.
     """
 
     needs = ("attention", "gradient")

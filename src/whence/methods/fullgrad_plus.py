@@ -39,7 +39,8 @@ class FullGradPlus(Method):
         layers: ``"all"``, or ``"first"`` for the hidden states that enter the first block only, as
             in FullGrad.
         biases: Whether biases count.
-        gradients: ``"plain"``, or ``"balanced"``, as in the paper's Libra FullGrad+.
+        gradients: ``"plain"``, ``"balanced"``, as in the paper's Libra FullGrad+, or
+            ``"residual"``.
     """
 
     needs = ("hidden", "hidden_gradient", "blocks")

@@ -86,7 +86,7 @@ class Gae(Method):
             LXMERT gives NaN.
         aggregate: Whether each rule adds to R; if not, what it adds takes the place of R, and
             nothing is normalized. An ablation of the authors.
-        gradients: ``"plain"``, as the authors', or ``"balanced"``.
+        gradients: ``"plain"``, as the authors', ``"balanced"`` or ``"residual"``.
     """
 
     needs = ("attention", "gradient")

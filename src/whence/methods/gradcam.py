@@ -29,7 +29,7 @@ class GradCam(Method):
 
     Attributes:
         layer: Which attention; negative numbers count from the last.
-        gradients: ``"plain"``, as the authors', or ``"balanced"``.
+        gradients: ``"plain"``, as the authors', ``"balanced"`` or ``"residual"``.
     """
 
     needs = ("value_input", "value_input_gradient")

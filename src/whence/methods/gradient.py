@@ -26,7 +26,7 @@ class Gradient(Method):
     the mean over a patch is ours, as is the norm for text.
 
     Attributes:
-        gradients: ``"plain"``, as the authors', or ``"balanced"``.
+        gradients: ``"plain"``, as the authors', ``"balanced"`` or ``"residual"``.
     """
 
     needs = ("input_gradient",)

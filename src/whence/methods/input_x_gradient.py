@@ -24,7 +24,7 @@ class InputXGradient(Method):
     logit would lose this much at a zero input.
 
     Attributes:
-        gradients: ``"plain"``, as the authors', or ``"balanced"``.
+        gradients: ``"plain"``, as the authors', ``"balanced"`` or ``"residual"``.
     """
 
     needs = ("inputs", "input_gradient")

@@ -40,7 +40,7 @@ class IntegratedGradients(Method):
             position embeddings stay.
         rule: How the integral is approximated. Captum's weights of ``"riemann_trapezoid"`` add up
             to 1 - 1/steps; here they are scaled to 1.
-        gradients: ``"plain"``, as the authors', or ``"balanced"``.
+        gradients: ``"plain"``, as the authors', ``"balanced"`` or ``"residual"``.
     """
 
     needs = ("forwards",)

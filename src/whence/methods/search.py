@@ -63,7 +63,8 @@ class Search(Method):
         score: How faithfulness is rated, ``"area"`` or ``"ranked"``.
         fractions: Which fractions of the tokens ``"area"`` deletes.
         seed: Of the drawn candidates.
-        gradients: ``"plain"`` or ``"balanced"`` ones, in all candidates that use gradients.
+        gradients: ``"plain"``, ``"balanced"`` or ``"residual"`` ones, in all candidates that use
+            gradients.
     """
 
     needs = ("attention", "gradient", "forwards")

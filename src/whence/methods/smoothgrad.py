@@ -40,7 +40,7 @@ class SmoothGrad(Method):
         samples: Number of noisy copies, n.
         noise: :math:`\sigma`, the noise's standard deviation as a fraction of the input's range.
         seed: Seed of the noise.
-        gradients: ``"plain"``, as the authors', or ``"balanced"``.
+        gradients: ``"plain"``, as the authors', ``"balanced"`` or ``"residual"``.
     """
 
     needs = ("forwards",)

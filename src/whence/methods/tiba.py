@@ -39,7 +39,7 @@ class Tiba(Method):
         start_layer: The first layer that counts; earlier ones are left out.
         normalize_rows: Divide the rows of each :math:`\bar A` by their sum, as the authors do for
             BERT.
-        gradients: ``"plain"``, as the authors', or ``"balanced"``.
+        gradients: ``"plain"``, as the authors', ``"balanced"`` or ``"residual"``.
     """
 
     needs = ("gradient", "relevance")

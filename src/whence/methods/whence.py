@@ -56,7 +56,7 @@ class Whence(Method):
         sharing: The weight s of other tokens' evidence, against a token's own; None is 2 for images
             and videos, and 0.25 for signals and texts.
         start_layer: The first layer that counts; earlier ones are left out.
-        gradients: ``"balanced"``, or ``"plain"``.
+        gradients: ``"balanced"``, ``"residual"`` or ``"plain"``.
     """
 
     needs = ("attention", "hidden", "hidden_gradient")

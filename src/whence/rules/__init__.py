@@ -2,7 +2,7 @@
 
 from whence.rules.ruleset import Rule, RuleSet, available, batched_over_classes, get, register
 
-from whence.rules import stable, chefer, balanced, attnlrp  # isort: skip  # each registers its sets
+from whence.rules import stable, chefer, balanced, attnlrp, residual  # isort: skip  # each registers its sets
 
 __all__ = [
     "Rule",
@@ -14,5 +14,6 @@ __all__ = [
     "chefer",
     "get",
     "register",
+    "residual",
     "stable",
 ]

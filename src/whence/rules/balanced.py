@@ -20,8 +20,9 @@ from whence.tracing.calls import name_of
 from whence.tracing.ops.base import Function, Operation, Values, is_norm
 from whence.tracing.ops.products import MatMul
 
-Gradients = Literal["plain", "balanced"]
-"""How a method reads gradients: as autograd gives them, or balanced."""
+Gradients = Literal["plain", "balanced", "residual"]
+"""How a method reads gradients: as autograd gives them, balanced, or balanced with the gamma rule
+at skip connections (`whence.rules.residual`)."""
 
 # Functions of one number through the origin, by the end of the name of the call or module.
 _ACTIVATIONS = ("gelu", "silu", "swish", "mish", "relu", "relu6", "relusquared", "elu", "tanh")
@@ -52,7 +53,7 @@ def _pass_to_values(op: MatMul, gradient: Tensor) -> Values:
 
 
 @batched_over_classes
-def _pass_to_summed(op: Function, gradient: Tensor) -> Values:
+def pass_to_summed(op: Function, gradient: Tensor) -> Values:
     """The gradient of what is summed; a grid that decides what is read is taken as constant."""
     summed, *held = op.gradient(gradient)
     return summed, *[None] * len(held)
@@ -189,7 +190,7 @@ BALANCED = register(
             "add": pass_gradient,
             "product": halve_gradient,
             "quotient": pass_to_numerator,
-            "sum": _pass_to_summed,
+            "sum": pass_to_summed,
             "shift": pass_gradient,
             "pass": pass_nonlinear(lambda *_: (None,)),
         },

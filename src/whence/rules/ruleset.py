@@ -21,6 +21,8 @@ import torch
 from torch import Tensor
 
 from whence.errors import NoRuleError, WhenceError
+from whence.tracing import Trace
+from whence.tracing.graph.skips import mark_skips
 from whence.tracing.ops.base import Function, Operation, Shift, Values
 from whence.tracing.ops.softmax import ChunkedAttention
 
@@ -54,6 +56,7 @@ class RuleSet:
             and none is negative.
         scales_by_sums: Whether a rule scales relevance so that it keeps its sum, which is 0 for a
             contrast of two classes. Positive and negative relevance then start apart.
+        needs_skips: Whether rules must know which operations add up skip connections.
     """
 
     name: str
@@ -62,6 +65,7 @@ class RuleSet:
     is_gradient: bool = False
     conserves: bool = False
     scales_by_sums: bool = False
+    needs_skips: bool = False
 
     def extend(self, name: str, **rules: Rule) -> RuleSet:
         """This set under a new name, with rules added or replaced."""
@@ -70,7 +74,13 @@ class RuleSet:
             {**self.rules, **rules},
             is_gradient=self.is_gradient,
             scales_by_sums=self.scales_by_sums,
+            needs_skips=self.needs_skips,
         )
+
+    def prepare(self, trace: Trace) -> None:
+        """Find in a recorded pass what the rules must know of its operations."""
+        if self.needs_skips:
+            mark_skips(trace)
 
     def supports_classes(self, operation: Operation) -> bool:
         """Whether the rule for an operation may be given several classes at once."""

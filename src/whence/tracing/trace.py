@@ -39,6 +39,7 @@ class Trace(Recording):
         structure: What was found in the graph: layers and sequences, once they have been found.
         flow: How tokens pass the layers, where they do not simply pass all of them in turn.
         flow_problem: A sentence on why that could not be found; empty if it could, or need not.
+        has_marked_skips: Whether operations know which of them add up skip connections.
         token_indices: For places of the graph, the token that each element belongs to, if a flow
             tells.
     """
@@ -52,6 +53,7 @@ class Trace(Recording):
     structure: Structure | None = None
     flow: TokenFlow | None = None
     flow_problem: str = ""
+    has_marked_skips = False
     token_indices: Mapping[tuple[Node, int], TokenIndex] = MappingProxyType({})
     _samples_first: dict[tuple[Node, int], bool]
 
@@ -118,6 +120,9 @@ class Trace(Recording):
         Yields:
             The number of a place and its values, one for each rule set, as `read` gives them.
         """
+        for rule_set in rules:
+            if rule_set is not None:
+                rule_set.prepare(self)
         parts = list(split_signs([self.make_seeds(one) for one in targets], rules, self.guard))
         several = bool(parts) and len(parts[0].seeds) > 1
         seeds = [part.seeds if several else part.seeds[0] for part in parts]

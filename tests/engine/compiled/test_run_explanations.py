@@ -60,7 +60,7 @@ REQUESTS = ({"target": 1}, {}, {"classes": [0, 1]}, {"classes": 2})
 
 
 @never_refused
-@pytest.mark.parametrize("method", ["whence", "tiba", "gae", "rollout", "attnlrp", "lrp"])
+@pytest.mark.parametrize("method", ["whence", "tiba", "gae", "rollout", "reslrp", "lrp"])
 @pytest.mark.parametrize("name", [VIT, "Bert-sdpa"])
 def test_compiled_explanations_are_those_of_the_eager_run(method, name, programs):
     requests = REQUESTS[:3:2] if (method, name) == ("tiba", VIT) else REQUESTS[3:]
@@ -339,7 +339,7 @@ def test_explanations_by_the_real_compiler():
 @compiler
 @never_refused
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["whence", "tiba", "gae", "rollout", "attnlrp", "lrp"])
+@pytest.mark.parametrize("method", ["whence", "tiba", "gae", "rollout", "attnlrp", "reslrp", "lrp"])
 @pytest.mark.parametrize("name", [VIT, "Bert-sdpa"])
 def test_every_tuned_method_by_the_real_compiler(method, name):
     check(name, method, REQUESTS[1:3])

@@ -87,7 +87,7 @@ def find_sum(trace: Trace, graph: NodeGraph, site: AttentionSite) -> Operation |
             if operation is None or not is_addition(graph, reader):
                 continue
             top = find_whole_sum(graph, reader)
-            terms = graph.sources(_find_stack(graph, top) or top)
+            terms = graph.sources(find_stack(graph, top) or top)
             around = [one for one in terms if not graph.is_upstream(product, one.node)]
             return operation_of(top) if around else None
     return None
@@ -117,10 +117,10 @@ def _is_one_of(graph: NodeGraph, edge: GradientEdge, nodes: set[Node]) -> bool:
 def is_addition(graph: NodeGraph, node: Node) -> bool:
     """Whether a node adds terms: two of them, or a stack of several."""
     operation = operation_of(node)
-    return isinstance(operation, Add) or _find_stack(graph, node) is not None
+    return isinstance(operation, Add) or find_stack(graph, node) is not None
 
 
-def _find_stack(graph: NodeGraph, node: Node) -> Node | None:
+def find_stack(graph: NodeGraph, node: Node) -> Node | None:
     """The stack of terms that a node sums over."""
     operation = operation_of(node)
     if operation is None or operation.kind != "sum":
@@ -153,7 +153,7 @@ def _find_block_inputs(
 ) -> list[tuple[GradientEdge, bool]]:
     """Terms of a sum that an attention depends on too, and whether they are gated."""
     found = []
-    stack = _find_stack(graph, addition)
+    stack = find_stack(graph, addition)
     waiting = [(edge, False) for edge in graph.sources(addition if stack is None else stack)]
     while waiting:
         edge, gated = waiting.pop()
@@ -163,7 +163,7 @@ def _find_block_inputs(
         if graph.is_upstream(edge.node, product):
             found.append((edge, gated))
         elif is_addition(graph, edge.node):
-            stack = _find_stack(graph, edge.node)
+            stack = find_stack(graph, edge.node)
             waiting += [(e, gated) for e in graph.sources(edge.node if stack is None else stack)]
         elif operation is None and graph.is_routing(edge.node):
             sources = graph.sources(edge.node)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Protocol, Self, TypeGuard
+from typing import TYPE_CHECKING, Protocol, Self, TypeGuard
 
 import torch
 from torch import Tensor
@@ -16,6 +16,10 @@ from typing_extensions import override
 
 from whence.tracing.ops.activations import Activations
 from whence.tracing.ops.guard import Guard
+from whence.tracing.ops.skip_addition import SkipAddition
+
+if TYPE_CHECKING:
+    from whence.tracing.trace import Trace
 
 Values = tuple[Tensor | None, ...]
 Narrowed = tuple["Operation", tuple[torch.Size | None, ...]]
@@ -35,6 +39,9 @@ class BackwardRules(Protocol):
     @property
     def scales_by_sums(self) -> bool:
         """Whether values are scaled so that they keep their sum."""
+
+    def prepare(self, trace: Trace) -> None:
+        """Find in a recorded pass what rules must know of its operations."""
 
     def propagate(self, operation: Operation, value: Tensor) -> Values:
         """The value of each input of an operation, given that of its output."""
@@ -57,6 +64,8 @@ class Operation(Activations):
         index: Its number among the operations of the forward pass.
         in_attention: Whether it is the softmax of an attention, or its product with the values.
         wanted: For each input, whether its value is wanted; empty if all are.
+        skip: Its part in the sum of a skip connection and its branches; None if it has none, or if
+            skip connections have not been looked for.
     """
 
     kind = ""
@@ -67,6 +76,7 @@ class Operation(Activations):
     index = 0
     in_attention = False
     wanted: tuple[bool, ...] = ()
+    skip: SkipAddition | None = None
 
     def __init__(self, name: str = "", where: str = "") -> None:
         self.name = name or type(self).__name__.lower()
@@ -181,7 +191,8 @@ class Add(Operation):
 
     @override
     def narrow_rows(self, dim: int, start: int, length: int) -> Narrowed | None:
-        if not self.a.shape == self.b.shape == self.output.shape:
+        is_alone = self.skip is None or self.skip.is_alone
+        if not (is_alone and self.a.shape == self.b.shape == self.output.shape):
             return None
         small = self._narrow(("a", "b", "output"), dim, start, length)
         small.shapes = small.a.shape, small.b.shape
