@@ -49,7 +49,7 @@ def write_output(job: BenchmarkJob) -> BenchmarkResult:
     count = int(used.sum())
     subject = f"{job.dataset.name}, {Path(job.loaded.name).name}"
     samples = f"{count} sample{'s' if count != 1 else ''}"
-    title = f"{job.protocol.name.capitalize()}: {subject}, {samples}"
+    title = f"{job.protocol.title or job.protocol.name.capitalize()}: {subject}, {samples}"
     table = tabulate(job.protocol, title, results, job.seed, _write_footer(job, skipped))
     _write_files(job, table, results)
     summary = {

@@ -109,3 +109,4 @@ def test_a_run_has_a_table_and_is_resumed(vit, photos, tmp_path, quick):
     values = {name: figures["tiba"][name]["value"] for name in ("SRG", "LIF", "MIF")}
     assert values["SRG"] == pytest.approx(values["LIF"] - values["MIF"])
     assert any("mean colour" in note for note in again.table.notes)
+    assert again.table.title.startswith("SRG: ")

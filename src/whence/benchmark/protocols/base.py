@@ -89,6 +89,7 @@ class BenchmarkProtocol(Generic[PreparedT]):
 
     Attributes:
         name: The name on the command line.
+        title: The name as headings write it, if that is not `name` with a capital.
         kinds: The kinds of samples that it takes.
         main: The name of the metric that examples are ranked by.
         main_column: The column of the rows that ranks samples by it.
@@ -102,6 +103,7 @@ class BenchmarkProtocol(Generic[PreparedT]):
     main: ClassVar[str]
     main_column: ClassVar[str]
 
+    title: ClassVar[str] = ""
     judges_stored: ClassVar[bool] = False
     for_language_models: ClassVar[bool] = False
 

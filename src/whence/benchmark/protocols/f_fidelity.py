@@ -80,6 +80,7 @@ class FFidelityProtocol(BenchmarkProtocol[PreparedPhoto]):
     """
 
     name: ClassVar[str] = "f_fidelity"
+    title: ClassVar[str] = "F-Fidelity"
     kinds: ClassVar[tuple[str, ...]] = ("image",)
     main: ClassVar[str] = "Fid+"
     main_column: ClassVar[str] = "plus_probability_mean"

@@ -75,6 +75,7 @@ class GridpgProtocol(BenchmarkProtocol["PreparedCell | UnplacedPhoto"]):
     """
 
     name: ClassVar[str] = "gridpg"
+    title: ClassVar[str] = "GridPG"
     kinds: ClassVar[tuple[str, ...]] = ("image",)
     main: ClassVar[str] = "GridPG"
     main_column: ClassVar[str] = "share"

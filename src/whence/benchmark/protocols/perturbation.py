@@ -158,16 +158,21 @@ class PerturbationProtocol(PhotoDeletionProtocol):
         of_photo = torch.tensor(inputs, device=pixels.device)
         clean = explanations[0].logits[of_photo][None, :, None].expand(len(ORDERS), -1, -1, -1)
         found: dict[PerturbationSetting, Tensor] = {}
+        ranks, grids = {}, {}
+        for unit in self.unit:
+            scored = [score_units(one, unit) for one in explanations]
+            maps = torch.cat([scores for scores, _ in scored])
+            ranks[unit] = torch.cat([rank_units(maps, order) for order in ORDERS.values()])
+            grids[unit] = scored[0][1]
         for setting in self._settings:
-            scored = [score_units(one, setting.unit) for one in explanations]
-            maps, grid = torch.cat([scores for scores, _ in scored]), scored[0][1]
+            ordered = ranks[setting.unit]
             logits = delete_in_order(
-                torch.cat([rank_units(maps, order) for order in ORDERS.values()]),
-                count_units(maps.shape[1], self._steps[1:]),
-                self.make_runner(loaded, pixels, names, setting.fill, grid),
+                ordered,
+                count_units(ordered.shape[1], self._steps[1:]),
+                self.make_runner(loaded, pixels, names, setting.fill, grids[setting.unit]),
                 of_photo.repeat(len(ORDERS)),
                 chunk_size=choose_chunk_size(loaded),
-            ).reshape(len(ORDERS), len(maps), len(self._steps) - 1, -1)
+            ).reshape(len(ORDERS), len(inputs), len(self._steps) - 1, -1)
             found[setting] = torch.cat([clean.to(logits), logits], 2)
         return found
 

@@ -42,6 +42,7 @@ class SacoProtocol(PhotoDeletionProtocol):
     """
 
     name: ClassVar[str] = "saco"
+    title: ClassVar[str] = "SaCo"
     main: ClassVar[str] = "SaCo"
     main_column: ClassVar[str] = "saco"
 

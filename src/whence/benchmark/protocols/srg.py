@@ -46,6 +46,7 @@ class SrgProtocol(PhotoDeletionProtocol):
     """
 
     name: ClassVar[str] = "srg"
+    title: ClassVar[str] = "SRG"
     main: ClassVar[str] = "SRG"
     main_column: ClassVar[str] = "srg"
 
