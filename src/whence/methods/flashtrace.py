@@ -13,7 +13,6 @@ from whence.methods.shared.attention_maps import lower_pooled_token, select_laye
 from whence.methods.shared.value_vectors import project_values
 from whence.targets import ReadScalars, SpanScalar, TokenScalar
 from whence.tracing.graph import Block, find_projection
-from whence.tracing.ops.products import HALF_TYPES
 
 # So many numbers of vectors are held at a time.
 _ELEMENTS_AT_ONCE = 2**24
@@ -54,7 +53,6 @@ class FlashTrace(Method):
     class_specific = False
     streamed = True
     needs_one_sequence = True
-    unsteady_types = HALF_TYPES  # not measured
 
     hops: int = 1
 
