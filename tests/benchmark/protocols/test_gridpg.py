@@ -104,7 +104,7 @@ def test_a_run_is_resumed_with_the_same_mosaics(trained, flat, quick, tmp_path):
     figures = whole.table.to_dict()
     assert figures["rollout"]["GridPG"]["value"] == pytest.approx(50), "the same for all classes"
     notes = " ".join(whole.table.notes)
-    assert "mosaics, each used once" in notes
+    assert "10 of 10 photos are classified with a confidence of 0.9 or more; 10 of them" in notes
     assert "has no labels" in notes
     copied = tmp_path / "copied"
     shutil.copytree(whole.folder, copied)

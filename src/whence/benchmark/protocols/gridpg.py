@@ -230,17 +230,20 @@ class GridpgProtocol(BenchmarkProtocol["PreparedCell | UnplacedPhoto"]):
         labels = first.get("label", np.full(total, np.nan)).astype(np.float64)
         predicted = first.get("predicted", np.full(total, np.nan)).astype(np.float64)
         right = (probability >= self.confidence) & (np.isnan(labels) | (labels == predicted))
-        judged, cells = int(np.isfinite(share).sum()), self.cell_count
+        judged, cells, known = int(np.isfinite(share).sum()), self.cell_count, ~np.isnan(labels)
+        how = "correctly with" if known.any() else "with"
         notes = [
             f"Mosaics of {self.size} photos of different classes: the share of the positive scores "
             f"of a cell's class that lies in that cell, in percent; by chance, or where a map is "
             f"the same for all classes, {100 / cells:.3g}.",
-            f"{int(right.sum())} of {total} photos are classified correctly with a confidence of "
-            f"{self.confidence:g} or more; {judged} of them fill the cells of {judged // cells} "
-            f"mosaics, each used once, and all cells are judged.",
+            f"{int(right.sum())} of {total} photos are classified {how} a confidence of "
+            f"{self.confidence:g} or more; {judged} of them fill the cells of "
+            f"{judged // cells} mosaic(s), each used once, and all cells are judged.",
         ]
-        if np.isnan(labels).all():
+        if not known.any():
             notes.append("The dataset has no labels: a photo's class is the predicted one.")
+        elif not known.all():
+            notes.append(f"Of {int((~known).sum())} photo(s) without a label it is the predicted.")
         return notes
 
     @override
