@@ -40,7 +40,8 @@ class NodeGraph:
     """
 
     def __init__(self, trace: Trace) -> None:
-        self._entries = trace.entries
+        # A pass that was recorded from some operation on has no entries of those before it.
+        self._entries = {entry.operation.index: entry for entry in trace.entries}
         self._overwrites = trace.overwrites
         self._numbers: dict[Node, int] = {}
         self._upstream: dict[Node, int] = {}  # a bit for each node upstream, and for itself

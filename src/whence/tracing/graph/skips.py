@@ -53,7 +53,7 @@ class _Finder:
     """Finds skip connections in a graph."""
 
     def __init__(self, trace: Trace, graph: NodeGraph) -> None:
-        self._trace = trace
+        self._inputs = {entry.operation: entry.inputs for entry in trace.entries}
         self._graph = graph
 
     def find_operation(self, node: Node) -> Operation:
@@ -65,7 +65,7 @@ class _Finder:
 
     def list_inputs(self, node: Node) -> tuple[GradientEdge, ...]:
         """What the operation of an addition reads: two terms, or a stack of them."""
-        return self._trace.entries[self.find_operation(node).index].inputs
+        return self._inputs[self.find_operation(node)]
 
     def find_partial(self, edge: GradientEdge) -> Node | None:
         """The addition that made a partial sum, which another addition reads at a place."""
