@@ -47,6 +47,13 @@ def test_sensitivity_is_captums_on_the_same_noise():
     np.testing.assert_allclose(found, plain, rtol=1e-6)
 
 
+def test_sensitivity_of_inputs_with_the_same_noise_is_that_of_each_alone():
+    inputs = torch.randn(3, 5, 7)
+    found = t.sensitivity(squares, inputs, RADIUS, DRAWS, seed=9, same_noise=True)
+    alone = [float(t.sensitivity(squares, one[None], RADIUS, DRAWS, seed=9)) for one in inputs]
+    np.testing.assert_allclose(found, alone, rtol=1e-6)
+
+
 def test_sensitivity_at_its_ends():
     inputs = torch.randn(2, 3)
     assert t.sensitivity(torch.ones_like, inputs).tolist() == [0, 0]

@@ -39,6 +39,8 @@ def sensitivity(
     radius: float = 0.02,
     samples: int = 10,
     seed: int = 0,
+    *,
+    same_noise: bool = False,
 ) -> Tensor:
     """Max-sensitivity (n,): how far a map moves under small noise (Yeh et al., NeurIPS 2019).
 
@@ -51,6 +53,7 @@ def sensitivity(
         radius: Of the noise, in the units of the inputs.
         samples: How many draws.
         seed: Of the generator.
+        same_noise: Whether all inputs get the noise that each would get alone.
     """
     if not inputs.is_floating_point():
         raise WhenceError("Noise can be added to numbers such as pixels or embeddings only.")
@@ -61,7 +64,8 @@ def sensitivity(
     norm = first.norm(dim=1)
     worst = torch.zeros_like(norm)
     for _ in range(samples):
-        noise = torch.rand(inputs.shape, generator=generator, dtype=torch.float64)
+        shape = (1, *inputs.shape[1:]) if same_noise else inputs.shape
+        noise = torch.rand(shape, generator=generator, dtype=torch.float64)
         noisy = inputs + ((2 * noise - 1) * radius).to(inputs)
         moved = explain(noisy).detach().double().flatten(1) - first
         worst = torch.maximum(worst, moved.norm(dim=1))

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from whence.benchmark.columns import Columns
 from whence.benchmark.labels import LabelMapping
+from whence.benchmark.shared_explanations import look_up_explanation
 from whence.benchmark.stored import StoredMethod
 from whence.errors import WhenceError
 from whence.methods import MethodSpecification
@@ -212,6 +213,10 @@ def explain_batch(
         if target is not None or not names:
             raise WhenceError("Stored scores are those of the predicted class alone.")
         return method.restore(loaded, inputs, names)
-    arguments = method.explain_arguments()
-    explanation: Explanation = loaded.explainer.explain(inputs, target=target, **arguments)
-    return explanation
+
+    def explain() -> Explanation:
+        arguments = method.explain_arguments()
+        explanation: Explanation = loaded.explainer.explain(inputs, target=target, **arguments)
+        return explanation
+
+    return explain() if target is not None else look_up_explanation(loaded, inputs, method, explain)

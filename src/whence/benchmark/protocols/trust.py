@@ -139,8 +139,9 @@ class TrustProtocol(BenchmarkProtocol["PreparedPhoto | Sample"]):
         ]
         compared = agreement(explanation.scores, self._explain_in_double(batch))
         add_columns(rows, {f"float64_{name}": values for name, values in compared.items()})
-        for at, row in enumerate(rows):
-            row["sensitivity"] = self._measure_sensitivity(batch.select([at]))
+        noisy = self._measure_sensitivity(batch)
+        if noisy is not None:
+            add_columns(rows, {"sensitivity": noisy})
         errors = _measure_completeness(batch, explanation)
         if errors is not None:
             add_columns(rows, {"completeness_error": errors})
@@ -164,20 +165,19 @@ class TrustProtocol(BenchmarkProtocol["PreparedPhoto | Sample"]):
         given = inputs.double() if isinstance(inputs, Tensor) else inputs
         return replace(batch, loaded=self._double, inputs=given).explain().scores.detach()
 
-    def _measure_sensitivity(self, one: _Batch) -> float | None:
-        """Measure one sample, so that its noise is the same in every batch."""
-        noisy, rest = one.embed()
+    def _measure_sensitivity(self, batch: _Batch) -> Tensor | None:
+        """Measure samples (n,), each with the noise that it has in every batch."""
+        noisy, rest = batch.embed()
 
         def explain(values: Tensor) -> Tensor:
-            return replace(one, inputs=_put_back(values, rest)).explain().scores.detach()
+            return replace(batch, inputs=_put_back(values, rest)).explain().scores.detach()
 
         try:
-            found = sensitivity(explain, noisy, self.radius, self.draws, self._seed)
+            return sensitivity(explain, noisy, self.radius, self.draws, self._seed, same_noise=True)
         except WhenceError:
             if rest is None:
                 raise
             return None  # a text model that takes no embeddings
-        return float(found[0])
 
     def _randomize_layers(self, batch: _Batch) -> Tensor:
         """Correlation of ranks with the model's own maps, (samples, layers), top layer first."""
