@@ -58,7 +58,9 @@ def test_a_method_that_fails_does_not_speak_for_those_that_read_less(photo_model
     monkeypatch.setattr(Explainer, "explain", fail)
     described = describe_model(photo_model)
     assert {"whence", "rollout", "tiba"} <= set(described.methods)
-    refused = sorted([*failing, "legrad", "value_zeroing"])  # of many passes, so not tried
+    refused = sorted(
+        [*failing, "decompx", "legrad", "value_zeroing"]
+    )  # of many passes, so not tried
     assert described.refused == {"Blocks cannot be found.": refused}
 
 

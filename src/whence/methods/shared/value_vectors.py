@@ -23,7 +23,7 @@ class LinearNorm:
         entry, x = trace.entries[norm.index], norm.inputs[0].detach()
         sums = trace.split_tokens(x, entry.inputs[0], x.shape)
         normalised = trace.split_tokens(norm.output, entry.output, norm.output.shape)
-        self.bias, self._weight, self._centres = _probe_norm(norm)
+        self.bias, self._weight, self._centres = probe_norm(norm)
         scaled, target = self.scale(sums), normalised - self.bias
         sizes = scaled.norm(dim=-1, keepdim=True)
         spread = sizes / target.norm(dim=-1, keepdim=True)
@@ -45,7 +45,7 @@ class LinearNorm:
         return centred * self._weight
 
 
-def _probe_norm(norm: Function) -> tuple[Tensor, Tensor, bool]:
+def probe_norm(norm: Function) -> tuple[Tensor, Tensor, bool]:
     """Find bias and weight of a normalisation, and whether it subtracts the mean.
 
     They are found by calling it, so any implementation works. A vector whose mean is 0, and so long
