@@ -9,6 +9,7 @@ from tests.benchmark.runs import METHODS
 from whence import benchmark
 from whence.benchmark import build_protocol
 from whence.benchmark.columns import to_columns
+from whence.benchmark.overview.writing import OverviewPictures
 from whence.benchmark.table import tabulate
 from whence.models import load_language_model
 
@@ -20,6 +21,8 @@ def quick(monkeypatch):
     """Without what takes longest, in runs whose page nobody looks at."""
     monkeypatch.setattr("whence.benchmark.report.render_page", lambda *_: "")
     monkeypatch.setattr("whence.benchmark.charts.draw_chart", lambda *_: None)
+    nothing = OverviewPictures(None, None)
+    monkeypatch.setattr("whence.benchmark.output.draw_pictures", lambda _: nothing)
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,9 @@ from whence import benchmark
 def test_what_a_run_writes(whole):
     names = {file.name for file in whole.folder.iterdir()}
     assert names == {
-        *("run.json", "parts", "table.md", "table.csv", "table.tex", "curves.png", "report.html")
+        *("run.json", "parts", "table.md", "table.csv", "table.tex", "curves.png", "report.html"),
+        *("overview.md", "overview.csv", "ranks.csv", "agreement.csv"),
+        *("ranks.png", "agreement.png"),
     }
     facts = json.loads((whole.folder / "run.json").read_text())
     assert facts["state"] == "finished"

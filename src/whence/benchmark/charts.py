@@ -72,9 +72,9 @@ def draw_chart(curves: Sequence[Curve], results: Mapping[str, Columns], title: s
             bottom = min(0.0, low)
             ax.set_ylim(bottom, high + 0.05 * (high - bottom or 1))
     shown = [method for method in results if method in lines]
-    handles, labels = [lines[method] for method in shown], [_escape(method) for method in shown]
+    handles, labels = [lines[method] for method in shown], [escape_text(method) for method in shown]
     place = {"loc": "outside upper left", "alignment": "left", "ncols": 3 * columns}
-    figure.legend(handles, labels, title=_escape(title), fontsize=8, frameon=False, **place)
+    figure.legend(handles, labels, title=escape_text(title), fontsize=8, frameon=False, **place)
     stream = io.BytesIO()
     figure.savefig(stream, format="png", dpi=_DPI)
     return stream.getvalue()
@@ -92,6 +92,6 @@ def _style_panel(ax: Axes, curve: Curve) -> None:
         ax.yaxis.set_major_formatter(lambda value, _: f"{100 * value:g} %")
 
 
-def _escape(text: str) -> str:
+def escape_text(text: str) -> str:
     """Text without control characters, which matplotlib does not read as a formula."""
     return to_printable(text).replace("$", r"\$")

@@ -31,10 +31,11 @@ def format_row(
 ) -> list[ShownCell | None]:
     """Format the figures of a method; None where there is none."""
     found = [(table.get_cell(method, metric), metric.digits) for metric in metrics]
-    return [None if cell is None else _format_cell(cell, digits) for cell, digits in found]
+    return [None if cell is None else round_cell(cell, digits) for cell, digits in found]
 
 
-def _format_cell(cell: TableCell, digits: int) -> ShownCell:
+def round_cell(cell: TableCell, digits: int) -> ShownCell:
+    """Round a figure and its interval to texts."""
     interval = f"[{cell.low:.{digits}f}, {cell.high:.{digits}f}]"
     mark = "≈ " if cell.is_like_best else ""
     hint = "" if cell.p is None else f"p = {cell.p:.4g} against the best"

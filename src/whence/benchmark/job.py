@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from whence._util.fingerprint import list_versions
 from whence.benchmark.protocols.base import AnyProtocol
 from whence.benchmark.store import ResultStore
 from whence.methods import MethodSpecification
+from whence.metrics.rankings import Ranking
 from whence.models import LoadedModel
 
 if TYPE_CHECKING:
@@ -18,7 +19,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BenchmarkJob:
-    """One run of a protocol over the samples `names` of a dataset, `batch` at once."""
+    """One run of a protocol over the samples `names` of a dataset, `batch` at once.
+
+    `ranking` is the test that groups methods in the overview. A job that `drops_methods` goes on
+    without those that fail on a whole batch before they had any result; `failed` says why.
+    """
 
     protocol: AnyProtocol
     loaded: LoadedModel
@@ -28,6 +33,9 @@ class BenchmarkJob:
     store: ResultStore
     batch: int
     seed: int
+    ranking: Ranking = "nemenyi"
+    drops_methods: bool = False
+    failed: dict[str, str] = field(default_factory=dict)
 
     @property
     def earlier_versions(self) -> list[dict[str, str]]:

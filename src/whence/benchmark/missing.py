@@ -7,13 +7,13 @@ from whence.benchmark.job import BenchmarkJob
 from whence.benchmark.rows import BatchRows, BatchTask, RowComputer
 
 
-def compute_missing_rows(job: BenchmarkJob) -> None:
-    """Compute the rows that the store lacks, and add them to it."""
+def compute_missing_rows(job: BenchmarkJob, title: str) -> None:
+    """Compute the rows that the store lacks, and add them to it; a bar shows the title."""
     tasks = list_missing_tasks(job)
     collector = RowCollector(job)
     computer = RowComputer(job.protocol, job.loaded, job.dataset, job.methods)
-    with bar(f"Benchmark: {job.protocol.name}", count_rows(tasks)) as advance:
-        for batch in computer.compute_tasks(tasks):
+    with bar(title, count_rows(tasks)) as advance:
+        for batch in computer.compute_tasks(tasks, job.failed):
             collector.add(batch)
             advance(len(batch.rows))
 
@@ -22,6 +22,7 @@ class RowCollector:
     """Adds the rows of batches to the store; refuses those of a method that never worked."""
 
     def __init__(self, job: BenchmarkJob) -> None:
+        self._job = job
         self._store = job.store
         self._working = {m.label for m in job.methods if job.store.has_results(m.label)}
 
@@ -34,13 +35,19 @@ class RowCollector:
 
         Raises:
             WhenceError: All its samples failed and nothing is known to work: the model or the
-                request is wrong, not the samples.
+                request is wrong, not the samples. A job that goes on without such methods notes
+                them instead.
         """
+        if batch.method in self._job.failed:
+            return
         if batch.problem is None:
             if any("error" not in row for row in batch.rows):
                 self._working.add(batch.method)
         elif batch.method not in self._working:
-            raise batch.problem
+            if not self._job.drops_methods:
+                raise batch.problem
+            self._job.failed[batch.method] = str(batch.problem)
+            return
         self._store.add(batch.method, batch.rows)
 
 

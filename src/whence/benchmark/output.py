@@ -12,7 +12,14 @@ from whence._util.text import to_printable
 from whence.benchmark import charts, formats, report
 from whence.benchmark.columns import Columns
 from whence.benchmark.job import BenchmarkJob
-from whence.benchmark.table import BenchmarkTable, tabulate
+from whence.benchmark.overview.runs import FinishedRun
+from whence.benchmark.overview.summary import Overview, summarize_runs
+from whence.benchmark.overview.writing import (
+    describe_overview,
+    draw_pictures,
+    write_overview_files,
+)
+from whence.benchmark.table import BenchmarkTable, sort_samples, tabulate
 from whence.errors import WhenceError
 
 _NAMED_SAMPLES = 5
@@ -28,6 +35,8 @@ class BenchmarkResult:
         results: For each method its rows, as columns.
         skipped: Samples that were left out, and why.
         set_aside: Result files that were damaged and have been computed again.
+        overview: How the ranked figures agree and which methods differ; None if there is only one
+            method, or no ranked figure.
     """
 
     table: BenchmarkTable
@@ -35,6 +44,7 @@ class BenchmarkResult:
     results: dict[str, Columns]
     skipped: dict[str, str]
     set_aside: list[str]
+    overview: Overview | None = None
 
 
 def write_output(job: BenchmarkJob) -> BenchmarkResult:
@@ -51,7 +61,18 @@ def write_output(job: BenchmarkJob) -> BenchmarkResult:
     samples = f"{count} sample{'s' if count != 1 else ''}"
     title = f"{job.protocol.title or job.protocol.name.capitalize()}: {subject}, {samples}"
     table = tabulate(job.protocol, title, results, job.seed, _write_footer(job, skipped))
-    _write_files(job, table, results)
+    settings, folder = job.store.settings, job.store.folder
+    run = FinishedRun(
+        job.protocol,
+        Path(job.loaded.name).name,
+        job.dataset.name,
+        table,
+        {method: sort_samples(columns) for method, columns in results.items()},
+        settings,
+        folder,
+    )
+    overview = summarize_runs([run], job.ranking) if len(job.methods) > 1 else None
+    _write_files(job, table, results, overview)
     summary = {
         "used": count,
         "skipped": [{"sample": name, "error": error} for name, error in skipped.items()],
@@ -59,7 +80,7 @@ def write_output(job: BenchmarkJob) -> BenchmarkResult:
         "notes": table.notes,
     }
     job.write_state("finished", {"summary": summary, "results": table.to_dict()})
-    return BenchmarkResult(table, job.store.folder, results, skipped, job.store.set_aside)
+    return BenchmarkResult(table, folder, results, skipped, job.store.set_aside, overview)
 
 
 def _list_skipped(results: Mapping[str, Columns]) -> dict[str, str]:
@@ -84,7 +105,12 @@ def _write_footer(job: BenchmarkJob, skipped: Mapping[str, str]) -> list[str]:
     return notes
 
 
-def _write_files(job: BenchmarkJob, table: BenchmarkTable, results: Mapping[str, Columns]) -> None:
+def _write_files(
+    job: BenchmarkJob,
+    table: BenchmarkTable,
+    results: Mapping[str, Columns],
+    overview: Overview | None,
+) -> None:
     store = job.store
     store.write("table.md", formats.to_markdown(table))
     store.write("table.csv", formats.to_csv(table))
@@ -92,4 +118,9 @@ def _write_files(job: BenchmarkJob, table: BenchmarkTable, results: Mapping[str,
     chart = charts.draw_chart(job.protocol.list_curves(results), results, table.title)
     if chart is not None:
         store.write("curves.png", chart)
-    store.write("report.html", report.render_page(job, table, results, chart))
+    described = None
+    if overview is not None:
+        drawn = draw_pictures(overview)
+        described = describe_overview(overview, drawn)
+        write_overview_files(overview, store.folder, drawn, page=False)
+    store.write("report.html", report.render_page(job, table, results, chart, described))

@@ -110,7 +110,9 @@ class RowActor:
             yield _make_line({"fatal": _tell(error)})
 
 
-def compute_rows_with_ray(job: BenchmarkJob, sources: RunSources, ray: RayOptions) -> None:
+def compute_rows_with_ray(
+    job: BenchmarkJob, sources: RunSources, ray: RayOptions, title: str
+) -> None:
     """Compute the rows that the store lacks on the actors of a Ray cluster, and add them to it."""
     known = job.store.settings
     hashes = (known["model weights"], known["dataset fingerprint"])
@@ -123,7 +125,6 @@ def compute_rows_with_ray(job: BenchmarkJob, sources: RunSources, ray: RayOption
     collector = RowCollector(job)
     held: list[BatchRows] = []
     first = {m.label: next((t[m.label][:1] for t in tasks if t[m.label]), []) for m in job.methods}
-    title = f"Benchmark: {job.protocol.name}"
     batches = _compute_batches(tasks, settings, ray)
     with closing(batches), bar(title, count_rows(tasks)) as advance:
         for batch in batches:

@@ -70,9 +70,16 @@ def choose_examples(
 
 
 def render_page(
-    job: BenchmarkJob, table: BenchmarkTable, results: Mapping[str, Columns], chart: bytes | None
+    job: BenchmarkJob,
+    table: BenchmarkTable,
+    results: Mapping[str, Columns],
+    chart: bytes | None,
+    overview: Mapping[str, object] | None = None,
 ) -> str:
-    """Render the page, with the chart as PNG; the run's model explains the examples again."""
+    """Render the page, with the chart as PNG; the run's model explains the examples again.
+
+    `overview` is what `whence.benchmark.overview.writing.describe_overview` tells of it.
+    """
     best, examples = choose_examples(job.protocol, table, results)
     loaded = job.loaded.to_eager()  # compiling does not pay for a few examples
     methods = sorted(job.methods, key=lambda method: method.label != best)[: _METHODS[loaded.kind]]
@@ -96,6 +103,7 @@ def render_page(
         missing=MISSING,
         notes=table.notes,
         chart=chart,
+        overview=overview,
         best=best,
         ranked_by=job.protocol.find_main()[1].replace("_", " "),
         examples=examples,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -50,8 +50,12 @@ class RowComputer:
     dataset: Dataset
     methods: Sequence[MethodSpecification]
 
-    def compute_tasks(self, tasks: Sequence[BatchTask]) -> Iterator[BatchRows]:
+    def compute_tasks(
+        self, tasks: Sequence[BatchTask], without: Container[str] = ()
+    ) -> Iterator[BatchRows]:
         """Compute tasks one by one, each of its methods in order, and read the next ones meanwhile.
+
+        Methods whose labels are in `without`, which may grow meanwhile, are left out.
 
         Raises:
             MemoryShortError: The device's memory is too small for a batch.
@@ -61,7 +65,8 @@ class RowComputer:
         for task, samples in zip(tasks, _read_batches(names, self.read), strict=True):
             by_name = {sample.name: sample for sample in samples}
             for method in self.methods:
-                if of_method := task.get(method.label):
+                of_method = task.get(method.label)
+                if of_method and method.label not in without:
                     yield self.compute([by_name[name] for name in of_method], method)
 
     def read(self, name: str) -> NamedSample:

@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-import hashlib
-import random
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from whence._util.extras import import_extra
-from whence._util.fingerprint import hash_weights
 from whence.benchmark.job import BenchmarkJob
 from whence.benchmark.missing import compute_missing_rows
 from whence.benchmark.output import BenchmarkResult, write_output
-from whence.benchmark.protocols import AnyProtocol, build_protocol
+from whence.benchmark.preparing import (
+    RunRequest,
+    check_kind,
+    choose_sources,
+    draw_names,
+    prepare_run,
+)
+from whence.benchmark.protocols import build_protocol
 from whence.benchmark.protocols.parsing import parse_protocol
 from whence.benchmark.ray_rows import compute_rows_with_ray
 from whence.benchmark.sources import RunSources
-from whence.benchmark.store import ResultStore, to_file_name
-from whence.benchmark.stored import StoredMethod, check_model, choose_methods
+from whence.benchmark.store import to_file_name
+from whence.benchmark.stored import choose_methods
 from whence.distributed.ray_cluster import RayOptions
 from whence.errors import WhenceError
-from whence.methods import MethodSpecification, parse_methods
+from whence.metrics.rankings import Ranking
 from whence.models import LoadedModel
-from whence.models.loaded import EMBEDDED_LANGUAGE_MODEL
 
 if TYPE_CHECKING:
     from whence.datasets import Dataset
 
-# How many samples are tried before a dataset is refused.
-_TRIED_SAMPLES = 20
+__all__ = ["compute_job", "draw_names", "run"]
 
 
 def run(
@@ -51,6 +52,7 @@ def run(
     compile: bool = False,
     precision: str | None = None,
     ray: RayOptions | bool = False,
+    ranking: Ranking = "nemenyi",
     **options: Any,
 ) -> BenchmarkResult:
     """Judge methods on a dataset; a folder of an earlier run is resumed.
@@ -76,12 +78,14 @@ def run(
         precision: Likewise.
         ray: Whether actors of Ray compute the rows, and on which cluster; the model is then given
             by its name, and paths must mean the same on every machine.
+        ranking: Which test tells methods apart in the overview: Nemenyi's, or Wilcoxon's,
+            Holm-corrected.
         **options: Of the protocol, such as ``fill="blur"``; and ``classes``, what the dataset's
             labels are called by the model.
 
     Returns:
         The table, also written to the folder as table.md, table.csv, table.tex, curves.png and
-        report.html.
+        report.html, with the overview of its ranked figures (overview.md, …).
 
     Raises:
         WhenceError: Something is wrong with the request, the model, the data or the folder. What
@@ -89,111 +93,40 @@ def run(
     """
     specification = parse_protocol(protocol)
     judge = build_protocol(specification.name, options | specification.options)
-    if methods is not None:
-        parse_methods(methods, rules)  # a wrong name is refused before anything is read
-    if batch < 1 or (limit is not None and limit < 1):
-        raise WhenceError("The batch and the limit are numbers from 1.")
-    if ray:
-        import_extra("ray", "ray", "ray")  # a missing library is told before the model is loaded
-        if isinstance(model, LoadedModel):
-            raise WhenceError("With Ray, every process loads the model: give its name or folder.")
-    if data is None:
-        data = _make_dataset(judge, seed, limit)
-    if model is None and judge.for_language_models:
-        model = EMBEDDED_LANGUAGE_MODEL
-    sources = RunSources(data, format, split, model, weights, device, compile, precision)
+    request = RunRequest(methods, rules, limit, seed, batch, ray, ranking)
+    request.check()
+    given = RunSources(data, format, split, model, weights, device, compile, precision)
+    sources = choose_sources(judge, given, request)
     dataset = sources.load_dataset()
-    if dataset.kind not in judge.kinds:
-        raise WhenceError(judge.describe_wrong_kind(dataset.kind))
-    chosen = _seed_methods(choose_methods(methods, rules, dataset, judge), seed)
-    loaded = sources.load_model(dataset)
-    check_model(loaded, dataset)
-    names = draw_names(dataset.list_names(), limit, seed)
-    dataset.announce(names)
-    for method in chosen:
-        if dataset.kind not in method.description.inputs:
-            kinds = " and ".join(method.description.inputs)
-            refused = f"Method '{method.name}' explains {kinds}s only, not {dataset.kind}s."
-            raise WhenceError(refused)
-    _check_samples(judge, loaded, dataset, names)
-    judge.labels.check(loaded)
-    title = to_file_name(f"{judge.name}-{dataset.name}-{Path(loaded.name).name}")
-    settings = {
-        "protocol": judge.name,
-        **judge.list_options(),
-        "model weights": hash_weights(loaded.model),
-        "dataset": dataset.name,
-        "dataset fingerprint": dataset.compute_fingerprint(),
-        "limit": limit,
-        "seed": seed,
-        "rules": rules,
-        "precision": loaded.precision,
-    }
-    store = ResultStore(Path(out) if out else Path("whence-benchmark", title), settings)
-    judge.start(names, seed)
-    job = BenchmarkJob(judge, loaded, dataset, chosen, names, store, batch, seed)
+    check_kind(judge, dataset)
+    choose_methods(methods, rules, dataset, judge)  # refused before the model is loaded
+    prepared = prepare_run(judge, sources.load_model(dataset), dataset, request)
+    default = f"{judge.name}-{dataset.name}-{Path(prepared.loaded.name).name}"
+    folder = Path(out) if out else Path("whence-benchmark", to_file_name(default))
+    job = prepared.open_job(request, folder)
+    compute_job(job, sources, ray)
+    return write_output(job)
+
+
+def compute_job(
+    job: BenchmarkJob, sources: RunSources, ray: RayOptions | bool, title: str = ""
+) -> None:
+    """Compute the rows that a run lacks, with a bar that shows `title`.
+
+    Raises:
+        WhenceError: It cannot go on; what was computed stays in the folder.
+    """
     job.write_state("running")
+    title = title or f"Benchmark: {job.protocol.name}"
     try:
-        judge.fit(loaded, dataset, names, store.folder)
+        job.protocol.fit(job.loaded, job.dataset, job.names, job.store.folder)
         if ray:
-            compute_rows_with_ray(job, sources, RayOptions() if ray is True else ray)
+            compute_rows_with_ray(job, sources, RayOptions() if ray is True else ray, title)
         else:
-            compute_missing_rows(job)
+            compute_missing_rows(job, title)
     except BaseException:
-        if not store.has_files():
+        if not job.store.has_files():
             # There is no result yet, so the folder is free for other settings.
             with suppress(WhenceError):
                 job.write_state("stopped")
         raise
-    return write_output(job)
-
-
-def _make_dataset(protocol: AnyProtocol, seed: int, limit: int | None) -> Dataset:
-    made = protocol.make_dataset(seed, limit)
-    if made is None:
-        raise WhenceError(
-            f"The {protocol.name} benchmark needs a dataset: name its folder or file with --data."
-        )
-    return made
-
-
-def draw_names(names: Sequence[str], limit: int | None, seed: int) -> list[str]:
-    """Draw some of the names at random, fixed by the seed and the names, in their own order."""
-    if limit is None or limit >= len(names):
-        return list(names)
-    listed = hashlib.sha256("\0".join([str(seed), *sorted(names)]).encode("utf-8", "replace"))
-    chosen = set(random.Random(listed.digest()).sample(sorted(names), limit))
-    return [name for name in names if name in chosen]
-
-
-def _seed_methods(methods: list[MethodSpecification], seed: int) -> list[MethodSpecification]:
-    """Give the run's seed to methods that draw random numbers and were given no seed."""
-    return [
-        MethodSpecification(one.label, one.name, {"seed": seed, **one.options}, one.rules)
-        if "seed" in one.description.options and not isinstance(one, StoredMethod)
-        else one
-        for one in methods
-    ]
-
-
-def _check_samples(
-    protocol: AnyProtocol, loaded: LoadedModel, dataset: Dataset, names: Sequence[str]
-) -> None:
-    """Refuse a model and a dataset that do not fit together, before any work."""
-    unreadable: WhenceError | None = None
-    unfit: list[WhenceError] = []
-    for name in names:
-        try:
-            sample = dataset.read(name)
-        except WhenceError as error:
-            unreadable = unreadable or error
-            continue
-        try:
-            protocol.check(loaded, dataset.kind, sample)
-        except WhenceError as error:
-            unfit.append(error)
-            if len(unfit) < _TRIED_SAMPLES:
-                continue
-            break
-        return
-    raise unfit[0] if unfit else unreadable or WhenceError("The dataset holds no sample.")

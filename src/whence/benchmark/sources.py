@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class RunSources:
     """The model and the dataset, as `whence.benchmark.run` takes them."""
 
-    data: str | Path | Dataset
+    data: str | Path | Dataset | None
     format: str | None = None
     split: str | None = None
     model: str | Path | LoadedModel | None = None
@@ -32,6 +32,8 @@ class RunSources:
 
     def load_dataset(self) -> Dataset:
         """Load the dataset, unless it is one."""
+        if self.data is None:
+            raise WhenceError("Name the folder or file of a dataset with --data.")
         if isinstance(self.data, str | Path):
             if self.format is None and is_result(self.data):
                 if self.split is not None:

@@ -118,15 +118,7 @@ class ResultStore:
                     f"overwritten; name another folder with --out."
                 )
             return {}
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            if content["format"] == _FORMAT and "settings" in content and _is_complete(content):
-                return dict(content)
-        except (OSError, ValueError, LookupError, TypeError):
-            pass
-        raise WhenceError(
-            f"'{path}' is damaged or not that of a run; name another folder with --out."
-        )
+        return read_run_file(path)
 
     def _check_settings(self) -> None:
         before = self.earlier.get("settings")
@@ -136,9 +128,9 @@ class ResultStore:
             was, now = before.get(name), self.settings.get(name)
             if was != now:
                 raise WhenceError(
-                    f"'{self.folder}' holds a run with another setting: '{name}' was {_quote(was)} "
-                    f"and is {_quote(now)} now. Name another folder with --out, or give the "
-                    f"earlier setting."
+                    f"'{self.folder}' holds a run with another setting: '{name}' was "
+                    f"{quote_setting(was)} and is {quote_setting(now)} now. Name another folder "
+                    f"with --out, or give the earlier setting."
                 )
 
     def _make_folder(self, folder: Path) -> None:
@@ -187,6 +179,21 @@ class ResultStore:
                 file.unlink()
 
 
+def read_run_file(path: Path) -> dict[str, Any]:
+    """Read the run.json of a run.
+
+    Raises:
+        WhenceError: It is damaged, or not that of a run.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["format"] == _FORMAT and "settings" in content and _is_complete(content):
+            return dict(content)
+    except (OSError, ValueError, LookupError, TypeError):
+        pass
+    raise WhenceError(f"'{path}' is damaged or not that of a run; name another folder with --out.")
+
+
 def _is_complete(content: Mapping[str, object]) -> bool:
     """Whether the content of run.json has the types that were written."""
     lists = [content.get(name, []) for name in ("methods", "methods_before", "versions_before")]
@@ -202,7 +209,8 @@ def _to_utf8(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def _quote(value: object) -> str:
+def quote_setting(value: object) -> str:
+    """A setting in a sentence."""
     return "not set" if value is None else json.dumps(value, ensure_ascii=False)
 
 

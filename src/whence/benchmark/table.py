@@ -149,28 +149,18 @@ def _write_legend(metrics: Sequence[Metric], methods: int) -> str:
 def _compute_column(
     metric: Metric, results: Mapping[str, Columns], seed: int
 ) -> dict[str, TableCell]:
-    needed = (*metric.columns, *metric.denominators)
-    columns = {
-        method: np.stack([found[name] for name in needed], 1).astype(np.float64)
-        for method, found in results.items()
-        if all(name in found and np.isfinite(found[name]).any() for name in needed)
-    }
+    columns, common = select_columns(metric, results)
     if not columns:
         return {}
-    # Figures are comparable only on the same samples.
-    common = np.logical_and.reduce([np.isfinite(one).all(1) for one in columns.values()])
-    if not common.any():
-        return {}
-    columns = {method: one[common] for method, one in columns.items()}
     samples = int(common.sum())
-    draws = int(np.clip(_DRAWN_NUMBERS // samples, _FEWEST_DRAWS, 10_000))
+    draws = choose_draws(samples)
     intervals = {
         method: _compute_interval(metric, one, seed, draws) for method, one in columns.items()
     }
     sign = 1 if metric.better == "higher" else -1
     best = max(intervals, key=lambda method: sign * intervals[method].estimate)
     others = [method for method in columns if method != best]
-    own = {method: _linearize(metric, one) for method, one in columns.items()}
+    own = {method: linearize(metric, one) for method, one in columns.items()}
     tests = [_test(metric, own[other], own[best], draws, seed) for other in others]
     p_values = dict(zip(others, adjust_p_values(tests).tolist(), strict=True))
     cells = {}
@@ -178,6 +168,35 @@ def _compute_column(
         value, low, high = (metric.factor * number for number in found)
         cells[method] = TableCell(value, low, high, p_values.get(method), samples)
     return cells
+
+
+def select_columns(
+    metric: Metric, results: Mapping[str, Columns]
+) -> tuple[dict[str, Floats], NDArray[np.bool_]]:
+    """Select the columns (samples, columns) of a metric, for each method that has it.
+
+    Figures are comparable only on the same samples: those that all of these methods have.
+
+    Returns:
+        The columns of the samples that all have, and which these are; nothing if there are none.
+    """
+    needed = (*metric.columns, *metric.denominators)
+    columns = {
+        method: np.stack([found[name] for name in needed], 1).astype(np.float64)
+        for method, found in results.items()
+        if all(name in found and np.isfinite(found[name]).any() for name in needed)
+    }
+    if not columns:
+        return {}, np.zeros(0, dtype=bool)
+    common = np.logical_and.reduce([np.isfinite(one).all(1) for one in columns.values()])
+    if not common.any():
+        return {}, common
+    return {method: one[common] for method, one in columns.items()}, common
+
+
+def choose_draws(samples: int) -> int:
+    """Choose the number of draws of a test or an interval."""
+    return int(np.clip(_DRAWN_NUMBERS // samples, _FEWEST_DRAWS, 10_000))
 
 
 def _test(metric: Metric, one: Floats, other: Floats, draws: int, seed: int) -> float:
@@ -195,8 +214,8 @@ def _compute_interval(metric: Metric, values: Floats, seed: int, draws: int) -> 
     return bootstrap_ratio(above, below, resamples=draws, seed=seed)
 
 
-def _linearize(metric: Metric, values: Floats) -> Floats:
-    r"""A value of each sample whose mean is the figure.
+def linearize(metric: Metric, values: Floats) -> Floats:
+    r"""Compute a value of each sample whose mean is the figure, of its columns (samples, columns).
 
     A pooled figure :math:`r = \sum a_i / \sum b_i` has none; to first order a sample moves it by
     :math:`(a_i - r b_i) / \bar b`, so :math:`r + (a_i - r b_i) / \bar b` stands for it.

@@ -107,7 +107,7 @@ def _add_command(
 _add_command(explain.explain, explain.EPILOG, _TextOptionCommand)
 _add_command(generate.generate, generate.EPILOG)
 _add_command(report.report, report.EPILOG, _TextOptionCommand)
-_add_command(benchmark.benchmark, benchmark.EPILOG)
+_add_command(benchmark.benchmark, benchmark.EPILOG, benchmark.BenchmarkCommand)
 _add_command(serve.serve, serve.EPILOG)
 _add_command(methods.methods, methods.EPILOG)
 _add_command(models.models, models.EPILOG)

@@ -1,50 +1,67 @@
-"""The command `whence benchmark`: compare methods on a dataset by a protocol."""
+"""The command `whence benchmark`: compare methods by protocols, on models and datasets."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import typer
+from typer.core import TyperCommand
+from typing_extensions import override
 
-from whence._util.text import to_printable
 from whence.cli import options
+from whence.cli.protocol_list import format_protocols, list_protocols
 
-EPILOG = """[bold]Examples[/bold]
+EPILOG = """[bold]Protocols[/bold]
+
+{protocols}
+
+[bold]Examples[/bold]
 
     whence benchmark perturbation --model ./my-vit --data imagenet/ --methods whence,gae --limit 50
-    whence benchmark segmentation --model ./my-vit --data pets/ --methods rollout:start_layer=1
+    whence benchmark srg:steps=10,saco,segmentation --model ./my-vit --model ./other --data pets/
+    whence benchmark perturbation:fill=zero+blur --data photos/ --methods whence,random
     whence benchmark rationale --model ./my-bert --data movies/ --methods whence,random --split test
-    whence benchmark trust --data photos/ --methods tiba,tiba:rules=reference --limit 50
+    whence benchmark overview --data runs/ --data more-runs/ --out both/
     whence benchmark perturbation --model ./my-vit --data imagenet/ --ray --actors 8"""
 
-
-_PROTOCOLS = ("perturbation", "segmentation", "rationale", "trust")
 _PANEL = "Of one protocol"
+# Instead of a protocol: no run, but the overview of runs that have finished.
+_OVERVIEW = "overview"
+
+
+class BenchmarkCommand(TyperCommand):
+    """The command, whose --help lists the protocols."""
+
+    @override
+    def format_help(self, ctx: Any, formatter: Any) -> None:  # types of Typer that are private
+        self.epilog = EPILOG.format(protocols=format_protocols())
+        super().format_help(ctx, formatter)
 
 
 def _complete_protocol(incomplete: str) -> list[str]:
-    return [name for name in _PROTOCOLS if name.startswith(incomplete)]
+    return [name for name in (*list_protocols(), _OVERVIEW) if name.startswith(incomplete)]
 
 
 def benchmark(
     protocol: Annotated[
         str,
         typer.Argument(
-            metavar="PROTOCOL",
-            help="perturbation (photos), segmentation (photos with masks or boxes), rationale "
-            "(texts), or trust (both).",
+            metavar="PROTOCOLS",
+            help="How explanations are judged: one or several of the protocols below, separated by "
+            "commas, with options if wanted: srg:steps=10,perturbation:fill=zero+blur. Or "
+            "overview: no run, but the overview of finished runs in the folders --data.",
             autocompletion=_complete_protocol,
         ),
     ],
     data: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             metavar="PATH",
             help="The folder or file of the dataset; a folder of photos needs no labels. Of a "
             "folder of results, which `whence explain --format parquet` wrote, the stored scores "
-            "are judged. Protocols that make samples of their own need none.",
+            "are judged. Protocols that make samples of their own need none. May be repeated.",
         ),
     ] = None,
     methods: Annotated[
@@ -56,12 +73,12 @@ def benchmark(
         ),
     ] = None,
     model: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             metavar="NAME",
             help="A folder that transformers saved to, a name on the hub, timm:NAME or "
             "torchvision:NAME; see `whence models`. Without it, the embedded model that suits the "
-            "data.",
+            "data. May be repeated.",
         ),
     ] = None,
     weights: options.Weights = None,
@@ -84,7 +101,8 @@ def benchmark(
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="The folder of the run; given again, the run goes on where it stopped.",
+            help="The folder of the run, or of several with a folder for each; given again, they "
+            "go on where they stopped.",
         ),
     ] = None,
     rules: Annotated[
@@ -143,12 +161,15 @@ def benchmark(
     threshold: Annotated[
         str | None,
         typer.Option(
-            rich_help_panel=_PANEL, help="segmentation: the threshold of maps; mean if left out."
+            metavar="NAME",
+            rich_help_panel=_PANEL,
+            help="segmentation: the threshold of maps; mean if left out.",
         ),
     ] = None,
     view: Annotated[
         str | None,
         typer.Option(
+            metavar="NAME",
             rich_help_panel=_PANEL,
             help="segmentation: crop photos as the model does, or show it the whole.",
         ),
@@ -167,6 +188,14 @@ def benchmark(
             min=0, rich_help_panel=_PANEL, help="trust: how many samples see random layers; 8."
         ),
     ] = None,
+    ranking: Annotated[
+        Literal["nemenyi", "wilcoxon"],
+        typer.Option(
+            rich_help_panel=options.METHOD_PANEL,
+            help="How the overview tells methods apart: by Nemenyi's critical difference, or by "
+            "Wilcoxon's test of each two, Holm-corrected.",
+        ),
+    ] = "nemenyi",
     ray: options.Ray = False,
     address: options.Address = None,
     actors: options.Actors = None,
@@ -174,68 +203,64 @@ def benchmark(
     gpus_per_actor: options.GpusPerActor = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no table.")] = False,
 ) -> None:
-    """Judge methods on a dataset: a table with intervals and tests, curves, a page.
+    """Judge methods: tables with intervals and tests, curves, ranks, a page.
 
-    Results are kept in the folder as they come, so a run that was stopped goes on when it is
-    started again, also with further methods. Records that cannot be read are named and skipped. The
-    exit code is 0 if the table was made, 2 if not, 130 if it was interrupted.
+    Several protocols, models and datasets are run in all combinations that fit, and an overview
+    tells which method is best on average, where it is beaten, and how the protocols agree. Results
+    are kept in the folder as they come, so a run that was stopped goes on when it is started again,
+    also with further methods, models and protocols. Records that cannot be read are named and
+    skipped. The exit code is 0 if all tables were made, 2 if not, 130 if it was interrupted.
     """
-    from whence.benchmark.formats import to_terminal
+    from whence.benchmark.overview import write_overview
+    from whence.benchmark.overview.writing import is_suite
+    from whence.benchmark.protocols.parsing import parse_protocols
     from whence.benchmark.runner import run
+    from whence.benchmark.suite import run_suite
+    from whence.cli.benchmark_output import print_overview, print_run, print_suite
 
+    models: list[str | None] = [*model] if model else [None]
+    datasets: list[str | None] = [*data] if data else [None]
+    if protocol == _OVERVIEW:
+        written = write_overview(data or [], out, ranking=ranking)
+        if not quiet:
+            print_overview(written)
+        return
     cluster = options.read_ray_options(ray, address, actors, cpus_per_actor, gpus_per_actor)
+    shared: dict[str, Any] = {
+        "format": data_format,
+        "split": split,
+        "limit": limit,
+        "seed": seed,
+        "batch": batch,
+        "out": out,
+        "rules": rules,
+        "device": device,
+        "weights": weights,
+        "compile": compile,
+        "precision": precision,
+        "ray": cluster or False,
+        "ranking": ranking,
+        "classes": classes,
+        "unit": unit,
+        "fill": fill,
+        "score": score,
+        "insertion": insertion,
+        "threshold": threshold,
+        "view": view,
+        "radius": radius,
+        "draws": draws,
+        "cascade": cascade,
+    }
+    several = len(parse_protocols(protocol)) > 1 or len(models) > 1 or len(datasets) > 1
     try:
-        outcome = run(
-            protocol,
-            model,
-            data,
-            methods,
-            format=data_format,
-            split=split,
-            limit=limit,
-            seed=seed,
-            batch=batch,
-            out=out,
-            rules=rules,
-            device=device,
-            weights=weights,
-            compile=compile,
-            precision=precision,
-            ray=cluster or False,
-            classes=classes,
-            unit=unit,
-            fill=fill,
-            score=score,
-            insertion=insertion,
-            threshold=threshold,
-            view=view,
-            radius=radius,
-            draws=draws,
-            cascade=cascade,
-        )
+        if several or (out is not None and is_suite(out)):
+            tell = None if quiet else functools.partial(typer.echo, err=True)
+            suite = run_suite(protocol, models, datasets, methods, tell=tell, **shared)
+            print_suite(suite, quiet)
+            if suite.failed:
+                raise typer.Exit(2)
+        else:
+            print_run(run(protocol, models[0], datasets[0], methods, **shared), quiet)
     except KeyboardInterrupt:
         typer.echo("Stopped. Finished samples are kept; the same command continues.", err=True)
         raise typer.Exit(130) from None
-    for damaged in outcome.set_aside:
-        typer.echo(f"'{damaged}' was damaged; it was set aside and computed again.", err=True)
-    for line in _describe_skipped(outcome.skipped):
-        typer.echo(to_printable(line), err=True)
-    if quiet:
-        return
-    console = options.open_console()
-    console.print(to_terminal(outcome.table))
-    for note in outcome.table.notes:
-        console.print(note)
-    console.print(f"→ {outcome.folder / 'report.html'}", soft_wrap=True)
-
-
-def _describe_skipped(skipped: Mapping[str, str]) -> list[str]:
-    """A line for each reason why samples were skipped, with their number and the first of them."""
-    reasons: dict[str, list[str]] = {}
-    for name, error in skipped.items():
-        reasons.setdefault(error.replace(name, ""), []).append(name)
-    return [
-        f"Skipped {names[0]}: {skipped[names[0]]}"
-        + (f" ({len(names)} samples)" if len(names) > 1 else "")
-        for names in reasons.values()
-    ]

@@ -108,6 +108,31 @@ def paired_test(one: Numbers, other: Numbers, resamples: int = 10_000, seed: int
     return PairedTest(float(total / number), float(share))
 
 
+def paired_tests(values: Numbers, resamples: int = 10_000, seed: int = 0) -> _Floats:
+    """The p-values of `paired_test` for each two methods of values (n, methods), by the same flips.
+
+    Returns:
+        (methods, methods), 1 on the diagonal.
+    """
+    columns = _to_array(values, 2)
+    number, methods = columns.shape
+    one, other = np.triu_indices(methods, 1)
+    totals = columns.sum(0)
+    least = np.abs(totals[one] - totals[other])
+    # As in `paired_test`; a difference of sums is rounded more than a sum of differences.
+    least = least - 1e-11 * np.abs(columns).sum(0).max(initial=0)
+    exact = number <= EXACT
+    as_far = np.zeros(len(one), dtype=np.int64)
+    for flips in _list_signs(number) if exact else _draw_signs(number, resamples, seed):
+        sums = flips @ columns
+        for rows in np.array_split(sums, max(1, sums.shape[0] * len(one) // _AT_ONCE)):
+            as_far += (np.abs(rows[:, one] - rows[:, other]) >= least).sum(0)
+    shares = as_far / 2**number if exact else (as_far + 1) / (resamples + 1)
+    found = np.ones((methods, methods))
+    found[one, other] = found[other, one] = shares
+    return found
+
+
 def wilcoxon_test(one: Numbers, other: Numbers) -> PairedTest:
     """Two-sided signed-rank test of two methods on the same samples (Wilcoxon, 1945).
 

@@ -119,6 +119,17 @@ class BenchmarkProtocol(Generic[PreparedT]):
                 options[name] = value[0]
         return options | ({"classes": dict(self.labels.given)} if self.labels.given else {})
 
+    @property
+    def label(self) -> str:
+        """The name, and those options that are not the usual ones: ``perturbation:fill=blur``."""
+        usual = type(self)().list_options()
+        given = [
+            f"{name}={'+'.join(map(str, value)) if isinstance(value, tuple) else value}"
+            for name, value in self.list_options().items()
+            if name != "classes" and value != usual[name]
+        ]
+        return f"{self.name}:{','.join(given)}" if given else self.name
+
     def check(self, loaded: LoadedModel, kind: str, first: Sample) -> None:  # noqa: ARG002
         """Refuse a model, a kind of dataset or a first sample that the protocol cannot judge."""
         if kind not in self.kinds:
