@@ -13,6 +13,7 @@ from whence import Explainer, WhenceError, methods
 
 # Enough for what is tested here; accuracy is for the tests of each method.
 QUICK = {
+    "dave": {"samples": 3},
     "integrated_gradients": {"steps": 3},
     "rise": {"masks": 20},
     "search": {"budget": 4},
@@ -221,7 +222,7 @@ def test_every_method_with_gradients_can_balance_them(method):
         assert torch.isfinite(other).all()
         # A winner of the search may be one that uses no gradients.
         assert method == "search" or not torch.allclose(one, other, rtol=1e-3)
-    usual = balanced if method == "whence" else plain
+    usual = balanced if method in ("dave", "whence") else plain
     assert torch.equal(usual, explain(model, inputs, method).scores)
 
 
