@@ -56,6 +56,7 @@ BOYS = ("Tim", "Tom", "Ben", "Max", "Sam", "Jack", "Bob", "John", "Peter", "Leo"
 _PLACES = ("park", "shop", "beach", "zoo", "school", "lake", "garden")
 _GIFTS = ("drink", "cake", "ball", "book", "flower", "toy", "kite", "hat")
 _PETS = ("dog", "cat", "bird", "frog", "duck", "fish", "rabbit", "bear", "horse", "mouse")
+_CARED = ("gave some food to", "hugged", "loves")
 _NOUNS = ("dog", "cat", "bird", "girl", "boy", "horse", "duck", "car", "ball", "flower", "toy")
 _NEAR = ("near", "by", "behind", "next to")
 _SEQUENCES = (
@@ -162,7 +163,7 @@ def _make_owning(draw: Draw) -> _Sentence:
     facts = [f"{name} has a {pet}." for name, pet in zip(names, pets, strict=True)]
     own = "her" if names[at] in GIRLS else "his"
     before = " ".join([*facts[:at], f"{names[at]} has a "])
-    rest = " ".join([".", *facts[at + 1 :], f"{names[at]} gave some food to {own}"])
+    rest = " ".join([".", *facts[at + 1 :], f"{names[at]} {draw.choice(_CARED)} {own}"])
     return _Sentence(before, pets[at], rest, pets[at])
 
 
