@@ -104,6 +104,6 @@ def test_protocols_say_what_they_need(photos, tmp_path):
     for protocol, data, message in (
         ("rationale", photos, "words that people marked in texts; for images there are"),
         ("segmentation", table, "masks or boxes in photos; for texts there is"),
-        ("perturbation", table, "deleting words of a text is measured by `whence report`"),
+        ("perturbation", table, "deleting words of a text is measured by `whence benchmark words`"),
     ):
         assert message in whence(protocol, "--data", data, code=2).stderr

@@ -102,6 +102,7 @@ def test_a_run_on_marked_reviews_and_its_table(bert, reviews, quick, tmp_path):
     shown = [metric.name for metric in result.table.metrics if metric.ranked]
     assert shown == ["LeRF - MoRF, mask", "LeRF - MoRF, delete"]
     assert result.table.get_cell("tiba", result.table.metrics[0]).samples == 2
+    assert "becomes [MASK] or" in result.table.notes[0]
     assert "right on" in " ".join(result.table.notes)
 
 

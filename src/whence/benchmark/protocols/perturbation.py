@@ -77,8 +77,8 @@ class PerturbationProtocol(PhotoDeletionProtocol):
     def describe_wrong_kind(self, kind: str) -> str:
         return (
             f"The perturbation benchmark deletes pixels of photos; deleting words of a {kind} is "
-            f"measured by `whence report`, and where people marked words by `whence benchmark "
-            f"rationale` (comprehensiveness and sufficiency)."
+            f"measured by `whence benchmark words`, and where people marked words by `whence "
+            f"benchmark rationale` too."
         )
 
     @override

@@ -74,8 +74,8 @@ class RationaleProtocol(BenchmarkProtocol["Sample"]):
         if not first.words or not first.evidence:
             raise WhenceError(
                 f"'{first.name}' has no words that people marked as evidence, which the rationale "
-                f"benchmark compares scores with. `whence report` measures the deletion of words "
-                f"on any texts."
+                f"benchmark compares scores with. `whence benchmark words` deletes words of any "
+                f"texts."
             )
         if not getattr(loaded.tokenizer, "is_fast", False):
             raise WhenceError(

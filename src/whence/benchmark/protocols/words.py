@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -41,7 +41,7 @@ _CLASSES = ("predicted", "target")
 _Figure = Literal["probability", "logit", "accuracy"]
 _FIGURES: tuple[_Figure, ...] = get_args(_Figure)
 _SAYINGS = {
-    "mask": "each token of a word becomes the mask token",
+    "mask": "each token of a word becomes {mask}",
     "delete": "words are deleted and the text is tokenised again",
 }
 
@@ -85,6 +85,7 @@ class WordsProtocol(BenchmarkProtocol[PreparedText]):
     Attributes:
         replace: What becomes of words: each token becomes the mask token (that of unknown words if
             there is none), or the word is deleted and the text tokenised again.
+        mask_token: The mask token, in words, once a model was checked.
     """
 
     name: ClassVar[str] = "words"
@@ -93,6 +94,7 @@ class WordsProtocol(BenchmarkProtocol[PreparedText]):
     main_column: ClassVar[str] = "difference"
 
     replace: tuple[Replacement, ...] = ("mask", "delete")
+    mask_token: str = field(default="the mask token", init=False)
 
     @override
     def describe_wrong_kind(self, kind: str) -> str:
@@ -116,7 +118,9 @@ class WordsProtocol(BenchmarkProtocol[PreparedText]):
             )
         prepared = self.prepare(loaded, first)
         for replacement in self.replace:
-            WordRunner(loaded, prepared.batch, [prepared.units], replacement)
+            runner = WordRunner(loaded, prepared.batch, [prepared.units], replacement)
+            if replacement == "mask":
+                self.mask_token = loaded.tokenizer.convert_ids_to_tokens(runner.mask_token)
 
     @override
     def prepare(self, loaded: LoadedModel, sample: Sample) -> PreparedText:
@@ -262,7 +266,7 @@ class WordsProtocol(BenchmarkProtocol[PreparedText]):
     @override
     def write_notes(self, results: Mapping[str, Columns]) -> list[str]:
         first = next(iter(results.values()))
-        listed = " or ".join(_SAYINGS[one] for one in self.replace)
+        listed = " or ".join(_SAYINGS[one].format(mask=self.mask_token) for one in self.replace)
         notes = [
             f"Areas under the probability of the explained class when 0, 10, … 90 % of the words "
             f"are replaced, times 100, so 90 at most: {listed}. MoRF replaces the most relevant "
