@@ -4,12 +4,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.benchmark import sets
+from tests.benchmark import sets, suites
 from tests.benchmark.runs import METHODS
 from whence import benchmark
 from whence.benchmark import build_protocol
 from whence.benchmark.columns import to_columns
-from whence.benchmark.overview.writing import OverviewPictures
 from whence.benchmark.table import tabulate
 from whence.models import load_language_model
 
@@ -19,10 +18,7 @@ NUMBER = 40
 @pytest.fixture
 def quick(monkeypatch):
     """Without what takes longest, in runs whose page nobody looks at."""
-    monkeypatch.setattr("whence.benchmark.report.render_page", lambda *_: "")
-    monkeypatch.setattr("whence.benchmark.charts.draw_chart", lambda *_: None)
-    nothing = OverviewPictures(None, None)
-    monkeypatch.setattr("whence.benchmark.output.draw_pictures", lambda _: nothing)
+    suites.leave_out_pictures(monkeypatch)
 
 
 @pytest.fixture(scope="session")
@@ -30,6 +26,23 @@ def whole(vit, photos, tmp_path_factory):
     """A run that nothing happened to."""
     out = tmp_path_factory.mktemp("runs") / "whole"
     return benchmark.run("perturbation", vit, photos, METHODS, batch=2, out=out)
+
+
+@pytest.fixture(scope="session")
+def other_model(image_model, tmp_path_factory):
+    """The same model with other weights, and another name."""
+    from tests.saved import save_image_model
+
+    return save_image_model(tmp_path_factory.mktemp("models") / "other", half=False)
+
+
+@pytest.fixture(scope="session")
+def suite(image_model, other_model, masked, photos, tmp_path_factory):
+    """Two protocols, models and datasets, of which segmentation does not fit the photos."""
+    with pytest.MonkeyPatch.context() as patch:
+        suites.leave_out_pictures(patch)
+        out = tmp_path_factory.mktemp("runs") / "suite"
+        return suites.run_again(image_model, other_model, masked, photos, out)
 
 
 @pytest.fixture

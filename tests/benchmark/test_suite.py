@@ -11,57 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.benchmark.suites import METHODS, PROTOCOLS, run_again
 from whence import WhenceError, benchmark
-from whence.benchmark.overview.writing import OverviewPictures
 from whence.benchmark.plan import build_protocols
 from whence.benchmark.protocols.base import BenchmarkProtocol
 from whence.benchmark.store import ResultStore
-
-PROTOCOLS = "saco:groups=4,segmentation"
-METHODS = "tiba,random,rollout"
-
-
-@pytest.fixture(scope="session")
-def other_model(image_model, tmp_path_factory):
-    """The same model with other weights, and another name."""
-    from tests.saved import save_image_model
-
-    return save_image_model(tmp_path_factory.mktemp("models") / "other", half=False)
-
-
-@pytest.fixture(scope="session")
-def suite(image_model, other_model, masked, photos, tmp_path_factory):
-    """Two protocols, models and datasets, of which segmentation does not fit the photos."""
-    with pytest.MonkeyPatch.context() as patch:
-        leave_out_pictures(patch)
-        out = tmp_path_factory.mktemp("runs") / "suite"
-        return run_again(image_model, other_model, masked, photos, out)
-
-
-@pytest.fixture
-def quick_page(monkeypatch):
-    leave_out_pictures(monkeypatch)
-
-
-def leave_out_pictures(patch):
-    """Leave out what takes longest, in runs whose pages nobody looks at."""
-    nothing = OverviewPictures(None, None)
-    patch.setattr("whence.benchmark.report.render_page", lambda *_: "")
-    patch.setattr("whence.benchmark.charts.draw_chart", lambda *_: None)
-    patch.setattr("whence.benchmark.output.draw_pictures", lambda _: nothing)
-    patch.setattr("whence.benchmark.overview.writing.draw_pictures", lambda _: nothing)
-
-
-def run_again(image_model, other_model, masked, photos, out, **changes):
-    given = {
-        "protocols": PROTOCOLS,
-        "models": [image_model, other_model],
-        "data": [masked, photos],
-        "methods": METHODS,
-        "batch": 4,
-        "out": out,
-    }
-    return benchmark.run_suite(**given | changes)
 
 
 def read_files(folder: Path) -> dict[str, bytes]:
@@ -100,7 +54,7 @@ def test_each_run_is_the_same_as_alone(suite, other_model, masked, tmp_path):
         assert (alone.folder / name).read_bytes() == (inside / name).read_bytes()
 
 
-@pytest.mark.usefixtures("quick_page")
+@pytest.mark.usefixtures("quick")
 def test_stopped_anywhere_and_resumed(
     suite, image_model, other_model, masked, photos, tmp_path, monkeypatch
 ):
@@ -128,7 +82,7 @@ def test_stopped_anywhere_and_resumed(
     assert read_files(out) == read_files(suite.folder)
 
 
-@pytest.mark.usefixtures("quick_page")
+@pytest.mark.usefixtures("quick")
 def test_further_models_protocols_and_methods_extend_the_overview(
     suite, image_model, other_model, masked, photos, tmp_path
 ):
@@ -147,7 +101,7 @@ def test_further_models_protocols_and_methods_extend_the_overview(
     assert csv == (suite.folder / "overview.csv").read_text()
 
 
-@pytest.mark.usefixtures("quick_page")
+@pytest.mark.usefixtures("quick")
 def test_a_single_run_becomes_part_of_several(suite, image_model, masked, tmp_path):
     out = tmp_path / "one"
     benchmark.run("segmentation", image_model, masked, METHODS, batch=4, out=out)
@@ -158,7 +112,7 @@ def test_a_single_run_becomes_part_of_several(suite, image_model, masked, tmp_pa
     assert len(both.overview.overview.runs) == 2
 
 
-@pytest.mark.usefixtures("quick_page")
+@pytest.mark.usefixtures("quick")
 def test_a_method_that_fails_is_left_out_of_its_run(
     image_model, other_model, masked, photos, tmp_path, monkeypatch
 ):
@@ -183,7 +137,7 @@ def test_a_method_that_fails_is_left_out_of_its_run(
     assert len(alone.runs) == 1
 
 
-@pytest.mark.usefixtures("quick_page")
+@pytest.mark.usefixtures("quick")
 def test_photos_and_texts_in_one_request(image_model, text_model, masked, reviews, tmp_path):
     outcome = benchmark.run_suite(
         "segmentation,rationale",

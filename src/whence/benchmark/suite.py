@@ -27,6 +27,7 @@ from whence.benchmark.preparing import (
 )
 from whence.benchmark.protocols.parsing import parse_protocols
 from whence.benchmark.runner import compute_job
+from whence.benchmark.shared_explanations import share_explanations
 from whence.benchmark.sources import RunSources
 from whence.benchmark.store import read_run_file
 from whence.distributed.ray_cluster import RayOptions
@@ -120,12 +121,13 @@ def run_suite(
     steps = plan.list_steps()
     folder = Path(out) if out else Path("whence-benchmark", plan.folder_name)
     result = SuiteResult(folder, unfit=plan.unfit)
-    for number, step in enumerate(steps, 1):
-        title = f"Run {number} of {len(steps)}: {step.title}"
-        if tell is not None:
-            tell(title)
-        with name_work(title):
-            _run_step(plan.prepare(step), step, request, title, result)
+    with share_explanations():
+        for number, step in enumerate(steps, 1):
+            title = f"Run {number} of {len(steps)}: {step.title}"
+            if tell is not None:
+                tell(title)
+            with name_work(title):
+                _run_step(plan.prepare(step), step, request, title, result)
     if any(has_ranked_figures(run.table) for run in result.runs.values()):
         result.overview = write_overview(folder, ranking=ranking)
     return result
