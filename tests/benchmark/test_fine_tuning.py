@@ -8,8 +8,10 @@ from tests.benchmark.helpers import read_samples
 from whence import WhenceError, datasets
 from whence._util.fingerprint import hash_weights
 from whence._util.random import SeededRandom
+from whence.benchmark import fine_tuning
 from whence.benchmark.fine_tuning import (
     FineTuning,
+    choose_samples,
     draw_deleted,
     load_copy,
     measure_quality,
@@ -65,31 +67,31 @@ def test_a_rate_that_ruins_the_copy_is_an_error(vit, groups):
 def test_removed_units_are_a_share_of_each_row():
     units = torch.tensor([10, 4, 1, 0])
     found = draw_deleted(units, 0.3, SeededRandom(0))
-    assert found.sum(1).tolist() == [3, 1, 0, 0]
+    assert found.sum(1).tolist() == [3, 1, 1, 0]
     assert not found[1, 4:].any()
     assert not torch.equal(found, draw_deleted(units, 0.3, SeededRandom(1)))
 
 
 def test_a_copy_is_read_as_it_was_written(vit, groups, tmp_path):
     path = tmp_path / "copy.safetensors"
-    assert load_copy(path, vit, "key") is None
+    assert load_copy(path, "key", vit) is None
     student = FineTuning(steps=1, rate=1e-3, beta=0.5, seed=0).run(vit, groups)
-    save_copy(path, student, "key", {"copy whole": 0.25})
-    found, quality = load_copy(path, vit, "key")
+    save_copy(path, "key", student, {"copy whole": 0.25})
+    found, quality = load_copy(path, "key", vit)
     assert hash_weights(found.model) == hash_weights(student.model)
     assert quality == {"copy whole": 0.25}
-    assert load_copy(path, vit, "another key") is None
+    assert load_copy(path, "another key", vit) is None
     content = path.read_bytes()
     for damaged in (content[: len(content) // 2], b"", b"no such file"):
         path.write_bytes(damaged)
-        assert load_copy(path, vit, "key") is None
+        assert load_copy(path, "key", vit) is None
 
 
 def test_weights_that_modules_share_stay_shared(vit, groups, tmp_path):
     student = FineTuning(steps=0, rate=1e-3, beta=0.5, seed=0).run(vit, groups)
     student.model.again = student.model.classifier
-    save_copy(tmp_path / "copy", student, "key", {})
-    found, _ = load_copy(tmp_path / "copy", student, "key")
+    save_copy(tmp_path / "copy", "key", student, {})
+    found, _ = load_copy(tmp_path / "copy", "key", student)
     assert found.model.again is found.model.classifier
     assert hash_weights(found.model) == hash_weights(student.model)
 
@@ -109,3 +111,12 @@ def test_quality_is_against_labels_or_the_model_itself(vit, photos, groups, tmp_
     alone = PhotoMasker("zero").read(vit, unlabelled, unlabelled.list_names())
     found = measure_quality(vit, vit, alone, LabelMapping(), PLAN)
     assert (found["model whole"], found["labelled"], found["checked"]) == (1, 0, 3)
+
+
+def test_others_than_the_judged_are_learned_from_if_there_are_enough(photos, monkeypatch):
+    dataset = datasets.load(photos)
+    judged = dataset.list_names()[:4]
+    assert set(judged) < set(choose_samples(dataset, judged, seed=0))
+    monkeypatch.setattr(fine_tuning, "_ENOUGH", 5)
+    chosen = choose_samples(dataset, judged, seed=0)
+    assert set(chosen) == {*dataset.list_names()} - {*judged}

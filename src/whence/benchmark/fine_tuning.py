@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import safetensors
 import safetensors.torch
@@ -17,17 +17,35 @@ from torch import Tensor, nn
 
 from whence._util.chunks import run_in_chunks
 from whence._util.files import is_file, write_atomically
+from whence._util.fingerprint import hash_texts, hash_weights
 from whence._util.progress import bar
 from whence._util.random import SeededRandom
 from whence.benchmark.labels import LabelMapping
-from whence.benchmark.masked_samples import MaskedSamples
+from whence.benchmark.masked_samples import MaskedSamples, Masker
 from whence.errors import WhenceError
 from whence.models import LoadedModel
 from whence.models.forward import choose_chunk_size, compute_logits
 from whence.tracing import find_logits
 
+if TYPE_CHECKING:
+    from whence.datasets import Dataset
+
+FILE = "fine_tuned.safetensors"
+# As many samples that are not judged are enough to fine-tune on; with fewer, all are used.
+_ENOUGH = 100
+# How many samples are read to fine-tune on, and to check the copy.
+_MOST, _CHECKED = 512, 128
+
 Quality: TypeAlias = dict[str, float]
 """Figures of a copy and of the model it was made of, by name."""
+
+
+class KeptCopy(NamedTuple):
+    """A fine-tuned copy, and the file that it is kept in with its key; None if it is nowhere."""
+
+    student: LoadedModel
+    quality: Quality
+    place: tuple[Path, str] | None
 
 
 @dataclass(frozen=True)
@@ -35,8 +53,9 @@ class FineTuning:
     """How a copy of a model is fine-tuned: AdamW, in evaluation mode, so without dropout.
 
     In each step a batch of inputs is drawn, of each of which a share `beta` of the units, rounded
-    down, is removed at random. The loss is the cross-entropy with what the model itself predicts
-    for the whole inputs: no labels are needed, and the copy learns to decide as the model does.
+    down but one at least, is removed at random. The loss is the cross-entropy with what the model
+    itself predicts for the whole inputs: no labels are needed, and the copy learns to decide as the
+    model does.
     """
 
     steps: int
@@ -109,12 +128,13 @@ def copy_model(loaded: LoadedModel) -> LoadedModel:
 
 
 def draw_deleted(units: Tensor, share: float, random: SeededRandom) -> Tensor:
-    """Draw the units to remove, a share of each row's units rounded down: (rows, longest)."""
+    """Draw a share of each row's units, rounded down but one at least: (rows, longest)."""
     noise = random.draw_uniform(len(units), int(units.max()))
     places = torch.arange(noise.shape[1])
     noise = noise.masked_fill(places >= units[:, None], 2.0)
     ranks = noise.argsort(1).argsort(1)
-    return ranks < (share * units.double() + 1e-9).floor()[:, None]
+    counts = torch.minimum((share * units.double() + 1e-9).floor().clamp(min=1), units)
+    return ranks < counts[:, None]
 
 
 def predict(loaded: LoadedModel, group: MaskedSamples, deleted: Tensor | None = None) -> Tensor:
@@ -166,7 +186,62 @@ def measure_quality(
     return shares | {"checked": float(count), "labelled": float(labelled)}
 
 
-def save_copy(path: Path, student: LoadedModel, key: str, quality: Quality) -> None:
+def obtain_copy(
+    plan: FineTuning,
+    loaded: LoadedModel,
+    dataset: Dataset,
+    names: Sequence[str],
+    masker: Masker,
+    labels: LabelMapping,
+    folder: Path | None,
+) -> KeptCopy:
+    """Read the fine-tuned copy of a model from a folder, or make it and keep it there.
+
+    Args:
+        plan: How it is fine-tuned.
+        loaded: The model.
+        dataset: Where the samples come from: those that are not judged, if there are enough.
+        names: The samples that are judged.
+        masker: Reads samples and removes their units.
+        labels: What the dataset's labels mean.
+        folder: Where it is kept; None for nowhere.
+
+    Raises:
+        WhenceError: No sample can be read.
+    """
+    learned = choose_samples(dataset, names, plan.seed)
+    facts = (repr(plan), repr(masker), dataset.compute_fingerprint(), hash_weights(loaded.model))
+    key = hash_texts(*facts, *learned, "", *names)
+    place = None if folder is None else (folder.absolute() / FILE, key)
+    if place is not None and (kept := load_copy(*place, loaded)) is not None:
+        return KeptCopy(*kept, place)
+    groups = masker.read(loaded, dataset, learned) or masker.read(loaded, dataset, names[:_MOST])
+    if not groups:
+        raise WhenceError("No sample can be read that a copy of the model could learn from.")
+    student = plan.run(loaded, groups)
+    checked = masker.read(loaded, dataset, _draw_names(names, _CHECKED, plan.seed))
+    quality = measure_quality(loaded, student, checked, labels, plan)
+    used = {sample.name for group in groups for sample in group.samples}
+    quality |= {"learned from": float(len(used)), "judged too": float(len(used & {*names}))}
+    if place is not None:
+        save_copy(*place, student, quality)
+    return KeptCopy(student, quality, place)
+
+
+def choose_samples(dataset: Dataset, names: Sequence[str], seed: int) -> list[str]:
+    """Choose the samples to fine-tune on: those that are not judged, if there are enough."""
+    judged = set(names)
+    others = [name for name in dataset.list_names() if name not in judged]
+    pool = others if len(others) >= _ENOUGH else sorted({*others, *names})
+    return _draw_names(pool, _MOST, seed)
+
+
+def _draw_names(names: Sequence[str], most: int, seed: int) -> list[str]:
+    chosen = SeededRandom(seed).draw_subset(min(most, len(names)), len(names))
+    return [names[at] for at in chosen]
+
+
+def save_copy(path: Path, key: str, student: LoadedModel, quality: Quality) -> None:
     """Write the weights of a copy, whole or not at all, with what it was made of.
 
     Buffers are those of the model, and weights that two modules share are written once.
@@ -178,7 +253,7 @@ def save_copy(path: Path, student: LoadedModel, key: str, quality: Quality) -> N
     write_atomically(path, safetensors.torch.save(weights, metadata))
 
 
-def load_copy(path: Path, loaded: LoadedModel, key: str) -> tuple[LoadedModel, Quality] | None:
+def load_copy(path: Path, key: str, loaded: LoadedModel) -> tuple[LoadedModel, Quality] | None:
     """Read a copy of a model; None if there is none of that key, or the file is damaged."""
     if not is_file(path):
         return None

@@ -5,18 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from whence.benchmark.photos import PreparedPhoto, prepare_photo
+from whence.benchmark.texts import PreparedText, prepare_text
 from whence.explanation import Explanation
 from whence.faithfulness.photos import PhotoRunner
+from whence.faithfulness.texts import WordRunner
 from whence.metrics.pixels import Fill
 from whence.models import LoadedModel
 from whence.models.forward import stack_on_device
+from whence.models.text_preprocessing import join_batches
 
 if TYPE_CHECKING:
     from whence.datasets import Dataset, Sample
@@ -26,6 +29,7 @@ _THREADS = 4
 _CELLS = (14, 14)
 
 ModelInputs: TypeAlias = Tensor | Mapping[str, Tensor]
+Prepared = TypeVar("Prepared")
 
 
 class MaskedSamples(NamedTuple):
@@ -40,6 +44,15 @@ class MaskedSamples(NamedTuple):
     samples: list[Sample]
     units: Tensor
     delete: Callable[[Tensor, Tensor], ModelInputs]
+
+
+class Masker(Protocol):
+    """Reads samples whose units can be removed."""
+
+    def read(
+        self, loaded: LoadedModel, dataset: Dataset, names: Sequence[str]
+    ) -> list[MaskedSamples]:
+        """Read samples in groups; those that cannot be read are left out."""
 
 
 class PhotoMasker(NamedTuple):
@@ -60,17 +73,8 @@ class PhotoMasker(NamedTuple):
         self, loaded: LoadedModel, dataset: Dataset, names: Sequence[str]
     ) -> list[MaskedSamples]:
         """Read photos in groups of equal shape; those that cannot be read are left out."""
-
-        def prepare(name: str) -> PreparedPhoto | None:
-            try:
-                return prepare_photo(loaded, dataset.read(name))
-            except Exception:  # the run says what is wrong with it, when it is judged
-                return None
-
-        with ThreadPoolExecutor(_THREADS, thread_name_prefix="whence-reading") as pool:
-            photos = [one for one in pool.map(prepare, names) if one is not None]
         groups: dict[tuple[int, ...], list[PreparedPhoto]] = {}
-        for one in photos:
+        for one in _read(lambda name: prepare_photo(loaded, dataset.read(name)), names):
             groups.setdefault(tuple(one.pixels.shape), []).append(one)
         return [self._group(loaded, group) for group in groups.values()]
 
@@ -80,9 +84,50 @@ class PhotoMasker(NamedTuple):
         return MaskedSamples([one.sample for one in photos], units, runner.delete)
 
 
+class TextMasker(NamedTuple):
+    """Replaces each token of a word by the mask token, or that of unknown words."""
+
+    def mask(self, loaded: LoadedModel, texts: Sequence[PreparedText]) -> WordRunner:
+        """Texts whose words can be removed."""
+        batch = loaded.move(join_batches([one.batch for one in texts], loaded.tokenizer))
+        return WordRunner(loaded, batch, [one.units for one in texts], "mask")
+
+    def read(
+        self, loaded: LoadedModel, dataset: Dataset, names: Sequence[str]
+    ) -> list[MaskedSamples]:
+        """Read texts as one group, if any can be read; the others are left out."""
+        texts = _read(lambda name: prepare_text(loaded, dataset.read(name)), names)
+        if not texts:
+            return []
+        runner = self.mask(loaded, texts)
+
+        def delete(deleted: Tensor, rows: Tensor) -> ModelInputs:
+            return trim_padding(runner.mask(deleted, rows))
+
+        return [MaskedSamples([one.sample for one in texts], count_words(runner), delete)]
+
+
+def _read(prepare: Callable[[str], Prepared], names: Sequence[str]) -> list[Prepared]:
+    """Read samples in threads, but those that cannot be read."""
+
+    def attempt(name: str) -> Prepared | None:
+        try:
+            return prepare(name)
+        except Exception:  # the run says what is wrong with it, when it is judged
+            return None
+
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="whence-reading") as pool:
+        return [one for one in pool.map(attempt, names) if one is not None]
+
+
 def count_cells(runner: PhotoRunner) -> int:
     """How many units the photos of a runner have."""
     return math.prod(runner.size if runner.grid is None else runner.grid)
+
+
+def count_words(runner: WordRunner) -> Tensor:
+    """How many words the texts of a runner have, (texts,)."""
+    return torch.tensor([len(one.spans) for one in runner.units])
 
 
 def score_cells(explanation: Explanation, grid: tuple[int, int]) -> Tensor:
@@ -91,3 +136,15 @@ def score_cells(explanation: Explanation, grid: tuple[int, int]) -> Tensor:
         return explanation.scores.detach()
     maps = explanation.heatmap().detach()[:, None]
     return F.adaptive_avg_pool2d(maps, grid).flatten(1)
+
+
+def trim_padding(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Leave out the tokens that are padding in all rows."""
+    mask = inputs.get("attention_mask")
+    if mask is None:
+        return dict(inputs)
+    kept = mask.bool().any(0)
+    return {
+        name: value[:, kept] if value.shape == mask.shape else value
+        for name, value in inputs.items()
+    }

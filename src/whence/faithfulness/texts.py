@@ -111,7 +111,7 @@ class WordRunner:
     def __call__(self, deleted: Tensor, texts: Tensor) -> Tensor:
         """Logits (rows, classes) without the deleted words (rows, units) of texts (rows,)."""
         if self.replacement == "mask":
-            return compute_logits(self.loaded, self._mask(deleted, texts))
+            return compute_logits(self.loaded, self.mask(deleted, texts))
         rows = zip(texts.tolist(), deleted.cpu(), strict=True)
         rendered = [self.units[at].render(row[: len(self.units[at].spans)]) for at, row in rows]
         batch = self.loaded.tokenizer(
@@ -123,7 +123,7 @@ class WordRunner:
         )
         return compute_logits(self.loaded, dict(batch.to(self.loaded.device)))
 
-    def _mask(self, deleted: Tensor, texts: Tensor) -> dict[str, Tensor]:
+    def mask(self, deleted: Tensor, texts: Tensor) -> dict[str, Tensor]:
         """The inputs of rows, with the mask token for each token of a deleted word."""
         words = self.words.to(texts.device)[texts]
         hidden = deleted.gather(1, words.clamp(min=0)) & (words >= 0)

@@ -46,7 +46,7 @@ def lose_plainly(protocol, loaded, sample, scores, grid, target, side):
 
     clean, lost = judge(pixels), []
     for size in FRACTIONS:
-        count = int(size * len(scores) + 1e-9)
+        count = max(1, round(size * len(scores)))
         part = order[:count] if side == "plus" else rising[: len(scores) - count]
         chance = min(protocol.alpha, protocol.beta * len(scores) / max(len(part), 1))
         for draw in noise.tolist():
@@ -80,6 +80,68 @@ def test_figures_are_those_of_a_plain_loop(fitted, vit, photos):
             assert row[f"{side}_probability_mean"] == pytest.approx(found[0], abs=1e-5)
             assert row[f"{side}_accuracy_mean"] == pytest.approx(found[1], abs=1e-6)
             assert len(row[f"{side}_probability"]) == len(FRACTIONS)
+
+
+@pytest.fixture(scope="module")
+def fitted_to_texts(bert, reviews):
+    dataset = datasets.load(reviews)
+    protocol = build_protocol("f_fidelity", OPTIONS)
+    protocol.start(dataset.list_names(), seed=5)
+    protocol.fit(bert, dataset, dataset.list_names(), None)
+    return protocol
+
+
+@torch.no_grad()
+def test_figures_of_texts_are_those_of_a_plain_loop(fitted_to_texts, bert, reviews):
+    protocol, samples = fitted_to_texts, read_samples(reviews, 3)
+    prepared = [protocol.prepare(bert, one) for one in samples]
+    rows = protocol.compute_rows(bert, prepared, choose_one("gae"))
+    assert hash_weights(protocol._copy.model) != hash_weights(bert.model)
+    for sample, row in zip(samples, rows, strict=True):
+        inputs = bert.prepare([sample.content]).inputs
+        words = inputs.encodings[0].word_ids
+        own = bert.explainer.explain(dict(inputs), method="gae")
+        order = [word for word in dict.fromkeys(words) if word is not None]
+        scores = [
+            sum(
+                score for score, of in zip(own.scores[0].tolist(), words, strict=True) if of == word
+            )
+            for word in order
+        ]
+        falling = sorted(range(len(scores)), key=lambda at: (-round(scores[at], 12), at))
+        count = max(1, round(0.2 * len(scores)))
+        chance = min(protocol.alpha, protocol.beta * len(scores) / count)
+        seed = module._seed_of(sample.name, 5)
+        noise = torch.rand(3, len(scores), generator=torch.Generator().manual_seed(seed))
+
+        def judge(ids, inputs=inputs, target=int(own.target)):
+            given = dict(inputs) | {"input_ids": torch.tensor([ids])}
+            return float(protocol._copy.model(**given).logits[0].softmax(0)[target])
+
+        ids, after = inputs["input_ids"][0].tolist(), []
+        for draw in noise.tolist():
+            gone = {order[at] for at in falling[:count] if draw[at] < chance}
+            after.append(
+                judge(
+                    [
+                        bert.tokenizer.mask_token_id if word in gone else token
+                        for token, word in zip(ids, words, strict=True)
+                    ]
+                )
+            )
+        lost = judge(ids) - sum(after) / len(after)
+        assert row["plus_probability"][1] == pytest.approx(lost, abs=1e-5)
+
+
+def test_rows_of_texts_do_not_depend_on_padding(fitted_to_texts, bert, reviews):
+    protocol = fitted_to_texts
+    prepared = [protocol.prepare(bert, one) for one in read_samples(reviews, 3)]
+    together = protocol.compute_rows(bert, prepared, choose_one("gae"))
+    for one, row in zip(prepared, together, strict=True):
+        (alone,) = protocol.compute_rows(bert, [one], choose_one("gae"))
+        for side in ("plus", "minus"):
+            mean = f"{side}_probability_mean"
+            assert alone[mean] == pytest.approx(row[mean], abs=1e-5)
 
 
 def test_rows_do_not_depend_on_the_batch(fitted, vit, photos):
@@ -133,15 +195,6 @@ def test_another_process_reads_the_copy(vit, photos, tmp_path):
     (tmp_path / "fine_tuned.safetensors").unlink()
     with pytest.raises(WhenceError, match="call the protocol's fit first"):
         pickle.loads(sent).compute_rows(vit, prepared, method)
-
-
-def test_others_than_the_judged_are_learned_from_if_there_are_enough(vit, photos, monkeypatch):
-    dataset = datasets.load(photos)
-    judged = dataset.list_names()[:4]
-    protocol = build_protocol("f_fidelity", {})
-    assert set(judged) < set(protocol._choose_samples(dataset, judged))
-    monkeypatch.setattr(module, "_ENOUGH", 5)
-    assert set(protocol._choose_samples(dataset, judged)) == {*dataset.list_names()} - {*judged}
 
 
 def test_wrong_input_is_refused(vit, bert, photos, reviews):

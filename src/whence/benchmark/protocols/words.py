@@ -21,6 +21,7 @@ from whence.benchmark.protocols.base import (
     add_columns,
     explain_batch,
 )
+from whence.benchmark.texts import PreparedText, prepare_text
 from whence.errors import WhenceError
 from whence.faithfulness.texts import Replacement, TextUnits, WordRunner, find_word_indices
 from whence.methods import MethodSpecification
@@ -61,15 +62,6 @@ class ExplainedTexts(NamedTuple):
     texts: Tensor
     logits: Tensor
     watched: dict[str, dict[int, tuple[int, int]]]
-
-
-class PreparedText(NamedTuple):
-    """A tokenised text with its words."""
-
-    name: str
-    sample: Sample
-    batch: PreparedBatch
-    units: TextUnits
 
 
 @dataclass
@@ -124,8 +116,7 @@ class WordsProtocol(BenchmarkProtocol[PreparedText]):
 
     @override
     def prepare(self, loaded: LoadedModel, sample: Sample) -> PreparedText:
-        batch = loaded.preprocessor([sample.content])
-        return PreparedText(sample.name, sample, batch, TextUnits(loaded, batch))
+        return prepare_text(loaded, sample)
 
     @override
     def compute_rows(
