@@ -13,7 +13,7 @@ from whence.errors import WhenceError
 
 def test_cues_against_plain_loops(stories):
     protocol = build_protocol("cues", {})
-    dataset = protocol.make_dataset(0, 10)
+    dataset = protocol.make_dataset(2, 15)
     samples = [dataset.read(name) for name in dataset.list_names()]
     rows = judge(protocol, stories, samples, choose_one("attnlrp"))
     counted = set()
@@ -41,7 +41,8 @@ def test_cues_against_plain_loops(stories):
             if expected is not None:
                 assert [row[name] for name in names] == pytest.approx(expected, abs=1e-3)
         assert row[f"first_{kind}"] == row["first_none"]
-    assert len(counted) > 1
+    assert "owning" in counted
+    assert len(counted) < 5  # what is not answered has no figures
 
 
 def test_a_run_states_the_share_that_is_answered(quick, tmp_path):
