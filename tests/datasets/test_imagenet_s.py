@@ -52,6 +52,7 @@ def test_of_a_whole_subset_other_classes_are_background(tmp_path):
     file = f"{SHARK}/ILSVRC2012_val_00000002"
     masks = tmp_path / "ImageNetS50" / "validation-segmentation"
     write_ids(masks / f"{file}.png", make_ids(2, other=1))
+    assert load(tmp_path).name == "imagenet_s-50"
     sample = load(tmp_path).read(f"{file}.JPEG")
     assert sample.mask[5, 5] == 1
     assert sample.mask[11, 0] == 0, "a fish beside the shark"

@@ -54,7 +54,8 @@ def open_dataset(path: Path, split: str | None) -> Dataset:
         for file in folders.list_photos(photos / wnid):
             name, label = folders.name_relative(file, photos), classes.find_label(wnid)
             records[name] = PhotoRecord(file, label, by_stem.get(file.stem), decode)
-    return Dataset("imagenet_s" if split is None else f"imagenet_s-{split}", records)
+    subset = [str(len(wnids))] if ids else []
+    return Dataset("-".join(["imagenet_s", *subset, *([split] if split else [])]), records)
 
 
 def _find_root(path: Path) -> Path:
