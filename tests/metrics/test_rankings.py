@@ -112,6 +112,7 @@ def test_all_pairs_are_paired_tests(samples):
     for one, other in itertools.product(range(4), repeat=2):
         expected = st.paired_test(values[:, one], values[:, other], 500, seed=2).p_value
         assert found[one, other] == pytest.approx(expected, abs=1e-12)
+    assert np.array_equal(st.paired_tests(values, 500, 2, against=1), found[1])
     adjusted = rk.compare_all_pairs(values, "sign-flip", 500, seed=2)
     others = [0, 2, 3]
     assert adjusted[1, others] == pytest.approx(st.adjust_p_values(found[1, others]))

@@ -15,7 +15,7 @@ from whence.metrics.statistics import (
     adjust_p_values,
     bootstrap_mean,
     bootstrap_ratio,
-    paired_test,
+    paired_tests,
     wilcoxon_test,
 )
 
@@ -161,7 +161,7 @@ def _compute_column(
     best = max(intervals, key=lambda method: sign * intervals[method].estimate)
     others = [method for method in columns if method != best]
     own = {method: linearize(metric, one) for method, one in columns.items()}
-    tests = [_test(metric, own[other], own[best], draws, seed) for other in others]
+    tests = _test_against(metric, own[best], [own[other] for other in others], draws, seed)
     p_values = dict(zip(others, adjust_p_values(tests).tolist(), strict=True))
     cells = {}
     for method, found in intervals.items():
@@ -199,11 +199,14 @@ def choose_draws(samples: int) -> int:
     return int(np.clip(_DRAWN_NUMBERS // samples, _FEWEST_DRAWS, 10_000))
 
 
-def _test(metric: Metric, one: Floats, other: Floats, draws: int, seed: int) -> float:
-    """How likely so large a difference of two methods is by chance alone."""
+def _test_against(
+    metric: Metric, best: Floats, others: Sequence[Floats], draws: int, seed: int
+) -> list[float]:
+    """How likely so large differences of methods to the best are by chance alone."""
     if metric.test == "wilcoxon":
-        return wilcoxon_test(one, other).p_value
-    return paired_test(one, other, draws, seed).p_value
+        return [wilcoxon_test(other, best).p_value for other in others]
+    p_values: list[float] = paired_tests(np.stack([best, *others], 1), draws, seed, 0).tolist()
+    return p_values[1:]
 
 
 def _compute_interval(metric: Metric, values: Floats, seed: int, draws: int) -> ConfidenceInterval:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -108,26 +109,32 @@ def paired_test(one: Numbers, other: Numbers, resamples: int = 10_000, seed: int
     return PairedTest(float(total / number), float(share))
 
 
-def paired_tests(values: Numbers, resamples: int = 10_000, seed: int = 0) -> _Floats:
-    """The p-values of `paired_test` for each two methods of values (n, methods), by the same flips.
+def paired_tests(
+    values: Numbers, resamples: int = 10_000, seed: int = 0, against: int | None = None
+) -> _Floats:
+    """The p-values of `paired_test` for many methods, values (n, methods), by the same flips.
 
     Returns:
-        (methods, methods), 1 on the diagonal.
+        For each two methods, (methods, methods); or of all `against` one of them, (methods,). That
+        of a method and itself is 1.
     """
     columns = _to_array(values, 2)
     number, methods = columns.shape
     one, other = np.triu_indices(methods, 1)
+    if against is not None:
+        one, other = np.arange(methods), np.full(methods, against)
     totals = columns.sum(0)
-    least = np.abs(totals[one] - totals[other])
     # As in `paired_test`; a difference of sums is rounded more than a sum of differences.
-    least = least - 1e-11 * np.abs(columns).sum(0).max(initial=0)
+    least = np.abs(totals[one] - totals[other]) - 1e-11 * np.abs(columns).sum(0).max(initial=0)
     exact = number <= EXACT
     as_far = np.zeros(len(one), dtype=np.int64)
     for flips in _list_signs(number) if exact else _draw_signs(number, resamples, seed):
         sums = flips @ columns
         for rows in np.array_split(sums, max(1, sums.shape[0] * len(one) // _AT_ONCE)):
             as_far += (np.abs(rows[:, one] - rows[:, other]) >= least).sum(0)
-    shares = as_far / 2**number if exact else (as_far + 1) / (resamples + 1)
+    shares: _Floats = as_far / 2**number if exact else (as_far + 1) / (resamples + 1)
+    if against is not None:
+        return shares
     found = np.ones((methods, methods))
     found[one, other] = found[other, one] = shares
     return found
@@ -203,17 +210,33 @@ def _bootstrap(
 ) -> ConfidenceInterval:
     if not 0 < level < 1 or resamples < 1:
         raise WhenceError("The level has to be between 0 and 1, with 1 resample or more.")
-    generator = np.random.default_rng(seed)
-    samples = len(columns)
-    drawn = []
-    for rows in _split_rows(resamples, samples):
-        at = generator.integers(0, samples, (rows, samples))
-        at += np.arange(rows)[:, None] * samples
-        times = np.bincount(at.ravel(), minlength=rows * samples).reshape(rows, samples)
-        drawn.append(statistic(times.astype(np.float64) @ columns))
+    drawn = [statistic(times @ columns) for times in _draw_times(len(columns), resamples, seed)]
     low, high = np.quantile(np.concatenate(drawn), [(1 - level) / 2, (1 + level) / 2])
     estimate = statistic(columns.sum(0, keepdims=True))[0]
     return ConfidenceInterval(float(estimate), float(low), float(high))
+
+
+def _draw_times(samples: int, resamples: int, seed: int) -> Iterator[_Floats]:
+    """How often each sample is drawn, (rows, samples), for so many draws with replacement."""
+    if samples * resamples <= _AT_ONCE:
+        yield _draw_few_times(samples, resamples, seed)
+        return
+    generator = np.random.default_rng(seed)
+    for rows in _split_rows(resamples, samples):
+        yield _count_draws(generator, rows, samples)
+
+
+@lru_cache(maxsize=2)
+def _draw_few_times(samples: int, resamples: int, seed: int) -> _Floats:
+    """The same for few numbers, which are kept for the next figure."""
+    return _count_draws(np.random.default_rng(seed), resamples, samples)
+
+
+def _count_draws(generator: np.random.Generator, rows: int, samples: int) -> _Floats:
+    at = generator.integers(0, samples, (rows, samples))
+    at += np.arange(rows)[:, None] * samples
+    times = np.bincount(at.ravel(), minlength=rows * samples).reshape(rows, samples)
+    return times.astype(np.float64)
 
 
 def _split_rows(rows: int, width: int) -> Iterator[int]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _DPI = 160
 _BEST, _OTHER, _SINGLE = "#0072b2", "#333333", "#9aa5b1"
 _ROW = 0.25  # height of a method's row, in inches
+_MOST_NUMBERS = 30  # criteria of a matrix whose cells show numbers; larger ones only colours
 _BAR = 0.14  # width of a group's bar, in inches
 
 
@@ -88,7 +89,7 @@ def _draw_ruler(axes: Axes, length: float, methods: int) -> None:
 
 
 def draw_agreement(agreement: Agreement, names: list[str]) -> bytes:
-    """Draw Kendall's tau of each two criteria as a matrix of colours and numbers, as PNG."""
+    """Draw Kendall's tau of each two criteria as a matrix of colours, with numbers, as PNG."""
     count = len(names)
     cell = 0.42 if count <= 16 else 0.34
     labels = max(map(len, names)) * 0.07 + 0.5
@@ -102,7 +103,7 @@ def draw_agreement(agreement: Agreement, names: list[str]) -> bytes:
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     for (row, column), value in np.ndenumerate(agreement.tau):
-        if np.isfinite(value):
+        if np.isfinite(value) and count <= _MOST_NUMBERS:
             color = "white" if abs(value) > 0.6 else "black"
             text = f"{value:.2f}".replace("0.", ".").replace("1.00", "1")
             axes.text(column, row, text, ha="center", va="center", fontsize=6, color=color)
