@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from tests.benchmark.helpers import choose_one, judge, read_samples
+from tests.datasets.test_funnybirds import write_birds
+from tests.datasets.test_imagenet_s import write_subset
 from tests.metrics.test_localization import enclose_plainly, localize_plainly
 from tests.saved import make_photo
 from whence import WhenceError, benchmark, datasets
@@ -66,3 +68,27 @@ def test_a_run_without_labels_counts_all_and_says_so(vit, masked, quick, tmp_pat
 def test_photos_without_masks_are_refused(vit, photos, tmp_path):
     with pytest.raises(WhenceError, match=r"neither a mask nor boxes.*gridpg"):
         benchmark.run("localization", vit, photos, out=tmp_path / "run")
+
+
+def write_all_classes(folder):
+    """The same picture as a bird of each class, so that the model is right once."""
+    return write_birds(folder, classes=(0, 1, 2))
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(
+    ("protocol", "write", "counted"),
+    [
+        ("localization", write_all_classes, 1),
+        ("localization", write_subset, 2),
+        ("segmentation", write_all_classes, 3),
+        ("segmentation", write_subset, 2),
+    ],
+)
+def test_birds_and_photos_of_imagenet_s(vit, tmp_path, protocol, write, counted):
+    result = benchmark.run(protocol, vit, write(tmp_path / "data"), "tiba", out=tmp_path / "run")
+    name = {"localization": "energy in box", "segmentation": "energy inside"}[protocol]
+    figure = result.table.to_dict()["tiba"][name]
+    assert not result.skipped
+    assert 0 < figure["value"] < 100
+    assert figure["samples"] == counted
