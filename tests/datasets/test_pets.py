@@ -37,6 +37,20 @@ def test_the_original_layout(tmp_path):
     assert sample.content.size == (20, 12)
 
 
+def test_breed_and_species_are_in_published_names(tmp_path):
+    write_photo(tmp_path / "images" / "Maine_Coon_12.jpg")
+    write_photo(tmp_path / "images" / "shiba_inu_3.jpg")
+    write_photo(tmp_path / "images" / "my_cat_1.jpg")
+    rows = ("Maine_Coon_12,285", "shiba_inu_3,285", "my_cat_1,285")
+    write_text(tmp_path / "labels.csv", "image,imagenet_class", *rows)
+    dataset = load(tmp_path)
+    assert {name: dataset.read(name).other_labels for name in dataset.list_names()} == {
+        "Maine_Coon_12": ("Maine_Coon", "cat"),
+        "shiba_inu_3": ("shiba_inu", "dog"),
+        "my_cat_1": (),
+    }
+
+
 def test_splits_of_the_original(tmp_path):
     write_original(tmp_path / "oxford-iiit-pet")
     assert load(tmp_path, split="trainval").list_names() == ["beagle_3"]

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from whence.datasets import Sample
 
 
+_FEW_CLASSES = 10
+
+
 @dataclass(frozen=True)
 class LabelMapping:
     """Finds the model's class for a label of the dataset; `given` names those that differ."""
@@ -33,29 +36,32 @@ class LabelMapping:
         """Find the index of a sample's class; None if it has no label.
 
         A name that is not a class, but the beginning of a single one, means that: ``NEG`` is
-        ``negative``.
+        ``negative``; of more than ten classes, whole words: ``cat`` is no ``catamaran``. Where the
+        label is no class of the model, its other names are tried: a breed for a species.
         """
-        if sample.label is None:
-            return None
-        found = self._look_up(loaded, self.given.get(str(sample.label), sample.label))
-        if isinstance(found, WhenceError):
+        labels = [one for one in (sample.label, *sample.other_labels) if one is not None]
+        tried = [self._look_up(loaded, self.given.get(str(one), one)) for one in labels]
+        index = next((one for one in tried if isinstance(one, int)), None)
+        if index is None and sample.label is not None:
             raise WhenceError(
-                f"The label of '{sample.name}' is not a class of '{loaded.title}': {found} Say "
+                f"The label of '{sample.name}' is not a class of '{loaded.title}': {tried[0]} Say "
                 f"what labels mean with --classes LABEL=CLASS,…"
             )
-        return found
+        return index
 
     def _look_up(self, loaded: LoadedModel, label: int | str) -> int | WhenceError:
         """Find the index of a class, or the reason why there is none."""
         try:
             return find_class_index(label, loaded.class_names, loaded.class_count)
         except WhenceError as error:
-            beginnings = [
-                index
-                for index, name in loaded.class_names.items()
-                if isinstance(label, str) and name.lower().startswith(label.strip().lower())
-            ]
-            return beginnings[0] if len(beginnings) == 1 else error
+            if not isinstance(label, str):
+                return error
+            beginning = label.strip().lower()
+            names = {index: name.lower() for index, name in loaded.class_names.items()}
+            found = [index for index, name in names.items() if name.startswith(beginning)]
+            if loaded.class_count > _FEW_CLASSES:
+                found = [at for at in found if not names[at][len(beginning) :][:1].isalnum()]
+            return found[0] if len(found) == 1 else error
 
 
 def parse_classes(given: object) -> dict[str, str | int]:

@@ -36,6 +36,7 @@ class Sample:
     rival: str = ""  # an answer that would be wrong
     cues: tuple[Span, ...] = ()  # in characters: what the answer follows from
     passages: tuple[Span, ...] = ()  # in characters: the parts of the text that may hold a cue
+    other_labels: tuple[str, ...] = ()  # the class under other names, for models that know these
 
 
 class Record(Protocol):

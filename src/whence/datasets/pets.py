@@ -23,6 +23,17 @@ _LISTS = {"test": "test.txt", "trainval": "trainval.txt", "all": "list.txt"}
 # The names that a column of labels may have, the best for a model first.
 _LABELS = ("imagenet_class", "label", "species", "breed")
 _PET_LABELS = ("imagenet_class", "species", "breed")
+_CATS = frozenset(
+    "Abyssinian Bengal Birman Bombay British_Shorthair Egyptian_Mau Maine_Coon Persian Ragdoll "
+    "Russian_Blue Siamese Sphynx".split()
+)
+_DOGS = frozenset(
+    "american_bulldog american_pit_bull_terrier basset_hound beagle boxer chihuahua "
+    "english_cocker_spaniel english_setter german_shorthaired great_pyrenees havanese "
+    "japanese_chin keeshond leonberger miniature_pinscher newfoundland pomeranian pug "
+    "saint_bernard samoyed scottish_terrier shiba_inu staffordshire_bull_terrier wheaten_terrier "
+    "yorkshire_terrier".split()
+)
 
 
 def has_layout(path: Path) -> bool:
@@ -45,7 +56,8 @@ def open_dataset(path: Path, split: str | None) -> Dataset:
     table = path / "labels.csv"
     rows = _read_table(table, split) if is_file(table) else _read_lists(path, split, photos)
     records = {
-        name: PhotoRecord(photos.get(name), label, masks.get(name), decode) for name, label in rows
+        name: PhotoRecord(photos.get(name), label, masks.get(name), decode, _find_names(name))
+        for name, label in rows
     }
     if not records:
         raise WhenceError(f"'{path}' has no photos of the split '{split}'.")
@@ -66,6 +78,14 @@ def _decode_trimap(trimap: Image.Image) -> Mask:
     if values.ndim != 2 or not np.isin(values, (1, 2, 3)).all():
         raise WhenceError("Its trimap holds other values than 1, 2 and 3.")
     return np.take(np.array([0, 1, 0, 255], dtype=np.uint8), values)
+
+
+def _find_names(name: str) -> tuple[str, ...]:
+    """The breed and the species of a photo that is named as published: ``Abyssinian_201``."""
+    breed = name.rpartition("_")[0]
+    if breed in _CATS:
+        return breed, "cat"
+    return (breed, "dog") if breed in _DOGS else ()
 
 
 def _read_lists(

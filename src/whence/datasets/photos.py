@@ -33,6 +33,7 @@ class PhotoRecord:
     label: Label = None
     mask: Path | None = None
     decode_mask: Callable[[Image.Image], Mask] | None = None
+    other_labels: tuple[str, ...] = ()
 
     def read_sample(self, name: str) -> Sample:
         """Read the photo and its mask."""
@@ -40,14 +41,15 @@ class PhotoRecord:
             raise WhenceError(f"The photo of '{name}' is not there.")
         photo = read_image(self.file)
         if self.decode_mask is None:
-            return Sample(name, photo, self.label)
+            return Sample(name, photo, self.label, other_labels=self.other_labels)
         if self.mask is None:
             raise WhenceError(f"The photo '{name}' has no mask.")
         with warnings.catch_warnings():
             # Pillow warns of images that are large but that it opens all the same.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             mask = _read_mask(self.mask, self.decode_mask)
-            return Sample(name, photo, self.label, _resize(mask, self.mask, self.file, photo))
+            mask = _resize(mask, self.mask, self.file, photo)
+            return Sample(name, photo, self.label, mask, other_labels=self.other_labels)
 
     def list_facts(self) -> list[object]:
         """Return the sizes of both files and the label."""
