@@ -126,7 +126,11 @@ class SuitePlan:
         if not isinstance(sources.data, str | Path):
             return sources.load_dataset()
         if sources.data not in self._datasets:
-            self._datasets[sources.data] = sources.load_dataset()
+            dataset = sources.load_dataset()
+            if any(dataset.name == other.name for other in self._datasets.values()):
+                # Datasets of some formats are all called so: the folder tells them apart.
+                dataset.name += f"-{Path(sources.data).resolve().name}"
+            self._datasets[sources.data] = dataset
         return self._datasets[sources.data]
 
     def _load_model(self, sources: RunSources, dataset: Dataset) -> LoadedModel:

@@ -114,12 +114,22 @@ def list_criteria(runs: Sequence[FinishedRun]) -> list[Criterion]:
 
 
 def name_criteria(criteria: Sequence[Criterion]) -> list[str]:
-    """Name each criterion: its figure, and model and dataset where there are several of them."""
-    models = len(Counter(one.model for one in criteria)) > 1
-    datasets = len(Counter(one.dataset for one in criteria)) > 1
-    return [
-        " · ".join(
-            [one.figure, *([one.model] if models else []), *([one.dataset] if datasets else [])]
-        )
-        for one in criteria
-    ]
+    """Name each criterion: its figure, and model and dataset where there are several of them.
+
+    A protocol's options are part of the name where it was run with several.
+    """
+    labels = {one.protocol for one in criteria}
+    counts = Counter(label.partition(":")[0] for label in labels)
+    several_models = len({one.model for one in criteria}) > 1
+    several_datasets = len({one.dataset for one in criteria}) > 1
+    names = []
+    for one in criteria:
+        name = one.protocol.partition(":")[0]
+        figure = one.figure
+        if counts[name] == 1:
+            figure = figure.replace(one.protocol, name, 1)
+        parts = [figure]
+        parts += [one.model] if several_models else []
+        parts += [one.dataset] if several_datasets else []
+        names.append(" · ".join(parts))
+    return names

@@ -91,7 +91,7 @@ def _draw_ruler(axes: Axes, length: float, methods: int) -> None:
 def draw_agreement(agreement: Agreement, names: list[str]) -> bytes:
     """Draw Kendall's tau of each two criteria as a matrix of colours, with numbers, as PNG."""
     count = len(names)
-    cell = 0.42 if count <= 16 else 0.34
+    cell = 0.42 if count <= 16 else 0.34 if count <= _MOST_NUMBERS else 0.2
     labels = max(map(len, names)) * 0.07 + 0.5
     figure = _open_figure(count * cell + labels + 0.9, count * cell + 0.6)
     axes = figure.subplots()
