@@ -31,7 +31,7 @@ def test_each_setting_has_the_figures_that_it_has_alone(vit, photos, rows, unit,
     for row, one in zip(
         rows, judge(alone, vit, read_samples(photos, 2), choose_one("gae")), strict=True
     ):
-        shared = {"sample", "label", "predicted", "clean"}
+        shared = {"sample", "label", "predicted", "clean", "patches"} & set(one)
         assert {row[name] == one[name] for name in shared} == {True}
         figures = set(one) - shared
         assert {"difference_target_logit_auc", "insertion_predicted"} <= figures

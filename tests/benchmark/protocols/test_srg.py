@@ -2,13 +2,14 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 
 from tests.benchmark.helpers import choose_one, judge, read_samples
 from whence import WhenceError, benchmark, datasets
 from whence.benchmark import build_protocol
-from whence.benchmark.protocols.deletion import score_units
+from whence.benchmark.protocols.deletion import describe_patches, score_units
 
 
 def fit(options, vit, photos):
@@ -52,7 +53,7 @@ def test_srg_is_what_the_paper_says(vit, photos, steps, target):
         label = {"cat": 0, "dog": 1, "crane": 2}[sample.label]
         predicted = int(vit.model(prepared.inputs).logits.argmax())
         index = label if target == "label" else predicted
-        assert row["target"] == index
+        assert (row["target"], row["patches"]) == (index, 16)
         scores = vit.explain(prepared, target=index, method="tiba").scores[0].tolist()
         highest, lowest = (
             follow_plainly(vit, prepared.inputs, scores, sign, counts, filling, index)
@@ -97,6 +98,14 @@ def test_wrong_requests_are_refused_in_a_sentence(vit, photos):
     explanation = vit.explain(vit.prepare([sample.content]), method="gae")
     with pytest.raises(WhenceError, match="no grid of patches"):
         score_units(dataclasses.replace(explanation, grid=None), "patches")
+
+
+def test_methods_that_score_other_patches_are_named():
+    columns = {"a": [16.0, 16.0], "b": [64.0, 64.0]}
+    results = {method: {"patches": np.array(counts)} for method, counts in columns.items()}
+    (note,) = describe_patches(results)
+    assert "(a 16, b 64)" in note
+    assert describe_patches({"a": results["a"], "c": results["a"]}) == []
 
 
 def test_a_run_has_a_table_and_is_resumed(vit, photos, tmp_path, quick):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+import numpy as np
 from torch import Tensor
 from typing_extensions import override
 
+from whence.benchmark.columns import Columns
 from whence.benchmark.mean_color import measure_mean_color
 from whence.benchmark.photos import PreparedPhoto, prepare_photo
 from whence.benchmark.protocols.base import BenchmarkProtocol
@@ -98,3 +100,19 @@ def score_units(explanation: Explanation, unit: Unit) -> tuple[Tensor, tuple[int
             "(unit=pixels)."
         )
     return explanation.scores, explanation.picture_grid
+
+
+def describe_patches(results: Mapping[str, Columns]) -> list[str]:
+    """A sentence if methods score different numbers of patches, as rows tell in ``patches``."""
+    counts = {
+        method: sorted({int(count) for count in columns["patches"] if np.isfinite(count)})
+        for method, columns in results.items()
+        if "patches" in columns
+    }
+    if len({tuple(found) for found in counts.values()}) < 2:
+        return []
+    listed = ", ".join(f"{method} {' or '.join(map(str, c))}" for method, c in counts.items())
+    return [
+        f"Methods score different numbers of patches of this model ({listed}), so they delete "
+        f"different ones: compare them with unit=pixels."
+    ]

@@ -18,6 +18,7 @@ from whence.benchmark.protocols.deletion import (
     FILLINGS,
     PhotoDeletionProtocol,
     Unit,
+    describe_patches,
     score_units,
 )
 from whence.benchmark.protocols.perturbation_figures import (
@@ -126,6 +127,7 @@ class PerturbationProtocol(PhotoDeletionProtocol):
                 "sample": one.name,
                 "label": labels[n],
                 "predicted": classes[n],
+                **({"patches": predicted.scores.shape[-1]} if "patches" in self.unit else {}),
                 "clean": float(int(predicted.logits[n].argmax()) == references[n]),
             }
             for n, one in enumerate(photos)
@@ -220,4 +222,4 @@ class PerturbationProtocol(PhotoDeletionProtocol):
             f"deletes the highest first, negative the lowest; the difference is negative less "
             f"positive."
         )
-        return [*notes, *self.describe_color()]
+        return [*notes, *describe_patches(results), *self.describe_color()]

@@ -16,6 +16,7 @@ from whence.benchmark.protocols.deletion import (
     FILLINGS,
     PhotoDeletionProtocol,
     Unit,
+    describe_patches,
     score_units,
 )
 from whence.errors import WhenceError
@@ -121,6 +122,8 @@ class SrgProtocol(PhotoDeletionProtocol):
             "lif": torch.trapezoid(lowest, shares),
             "srg": symmetric_relevance_gain(highest, lowest, shares),
         }
+        if grid is not None:
+            columns["patches"] = torch.full((len(rows),), scores.shape[1])
         add_columns(rows, columns)
         return rows
 
@@ -151,5 +154,6 @@ class SrgProtocol(PhotoDeletionProtocol):
             f"LIF and MIF: mean of the {which}'s logit while the {self.unit} of least or most "
             f"relevance are deleted first, in {self.steps} steps from none to all (areas by "
             f"trapezoids). SRG = LIF - MIF. Deleted {self.unit} become {FILLINGS[self.fill]}.",
+            *describe_patches(results),
             *self.describe_color(),
         ]
