@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import torch
 from torch import Tensor
 
@@ -33,3 +35,9 @@ class SeededRandom:
         """Draw different integers from 0 to below a limit, in rising order."""
         drawn = torch.randperm(limit, generator=self._generator, device="cpu")[:count]
         return sorted(int(one) for one in drawn)
+
+
+def make_seed(*parts: object) -> int:
+    """Make a seed of anything that has a text, such as another seed and a name."""
+    listed = "\0".join(map(str, parts)).encode("utf-8", "replace")
+    return int.from_bytes(hashlib.sha256(listed).digest()[:6], "big")

@@ -8,6 +8,7 @@ from whence import Explainer, benchmark
 from whence.benchmark import build_protocol
 from whence.datasets import Sample
 from whence.errors import WhenceError
+from whence.models import load
 
 STEPS = [n / 10 for n in range(10)]
 TEXTS = [
@@ -122,3 +123,18 @@ def test_reviews_are_judged_by_the_words_that_were_read(bert, reviews):
     (sample,) = read_samples(reviews)[-1:]
     (row,) = judge(build_protocol("words", {"replace": "mask"}), bert, [sample], choose_one("gae"))
     assert row["words"] < len(sample.words)
+
+
+def test_soft_figures_depend_on_the_text_alone():
+    model = load("sentiment", device="cpu")
+    protocol = build_protocol("words", {"replace": "mask", "soft": "4"})
+    protocol.start(["t0", "t1", "t2"], 7)
+    together = judge(protocol, model, make_samples(), choose_one("gae"))
+    assert any(row["soft_comprehensiveness"] > 0 for row in together)
+    for sample, row in zip(make_samples(), together, strict=True):
+        (alone,) = judge(protocol, model, [sample], choose_one("gae"))
+        for name in ("soft_sufficiency", "soft_comprehensiveness"):
+            assert 0 <= row[name] <= 1
+            assert alone[name] == pytest.approx(row[name], abs=1e-3)
+    with pytest.raises(WhenceError, match="'soft' is a number of draws from 0"):
+        build_protocol("words", {"soft": -1})

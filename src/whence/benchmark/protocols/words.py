@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from whence._util.random import make_seed
 from whence.benchmark.columns import Columns
 from whence.benchmark.protocols.base import (
     BenchmarkProtocol,
@@ -23,10 +24,12 @@ from whence.benchmark.protocols.base import (
 )
 from whence.benchmark.texts import PreparedText, prepare_text
 from whence.errors import WhenceError
+from whence.faithfulness.soft_words import SoftRunner, check_takes_embeddings
 from whence.faithfulness.texts import Replacement, TextUnits, WordRunner, find_word_indices
 from whence.methods import MethodSpecification
 from whence.metrics.curves import area_under_curve, compute_curves
 from whence.metrics.deletion import FRACTIONS, Order, count_units, delete_in_order
+from whence.metrics.soft import compute_soft_figures, scale_to_chances
 from whence.metrics.words import rank_words, sum_over_words
 from whence.models import LoadedModel, PreparedBatch
 from whence.models.forward import choose_chunk_size
@@ -41,6 +44,8 @@ _STEPS = (0.0, *FRACTIONS)
 _CLASSES = ("predicted", "target")
 _Figure = Literal["probability", "logit", "accuracy"]
 _FIGURES: tuple[_Figure, ...] = get_args(_Figure)
+_Soft = Literal["soft_sufficiency", "soft_comprehensiveness"]
+_SOFT: tuple[_Soft, ...] = get_args(_Soft)
 _SAYINGS = {
     "mask": "each token of a word becomes {mask}",
     "delete": "words are deleted and the text is tokenised again",
@@ -77,6 +82,8 @@ class WordsProtocol(BenchmarkProtocol[PreparedText]):
     Attributes:
         replace: What becomes of words: each token becomes the mask token (that of unknown words if
             there is none), or the word is deleted and the text tokenised again.
+        soft: How often numbers of the words' embeddings are dropped at random, for soft sufficiency
+            and soft comprehensiveness (Zhao and Aletras, ACL 2023); 0 to leave these out.
         mask_token: The mask token, in words, once a model was checked.
     """
 
@@ -86,7 +93,18 @@ class WordsProtocol(BenchmarkProtocol[PreparedText]):
     main_column: ClassVar[str] = "difference"
 
     replace: tuple[Replacement, ...] = ("mask", "delete")
+    soft: int = 0
     mask_token: str = field(default="the mask token", init=False)
+    _seed: int = field(default=0, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuse a number of draws below 0."""
+        if self.soft < 0:
+            raise WhenceError(f"'soft' is a number of draws from 0, not {self.soft}.")
+
+    @override
+    def start(self, names: Sequence[str], seed: int) -> None:
+        self._seed = seed
 
     @override
     def describe_wrong_kind(self, kind: str) -> str:
@@ -108,6 +126,8 @@ class WordsProtocol(BenchmarkProtocol[PreparedText]):
                 f"The model '{loaded.title}' answers with a single number, not with probabilities "
                 f"of classes that could be watched."
             )
+        if self.soft:
+            check_takes_embeddings(loaded)
         prepared = self.prepare(loaded, first)
         for replacement in self.replace:
             runner = WordRunner(loaded, prepared.batch, [prepared.units], replacement)
@@ -154,7 +174,37 @@ class WordsProtocol(BenchmarkProtocol[PreparedText]):
         for row in rows:
             differences = [row[f"difference_{one}_predicted_probability"] for one in self.replace]
             row["difference"] = sum(differences) / len(differences)
+        if self.soft:
+            self._add_soft_figures(loaded, batch, samples, found, rows)
         return rows
+
+    def _add_soft_figures(
+        self,
+        loaded: LoadedModel,
+        batch: PreparedBatch,
+        samples: Sequence[PreparedText],
+        found: ExplainedTexts,
+        rows: Sequence[Row],
+    ) -> None:
+        """Add what the predicted class loses as numbers of embeddings are dropped by the scores."""
+        words = find_word_indices(batch, [one.units for one in samples])
+        seeds = [make_seed(self._seed, one.name) for one in samples]
+        runner = SoftRunner(loaded, dict(batch.inputs), words, seeds)
+        lengths = torch.tensor([len(one.units.spans) for one in samples])
+        chances = scale_to_chances(found.maps[: len(samples)], lengths)
+        classes = torch.tensor([index for index, _ in found.watched["predicted"].values()])
+
+        def watch(logits: Tensor) -> Tensor:
+            return compute_curves(logits, classes)["probability"]
+
+        figures = compute_soft_figures(
+            watch(found.logits[:, None])[:, 0],
+            watch(runner.run(chances, self.soft)),
+            watch(runner.run(1 - chances, self.soft)),
+            watch(runner.run(torch.zeros_like(chances), 1))[:, 0],
+        )
+        columns: dict[str, Tensor] = {name: figures[name] for name in _SOFT}
+        add_columns(rows, columns)
 
     def _explain(
         self,
@@ -238,6 +288,7 @@ class WordsProtocol(BenchmarkProtocol[PreparedText]):
                         ranked=shown,
                     )
                     metrics.append(difference)
+        metrics += [Metric(name.replace("_", " "), (name,), "higher", factor=100) for name in _SOFT]
         mean = Metric(self.main, (self.main_column,), "higher", shown=False)
         return [*sorted(metrics, key=lambda metric: not metric.shown), mean]
 
@@ -264,6 +315,12 @@ class WordsProtocol(BenchmarkProtocol[PreparedText]):
             f"first, LeRF the least relevant. Figures are of the predicted class; table.csv has "
             f"the true class, logits and accuracy too."
         ]
+        if self.soft:
+            notes.append(
+                "Soft sufficiency and comprehensiveness, in percent: what the class keeps where "
+                "numbers of words' embeddings stay with the scaled score as their chance, and "
+                f"loses where they go; {self.soft} draw(s)."
+            )
         if "clean" in first and np.isfinite(first.get("label", np.array([np.nan]))).any():
             notes.append(f"The model is right on {100 * float(first['clean'].mean()):.2f} %.")
         return notes
