@@ -125,9 +125,9 @@ class LocalizationProtocol(BenchmarkProtocol[PreparedPhoto]):
             )
         else:
             wrong = total - unknown - right
+            left_out = f", and only these count; the other {wrong} have no figure" if wrong else ""
             notes.append(
-                f"{right} of {total - unknown} labelled photos are classified correctly, and only "
-                f"these count; the other {wrong} have no figure."
+                f"{right} of {total - unknown} labelled photos are classified correctly{left_out}."
             )
             if unknown:
                 notes.append(f"{unknown} photo(s) without a label count as they are predicted.")
