@@ -156,6 +156,7 @@ def main() -> None:
     parser.add_argument("--masks", help="photos with masks, for segmentation and localization")
     parser.add_argument("--protocols", default=PROTOCOLS, help="with options if wanted")
     parser.add_argument("--methods", help="if left out, all but the perturbation-based")
+    parser.add_argument("--without", default="", help="methods to leave out, by commas")
     parser.add_argument("--photos", type=int, default=500)
     parser.add_argument("--naive", type=int, default=2, help="photos of the naive loop")
     parser.add_argument("--batch", type=int, default=64)
@@ -165,10 +166,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="a file for the figures, which is added to")
     settings = parser.parse_args()
     loaded = models.load(settings.model, "image", device=settings.device)
-    chosen = parse_methods(
-        settings.methods
-        or ",".join(one for one in methods.available("image") if one not in PERTURBING)
-    )
+    without = (*PERTURBING, *settings.without.split(","))
+    listed = ",".join(one for one in methods.available("image") if one not in without)
+    chosen = parse_methods(settings.methods or listed)
     kept = settings.json
     rows = json.loads(kept.read_text()) if kept is not None and kept.exists() else []
     done = [(row["protocol"], row["data"]) for row in rows]
