@@ -5,6 +5,7 @@ After ROAD (Rong et al., ICML 2022): masks that are filled so tell the model lit
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -64,7 +65,15 @@ def impute_pixels(pixels: Tensor, hidden: Tensor, noise: Tensor | None = None) -
 
 
 def draw_noise(names: Sequence[str], shape: Sequence[int]) -> Tensor:
-    """Draw noise for images by their names, (names, *shape): the same in every batch."""
+    """Draw noise for images by their names, (names, *shape): the same in every batch.
+
+    The last result is kept, for other methods on the same batch: do not change it.
+    """
+    return _draw_noise(tuple(names), tuple(shape))
+
+
+@functools.lru_cache(maxsize=1)
+def _draw_noise(names: tuple[str, ...], shape: tuple[int, ...]) -> Tensor:
     drawn = [SeededRandom(_hash(name)).draw_normal(*shape) for name in names]
     return torch.stack(drawn) if drawn else torch.empty(0, *shape)
 
