@@ -110,7 +110,9 @@ class SrgProtocol(PhotoDeletionProtocol):
         clean = explanation.logits.to(logits).repeat(2, 1)[:, None]
         curves = compute_curves(torch.cat([clean, logits], 1), explanation.target.repeat(2))
         highest, lowest = curves["logit"].chunk(2)
-        shares = torch.cat([counts.new_zeros(1), counts]).to(highest) / scores.shape[1]
+        # Divided on the CPU: a GPU multiplies by the reciprocal, and then the last is not quite 1.
+        shares = torch.cat([counts.new_zeros(1), counts]).cpu().double() / scores.shape[1]
+        shares = shares.to(highest.device)
         rows: list[Row] = [
             {"sample": name, "target": target}
             for name, target in zip(names, explanation.target.tolist(), strict=True)
