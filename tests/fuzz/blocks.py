@@ -154,7 +154,7 @@ class Block(nn.Module):
         return ops.scale(y, 0.7) if kind == "shrunk" else y
 
     def _add(self, x: Tensor, branches: list[Tensor], first: Tensor, number: int) -> Tensor:
-        terms = list(branches)
+        terms, kinds = list(branches), []
         addition = self.plan.additions[number]
         if self.plan.has_skip:
             skip = ops.scale(x, 0.5) if self.plan.residual == "scaled" else x
@@ -163,11 +163,13 @@ class Block(nn.Module):
             if addition.how == "in_place" and self.keep:
                 skip = skip.clone()
             terms = [skip, *terms]
+            # MLPs side by side are one branch, and attention is another.
+            kinds = [0, 1, *[2] * (len(branches) - 1), 3]
             if self.plan.extra == "embedding" and number == 0 and first is not x:
                 terms.append(first.clone() if addition.how == "in_place" else first)
         if self.plan.extra == "constant":
             terms[0] = terms[0] + self.constant
-        return addition(terms)
+        return addition(terms, kinds)
 
 
 class Merge(nn.Module):
@@ -194,8 +196,8 @@ class Decoder(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = self.queries.expand(len(x), -1, -1)
         y = y + self._attend(0, y, x, "across", constant=True)
-        y = ops.add(y, self._attend(1, y, y, "queries"))
-        return ops.add(y, self._attend(2, y, x, "across"))
+        y = ops.add_branch(y, self._attend(1, y, y, "queries"))
+        return ops.add_branch(y, self._attend(2, y, x, "across"))
 
     def _attend(
         self, layer: int, y: Tensor, x: Tensor, stream: str, constant: bool = False

@@ -13,9 +13,9 @@ from tests.fuzz.oracle import Oracle
 from tests.fuzz.plans import Plan
 from whence import Explainer, WhenceError
 
-METHODS = ("whence", "tiba", "gae", "rollout", "attnlrp", "input_x_gradient")
+METHODS = ("whence", "tiba", "gae", "rollout", "attnlrp", "reslrp", "input_x_gradient")
 TOLERANCE = 1e-7
-_AT_INPUT = ("attnlrp", "input_x_gradient")
+_AT_INPUT = ("attnlrp", "reslrp", "input_x_gradient")
 
 
 @dataclass
@@ -103,6 +103,8 @@ def _is_known(plan: Plan, method: str) -> bool:
     It does not know how much is read of each of two depths that a head or a block adds, nor what
     leads around an attention without a skip connection: a gate, or an MLP beside it.
     """
+    if method == "reslrp" and plan.mixed_depth is not None:
+        return False  # whether what is read is a skip connection and its branches
     if method in _AT_INPUT:
         return True
     has_skips = all(block.has_skip for block in plan.blocks)

@@ -221,7 +221,7 @@ class Head(nn.Module):
             return self.pool(x, real, stream).flatten(1)
         if kind == "pool_mlp":  # as SigLIP has it
             y = self.pool(x, real, stream)
-            return ops.add(y, self.pool_mlp(ops.norm(self.pool_norm, y)))[:, 0]
+            return ops.add_branch(y, self.pool_mlp(ops.norm(self.pool_norm, y)))[:, 0]
         if kind == "mean":
             return self._average(x, real)
         mean = self._average(x[:, parts], None if real is None else real[:, parts])

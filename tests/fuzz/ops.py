@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.fuzz.rules import GATED, OTHERS, RULES, Gradient
+from tests.fuzz.rules import GATED, OTHERS, RULES, Gradient, ResLrp
 
 
 @dataclass
@@ -173,6 +173,14 @@ def add(a: Tensor, b: Tensor, how: str = "operator") -> Tensor:
     return a + b
 
 
+def add_branch(x: Tensor, branch: Tensor) -> Tensor:
+    """A skip connection, and its one branch."""
+    tape = current()
+    if tape is not None and isinstance(tape.rules, ResLrp):
+        return tape.rules.add_skip([x, branch], [0, 1])
+    return add(x, branch)
+
+
 def total(x: Tensor, dim: int, keepdim: bool = False) -> Tensor:
     tape = current()
     return x.sum(dim, keepdim=keepdim) if tape is None else tape.rules.sum(x, dim, keepdim)
@@ -195,11 +203,17 @@ class Addition:
     order: tuple[int, ...]  # of the terms; the first is the skip connection
     how: str  # left, right, stack, python, in_place, alpha, method, function
 
-    def __call__(self, terms: list[Tensor]) -> Tensor:
-        terms = [terms[i] for i in self.order if i < len(terms)]
+    def __call__(self, terms: list[Tensor], kinds: list[int]) -> Tensor:
+        """The sum; kinds tell which terms of a skip connection count as one, and are empty else."""
+        order = [i for i in self.order if i < len(terms)]
+        terms = [terms[i] for i in order]
         if len(terms) == 1:
             return terms[0]
         tape = current()
+        if tape is not None and isinstance(tape.rules, ResLrp) and kinds:
+            factors = [0.75 if n and self.how == "alpha" else 1.0 for n in range(len(terms))]
+            scaled = [tape.rules.scale(*one) for one in zip(terms, factors, strict=True)]
+            return tape.rules.add_skip(scaled, [kinds[i] for i in order])
         if self.how == "stack":
             return total(torch.stack(terms), 0)
         if self.how == "right":

@@ -165,6 +165,10 @@ class Oracle:
         reading = self.read("attnlrp", classes)
         return self._sum_over_tokens((reading.inputs * reading.at_inputs)[sample])
 
+    def _reslrp(self, sample: int, classes: Tensor) -> Tensor:
+        reading = self.read("reslrp", classes)
+        return self._sum_over_tokens((reading.inputs * reading.at_inputs)[sample])
+
     def _input_x_gradient(self, sample: int, classes: Tensor) -> Tensor:
         reading = self.read("gradient", classes)
         return self._sum_over_tokens((reading.inputs * reading.at_inputs)[sample])

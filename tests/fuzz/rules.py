@@ -144,6 +144,22 @@ class AttnLrp(Balanced):
         return scores.softmax(-1)
 
 
+class ResLrp(AttnLrp):
+    """AttnLRP, with the gamma rule at skip connections."""
+
+    def add_skip(self, parts: list[Tensor], terms: list[int]) -> Tensor:
+        """A sum of the parts of terms: of those of one number together."""
+
+        def rule(g: Tensor, *kept: Tensor) -> tuple[Tensor, ...]:
+            *values, total = kept
+            whole = {n: sum(v for v, t in zip(values, terms, strict=True) if t == n) for n in terms}
+            weights = {n: torch.where(z * total >= 0, 2.0, 1.0) for n, z in whole.items()}
+            denominator = sum(weights[n] * whole[n] for n in whole)
+            return tuple(weights[n] * total / denominator * g for n in terms)
+
+        return ruled(lambda *values: sum(values), rule, *parts)
+
+
 def _share_matmul(r: Tensor, a: Tensor, b: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
     """Half of each product's share to each factor, by absolute values."""
     products = a.abs()[..., :, None, :] * b.abs().mT[..., None, :, :]  # (..., rows, columns, inner)
@@ -232,5 +248,6 @@ RULES = {
     "gradient": Gradient(),
     "balanced": Balanced(),
     "attnlrp": AttnLrp(),
+    "reslrp": ResLrp(),
     "stable": Stable(),
 }

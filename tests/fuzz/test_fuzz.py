@@ -35,8 +35,11 @@ def list_failures(reports) -> list[str]:
 @pytest.mark.parametrize("start", range(FIRST_SEED, FIRST_SEED + COUNT, AT_ONCE))
 def test_random_models(start):
     """By four methods each, to be quick: those at the input, and two by attention, take turns."""
-    methods = ("whence", "tiba", "gae", "attnlrp"), ("whence", "tiba", "rollout", METHODS[-1])
-    reports = [check_seed(seed, methods[seed // 2 % 2]) for seed in range(start, start + AT_ONCE)]
+    others = ("gae", "attnlrp"), ("rollout", METHODS[-1]), ("gae", "reslrp")
+    reports = [
+        check_seed(seed, ("whence", "tiba", *others[seed // 2 % 3]))
+        for seed in range(start, start + AT_ONCE)
+    ]
     failures = list_failures(reports)
     assert not failures, "\n".join(failures)
 
@@ -76,7 +79,7 @@ def test_plain_and_recorded_forward_are_one(seed):
     case = draw(seed)
     with torch.no_grad():
         plain = case.run()
-    for rules in ("gradient", "balanced", "attnlrp", "stable"):
+    for rules in ("gradient", "balanced", "attnlrp", "reslrp", "stable"):
         with ops.record(rules):
             assert torch.allclose(case.run(), plain, rtol=1e-10)
 

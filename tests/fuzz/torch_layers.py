@@ -36,10 +36,10 @@ class TorchBlock(nn.Module):
         if ops.current() is None:
             return layer(x, *self._make_masks(allowed, causal, padded))
         if layer.norm_first:
-            x = ops.add(x, self._attend(ops.norm(layer.norm1, x), x, allowed))
-            return ops.add(x, self._feed(ops.norm(layer.norm2, x)))
-        x = ops.norm(layer.norm1, ops.add(x, self._attend(x, x, allowed)))
-        return ops.norm(layer.norm2, ops.add(x, self._feed(x)))
+            x = ops.add_branch(x, self._attend(ops.norm(layer.norm1, x), x, allowed))
+            return ops.add_branch(x, self._feed(ops.norm(layer.norm2, x)))
+        x = ops.norm(layer.norm1, ops.add_branch(x, self._attend(x, x, allowed)))
+        return ops.norm(layer.norm2, ops.add_branch(x, self._feed(x)))
 
     def _make_masks(
         self, allowed: Tensor | None, causal: bool, padded: bool

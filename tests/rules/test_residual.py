@@ -14,7 +14,7 @@ from whence.rules.residual import make_reslrp
 from whence.tracing import Trace
 from whence.tracing.graph.skips import mark_skips
 from whence.tracing.ops.base import Add
-from whence.tracing.ops.skip_addition import SkipAddition
+from whence.tracing.ops.skip_addition import SkipAddition, SkipSum
 
 WIDTH, TOKENS = 4, 3
 TARGETS = torch.ones(2, 1, dtype=torch.long)
@@ -29,17 +29,18 @@ def share_plainly(terms: list[float], relevance: float, gamma: float) -> list[fl
 
 
 class Branches(nn.Module):
-    """A sum of a tensor and of branches of it, added up in one of several ways."""
+    """A sum of a tensor, an attention and two MLPs, added up in one of several ways."""
 
     def __init__(self, add) -> None:
         super().__init__()
         self.maps = nn.ModuleList([nn.Linear(WIDTH, WIDTH) for _ in range(3)])
-        self.q, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 3)
-        self.add = add
+        self.head, self.add = nn.Linear(WIDTH, 3), add
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.add(x, *(torch.tanh(one(x)) for one in self.maps))
-        return self.head(((self.q(x) @ x.mT).softmax(-1) @ x)[:, 0])
+        weights = torch.softmax(x @ x.mT, -1)
+        a = torch.tanh(self.maps[0](weights @ x))
+        b, c = (torch.tanh(one(x)) for one in self.maps[1:])
+        return self.head(self.add(x, a, b, c)[:, 0])
 
 
 def add_in_place(x: Tensor, *branches: Tensor) -> Tensor:
@@ -49,17 +50,19 @@ def add_in_place(x: Tensor, *branches: Tensor) -> Tensor:
     return total + x
 
 
-# How terms are added up, and with which factors.
+# How summands are added up; with which factors; and which of the branches make one term.
+APART = [[0], [1, 2]]
 SUMS = {
-    "one branch": (lambda x, a, b, c: x + a, (1, 0, 0)),
-    "a difference": (lambda x, a, b, c: x - a, (-1, 0, 0)),
-    "a scaled branch": (lambda x, a, b, c: x + 0.5 * a, (0.5, 0, 0)),
-    "in a row": (lambda x, a, b, c: x + a + b + c, (1, 1, 1)),
-    "branches first": (lambda x, a, b, c: x + (a + (b + c)), (1, 1, 1)),
-    "a tree": (lambda x, a, b, c: (x + a) + (b - c), (1, 1, -1)),
-    "in place": (add_in_place, (1, 1, 1)),
-    "a stack": (lambda *terms: torch.stack(terms).sum(0), (1, 1, 1)),
-    "branches in a stack": (lambda x, *other: x + torch.stack(other, 1).sum(1), (1, 1, 1)),
+    "one branch": (lambda x, a, b, c: x + b, (0, 1, 0), [[1]]),
+    "a difference": (lambda x, a, b, c: x - a, (-1, 0, 0), [[0]]),
+    "a scaled branch": (lambda x, a, b, c: x + 0.5 * a, (0.5, 0, 0), [[0]]),
+    "in a row": (lambda x, a, b, c: x + b + a + c, (1, 1, 1), APART),
+    "branches first": (lambda x, a, b, c: x + (b + (a + c)), (1, 1, 1), APART),
+    "a tree": (lambda x, a, b, c: (x + a) + (b - c), (1, 1, -1), APART),
+    "less a sum": (lambda x, a, b, c: x - (b + c), (0, -1, -1), [[1, 2]]),
+    "in place": (add_in_place, (1, 1, 1), APART),
+    "a stack": (lambda x, a, b, c: torch.stack([b, x, c, a], 1).sum(1), (1, 1, 1), APART),
+    "branches in a stack": (lambda x, *other: x + torch.stack(other, 1).sum(1), (1, 1, 1), APART),
 }
 
 
@@ -73,25 +76,22 @@ def find_sums(trace: Trace) -> list[int]:
 @pytest.mark.parametrize("gamma", [0.0, 0.25, 1.0])
 @pytest.mark.parametrize("name", SUMS)
 def test_shares_are_those_of_the_formula(name, gamma):
-    add, factors = SUMS[name]
+    add, factors, groups = SUMS[name]
     model, x = Branches(add).double(), double(2, TOKENS, WIDTH)
     trace = record_inputs(model, x)
     (last,) = find_sums(trace)
     branches = [entry for entry in trace.entries if entry.operation.name == "tanh"]
-    places = [trace.entries[last].output, trace.leaves[0], *(entry.output for entry in branches)]
-    of_sum, of_input, *of_branches = (v[0] for v in trace.read(TARGETS, places, make_reslrp(gamma)))
+    places = [trace.entries[last].output, *(entry.output for entry in branches)]
+    of_sum, *of_branches = (v[0] for v in trace.read(TARGETS, places, make_reslrp(gamma)))
     values = [entry.operation.output for entry in branches]
-    # What is left of the input's gradient without the branches is that of the term.
-    for one, gradient, value in zip(model.maps, of_branches, values, strict=True):
-        of_input = of_input - (gradient * value / one(x).detach()) @ one.weight.detach()
-    used = [n for n, factor in enumerate(factors) if factor]
     for place in itertools.product(*map(range, x.shape)):
-        terms = [float(x[place]), *(factors[n] * float(values[n][place]) for n in used)]
-        relevance = sum(terms) * float(of_sum[place])
-        shares = share_plainly(terms, relevance, gamma)
-        found = [x[place] * of_input[place]]
-        found += [values[n][place] * of_branches[n][place] for n in used]
-        assert [float(one) for one in found] == pytest.approx(shares, rel=1e-10, abs=1e-13)
+        parts = [factor * float(z[place]) for factor, z in zip(factors, values, strict=True)]
+        terms = [float(x[place]), *(sum(parts[n] for n in group) for group in groups)]
+        shares = share_plainly(terms, sum(terms) * float(of_sum[place]), gamma)
+        for group, term, share in zip(groups, terms[1:], shares[1:], strict=True):
+            for n in group:  # a summand has its part of what its term gets
+                found = float(values[n][place] * of_branches[n][place])
+                assert found == pytest.approx(parts[n] / term * share, rel=1e-10, abs=1e-13)
 
 
 def test_without_gamma_it_is_attnlrp_to_the_bit():
@@ -107,7 +107,7 @@ def test_zero_terms():
     # All terms zero: gradients pass as they are. A sum of zero that is not of zeros passes nothing.
     add = Add()
     add.forward(*torch.tensor([[0.0, 2.0, 2.0, 0.0], [0.0, -2.0, 0.0, -3.0]]))
-    add.skip = SkipAddition((None, None), is_last=True)
+    add.skip = SkipAddition((0, 1), is_last=True, shared=SkipSum(2))
     to_a, to_b = make_reslrp(1.0).propagate(add, torch.ones(4))
     for shares in (to_a, to_b):
         assert shares.tolist() == pytest.approx([1, 0, 1, 1], abs=1e-30)
@@ -126,7 +126,7 @@ def test_several_classes_at_once_are_as_one_by_one(rule_set):
 @pytest.mark.parametrize("name", ["one branch", "a tree", "a stack"])
 def test_relevance_is_conserved_without_biases(name):
     model = Branches(SUMS[name][0]).double()
-    for one in (*model.maps, model.q, model.head):
+    for one in (*model.maps, model.head):
         nn.init.zeros_(one.bias)
     x = double(2, TOKENS, WIDTH)
     trace = record_inputs(model, x)

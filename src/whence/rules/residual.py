@@ -25,19 +25,20 @@ from whence.rules.attnlrp import ATTNLRP
 from whence.rules.balanced import BALANCED, pass_gradient, pass_to_summed
 from whence.rules.ruleset import Rule, RuleSet, batched_over_classes, register
 from whence.tracing.ops.base import Add, Function, Operation, Values
+from whence.tracing.ops.skip_addition import SkipAddition
 
 
 def _share_addition(gamma: float) -> Rule:
-    """The gamma rule for sums of two terms that depend on the input, if they are skip ones."""
+    """The gamma rule for sums of two tensors, if they are those of a skip connection."""
 
     @batched_over_classes
     def rule(op: Add, gradient: Tensor) -> Values:
         if op.skip is None:
             return pass_gradient(op, gradient)
-        gradient, signs = _scale_to_terms(op, gradient, gamma)
+        gradient, agree = _scale_to_terms(op, op.skip, gradient, gamma)
         to_a, to_b = (
-            gradient if inner is not None else gradient * _weigh(term, signs, gamma)
-            for term, inner in zip((op.a, op.b), op.skip.partial, strict=True)
+            gradient * _weigh(agree[one], gamma, gradient) if isinstance(one, int) else gradient
+            for one in op.skip.summands
         )
         return op.sum_to_shapes(to_a, to_b if op.scale == 1 else to_b * op.scale)
 
@@ -45,55 +46,68 @@ def _share_addition(gamma: float) -> Rule:
 
 
 def _share_stack(gamma: float) -> Rule:
-    """The gamma rule for sums of a stack of terms, if they are those of a skip connection."""
+    """The gamma rule for sums of a stack of tensors, if they are those of a skip connection."""
 
     @batched_over_classes
     def rule(op: Function, gradient: Tensor) -> Values:
-        if op.skip is None:
+        if op.skip is None or op.skip.stack_dim is None:
             return pass_to_summed(op, gradient)
-        gradient, signs = _scale_to_terms(op, gradient, gamma)
-        terms = op.inputs[0].detach()
-        (of_terms,) = op.vjp(signs.to(terms.dtype))
-        return (op.vjp(gradient)[0] * _weigh(terms, of_terms, gamma),)
+        gradient, agree = _scale_to_terms(op, op.skip, gradient, gamma)
+        weights = [_weigh(agree[one], gamma, gradient) for one in _get_numbers(op.skip)]
+        return (torch.stack([gradient * one for one in weights], op.skip.stack_dim),)
 
     return rule
 
 
-def _scale_to_terms(op: Operation, gradient: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
-    """The gradient of terms before they are weighed, and the signs of their sum."""
-    if op.skip is None:
-        raise TypeError("The operation adds up no skip connection.")
-    shared = op.skip.shared
-    if op.skip.is_last:
-        magnitudes = _sum_magnitudes(op)
-        size = op.output.abs()
+def _get_numbers(skip: SkipAddition) -> list[int]:
+    return [one for one in skip.summands if isinstance(one, int)]
+
+
+def _weigh(agrees: Tensor, gamma: float, like: Tensor) -> Tensor:
+    """The weights of a term: more where it does not have the opposite sign of the sum."""
+    return agrees.to(like.dtype) * gamma + 1
+
+
+def _scale_to_terms(
+    op: Operation, skip: SkipAddition, gradient: Tensor, gamma: float
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """The gradient of terms before they are weighed, and where each agrees with the sum."""
+    agree = skip.shared.agree
+    if skip.is_last:
+        terms = _add_up_terms(op, {})
+        size, signs = op.output.abs(), op.output.sign()
+        magnitudes = sum((term.abs() for term in terms.values()), torch.zeros_like(size))
         # As good as zero, so that the quotient is 1 / (1 + gamma) where all terms are zero.
         tiny = torch.finfo(size.dtype).tiny
         denominator = size * (1 + gamma / 2) + magnitudes * (gamma / 2) + tiny * (1 + gamma)
         gradient = gradient * ((size + tiny) / denominator)
-        shared.signs = op.output.sign().to(torch.int8)
-    if shared.signs is None:
+        agree = tuple(terms[n].sign() * signs >= 0 for n in range(skip.shared.count))
+        skip.shared.agree = () if skip.is_alone else agree
+    if not agree:
         raise RuntimeError("A partial sum was passed before its whole.")
-    return gradient, shared.signs
+    return gradient, agree
 
 
-def _sum_magnitudes(op: Operation) -> Tensor:
-    """The sum of the absolute values of all terms, those of partial sums included."""
-    partial = () if op.skip is None else op.skip.partial
-    inner = [None if one is None else _sum_magnitudes(one) for one in partial]
-    op = op.fetch()  # partial sums may be in another segment, which was filled instead
-    if isinstance(op, Function):
-        return op.function(op.inputs[0].detach().abs())
-    if not isinstance(op, Add):
-        raise TypeError(f"{op.name} adds no terms.")
-    terms = zip((op.a, op.b), inner, strict=True)
-    of_a, of_b = (term.abs() if known is None else known for term, known in terms)
-    return of_a + of_b
+def _add_up_terms(op: Operation, terms: dict[int, Tensor]) -> dict[int, Tensor]:
+    """The terms of a sum by number, each of all summands that belong to it, given those so far."""
+    summands = () if op.skip is None else op.skip.summands
+    for one in summands:
+        if not isinstance(one, int):
+            _add_up_terms(one, terms)
+    values = _list_values(op.fetch())  # partial sums may be in another segment than the whole
+    for one, value in zip(summands, values, strict=True):
+        if isinstance(one, int):
+            terms[one] = terms[one] + value if one in terms else value
+    return terms
 
 
-def _weigh(terms: Tensor, signs: Tensor, gamma: float) -> Tensor:
-    """The weights of terms: more for those that do not have the opposite sign of their sum."""
-    return torch.where(terms.sign() * signs >= 0, 1 + gamma, 1.0).to(terms.dtype)
+def _list_values(op: Operation) -> tuple[Tensor, ...]:
+    """What an operation adds."""
+    if isinstance(op, Add):
+        return op.a, op.b
+    if isinstance(op, Function) and op.skip is not None and op.skip.stack_dim is not None:
+        return op.inputs[0].detach().unbind(op.skip.stack_dim)
+    raise TypeError(f"{op.name} adds no terms.")
 
 
 def _add_gamma_rule(rules: RuleSet, name: str, gamma: float) -> RuleSet:

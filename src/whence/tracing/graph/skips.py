@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from torch.autograd.graph import GradientEdge, Node
 
-from whence._util.torch_internals import CLONE, COPY
+from whence._util.torch_internals import CLONE, COPY, saved_dim
 from whence.tracing.graph.nodes import NodeGraph, is_scaling, operation_of
 from whence.tracing.graph.sums import find_stack, is_addition
 from whence.tracing.ops.base import Operation, is_norm
-from whence.tracing.ops.products import Linear
 from whence.tracing.ops.skip_addition import SkipAddition, SkipSum
 from whence.tracing.trace import Trace
 
@@ -22,9 +21,11 @@ _MAKE_A_BRANCH = ("linear", "matmul", "attention")
 def mark_skips(trace: Trace) -> None:
     """Tell the operations of a trace which of them add up skip connections, once.
 
-    A sum is one if a term of it is, but for routing and scaling by constants, what another term is
-    computed from: through a linear map, a product of matrices, an attention or a norm. A sum of
-    several terms counts as one, in whatever order it is added up.
+    A sum is one if a summand of it is, but for routing and scaling by constants, what another one
+    is computed from: through a linear map, a product of matrices, an attention or a norm. Its terms
+    are the summands of that kind, all branches with attention together, and all without. So it does
+    not matter how a sum is added up, nor whether heads, experts or updates of a weight are added
+    up in their branch or with all else.
     """
     if trace.has_marked_skips:
         return
@@ -33,19 +34,29 @@ def mark_skips(trace: Trace) -> None:
     finder = _Finder(trace, graph)
     for entry in trace.entries:
         node = entry.output.node
-        is_whole = node in graph and is_addition(graph, node) and not finder.is_partial(node)
-        if is_whole and finder.is_skip(node):
-            _mark(finder, node, True, SkipSum())
+        if node in graph and is_addition(graph, node) and not finder.is_partial(node):
+            terms = finder.find_terms(node)
+            if terms:
+                _mark(finder, node, terms, SkipSum(1 + max(terms.values())))
 
 
-def _mark(finder: _Finder, node: Node, is_last: bool, shared: SkipSum) -> Operation:
+def _mark(
+    finder: _Finder,
+    node: Node,
+    terms: dict[GradientEdge, int],
+    shared: SkipSum,
+    is_last: bool = True,
+) -> Operation:
     """Mark an operation that adds up a skip connection, and those that make its partial sums."""
+    summands: list[int | Operation] = []
+    for edge in finder.list_summands(node):
+        inner = finder.find_partial(edge)
+        if inner is None:
+            summands.append(terms[edge])
+        else:
+            summands.append(_mark(finder, inner, terms, shared, is_last=False))
     operation = finder.find_operation(node)
-    partial = tuple(
-        None if inner is None else _mark(finder, inner, False, shared)
-        for inner in map(finder.find_partial, finder.list_inputs(node))
-    )
-    operation.skip = SkipAddition(partial, is_last, shared)
+    operation.skip = SkipAddition(tuple(summands), is_last, shared, finder.find_stack_dim(node))
     return operation
 
 
@@ -57,15 +68,23 @@ class _Finder:
         self._graph = graph
 
     def find_operation(self, node: Node) -> Operation:
-        """The operation of a node that adds terms."""
+        """The operation of a node that adds."""
         operation = operation_of(node)
         if operation is None:
             raise TypeError(f"{node.name()} is no recorded operation.")
         return operation
 
-    def list_inputs(self, node: Node) -> tuple[GradientEdge, ...]:
-        """What the operation of an addition reads: two terms, or a stack of them."""
-        return self._inputs[self.find_operation(node)]
+    def list_summands(self, node: Node) -> list[GradientEdge]:
+        """What the operation of an addition adds: two tensors, or those of a stack."""
+        stack = find_stack(self._graph, node)
+        if stack is not None:
+            return self._graph.sources(stack)
+        return list(self._inputs[self.find_operation(node)])
+
+    def find_stack_dim(self, node: Node) -> int | None:
+        """The dimension of the stack that an addition adds up; None if it adds two tensors."""
+        stack = find_stack(self._graph, node)
+        return None if stack is None else saved_dim(stack)
 
     def find_partial(self, edge: GradientEdge) -> Node | None:
         """The addition that made a partial sum, which another addition reads at a place."""
@@ -73,11 +92,7 @@ class _Finder:
         return node if is_addition(self._graph, node) and self.is_partial(node) else None
 
     def is_partial(self, node: Node) -> bool:
-        """Whether only an addition reads a sum, element by element.
-
-        What linear maps of the same tensor add up to, as a weight and its low-rank update, is one
-        linear map, and a term like any other.
-        """
+        """Whether only another addition reads a sum, element by element."""
         graph = self._graph
         readers = graph.readers[node]
         if len(readers) != 1 or not is_addition(graph, readers[0]):
@@ -85,11 +100,9 @@ class _Finder:
         if find_stack(graph, readers[0]) is not None:
             return False
         inner, outer = self.find_operation(node), self.find_operation(readers[0])
-        read = [self._pass_copies(edge.node) for edge in self.list_inputs(readers[0])]
-        if inner.output.shape != outer.output.shape or node not in read:
-            return False
-        mapped = [self._find_mapped(edge) for edge in self.list_inputs(node)]
-        return None in mapped or len(set(mapped)) > 1
+        read = [self._pass_copies(edge.node) for edge in self.list_summands(readers[0])]
+        as_it_is = read.count(node) == 1 and (read[0] is node or getattr(outer, "scale", 1) == 1)
+        return as_it_is and inner.output.shape == outer.output.shape
 
     def _pass_copies(self, node: Node) -> Node:
         """The node whose output another one only copies, as a sum that is added to in place."""
@@ -97,45 +110,41 @@ class _Finder:
             node = self._graph.sources(node)[0].node
         return node
 
-    def _find_mapped(self, edge: GradientEdge) -> Node | None:
-        """What a term is a linear map of, that nothing else reads; None if it is no such map."""
-        graph, node, is_mapped = self._graph, edge.node, False
-        while True:
-            operation, sources = operation_of(node), graph.sources(node)
-            is_linear = isinstance(operation, Linear)
-            passes = is_linear or (operation is not None and is_scaling(operation))
-            passes &= len(graph.readers[node]) == 1
-            if not (passes or graph.is_routing(node)) or len(sources) != 1:
-                return node if is_mapped else None
-            is_mapped |= is_linear
-            node = sources[0].node
+    def find_terms(self, node: Node) -> dict[GradientEdge, int]:
+        """The number of the term that each summand belongs to; none if it is no skip connection."""
+        summands = list(dict.fromkeys(self._list_all_summands(node)))
+        origins = {one: found for one in summands if (found := self._find_origin(one, summands))}
+        if not origins:
+            return {}
+        start = max(origins.values(), key=lambda edge: self._graph.number(edge.node))
+        numbers: dict[object, int] = {}
+        terms = {}
+        for one in summands:
+            kind: object = one
+            if one not in origins and self._makes_branch(start, one, _is_branch):
+                kind = self._makes_branch(start, one, _is_attention)
+            terms[one] = numbers.setdefault(kind, len(numbers))
+        return terms
 
-    def is_skip(self, node: Node) -> bool:
-        """Whether a sum adds what something is computed from, and what is computed from that."""
-        terms = list(self._list_terms(node))
-        return any(
-            other is not term and self._makes_branch(origin, other)
-            for term in terms
-            for origin in self._list_origins(term)
-            for other in terms
-        )
-
-    def _list_terms(self, node: Node) -> Iterator[GradientEdge]:
-        stack = find_stack(self._graph, node)
-        if stack is not None:
-            yield from self._graph.sources(stack)
-            return
-        for edge in self.list_inputs(node):
+    def _list_all_summands(self, node: Node) -> Iterator[GradientEdge]:
+        for edge in self.list_summands(node):
             inner = self.find_partial(edge)
-            if inner is None:
-                yield edge
-            else:
-                yield from self._list_terms(inner)
+            yield from (edge,) if inner is None else self._list_all_summands(inner)
 
-    def _list_origins(self, term: GradientEdge) -> Iterator[GradientEdge]:
-        """A term, and what it is but for routing, scaling, and what else was added to it."""
+    def _find_origin(
+        self, summand: GradientEdge, summands: list[GradientEdge]
+    ) -> GradientEdge | None:
+        """What a summand is, but for routing and scaling, that begins a branch of another one."""
+        for origin in self._list_origins(summand):
+            others = (one for one in summands if one != summand)
+            if any(self._makes_branch(origin, other, _is_branch) for other in others):
+                return origin
+        return None
+
+    def _list_origins(self, summand: GradientEdge) -> Iterator[GradientEdge]:
+        """A summand, and what it is but for routing, scaling, and what else was added to it."""
         graph = self._graph
-        waiting, seen = [term], {term}
+        waiting, seen = [summand], {summand}
         while waiting:
             edge = waiting.pop(0)
             yield edge
@@ -150,8 +159,10 @@ class _Finder:
             seen.update(more)
             waiting += more
 
-    def _makes_branch(self, start: GradientEdge, end: GradientEdge) -> bool:
-        """Whether a branch that begins at one place ends at another."""
+    def _makes_branch(
+        self, start: GradientEdge, end: GradientEdge, makes: Callable[[Operation], bool]
+    ) -> bool:
+        """Whether there is a way from one place to another through an operation of some kind."""
         graph = self._graph
         waiting, seen = [(end, False)], {(end, False)}
         while waiting:
@@ -163,10 +174,16 @@ class _Finder:
                     return True
                 continue
             operation = operation_of(edge.node)
-            is_branch |= operation is not None and (
-                operation.kind in _MAKE_A_BRANCH or is_norm(operation)
-            )
+            is_branch |= operation is not None and makes(operation)
             more = {(source, is_branch) for source in graph.sources(edge.node)} - seen
             seen |= more
             waiting += more
         return False
+
+
+def _is_branch(operation: Operation) -> bool:
+    return operation.kind in _MAKE_A_BRANCH or is_norm(operation)
+
+
+def _is_attention(operation: Operation) -> bool:
+    return operation.in_attention or operation.kind == "attention"

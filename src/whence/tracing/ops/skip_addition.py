@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -13,32 +13,37 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class SkipSum:
-    """What the operations of one sum share.
+    """What the operations share that add up one skip connection, z = z_1 + … + z_n.
 
     Attributes:
-        signs: The signs of the whole sum, once a backward pass has met it: partial sums, which are
-            passed later, need them when the whole may have been freed.
+        count: How many terms there are, n.
+        agree: For each term, where it does not have the opposite sign of the sum, once a backward
+            pass has met the whole. Operations that make partial sums are passed later, when the
+            whole may have been freed.
     """
 
-    signs: Tensor | None = None
+    count: int
+    agree: tuple[Tensor, ...] = ()
 
 
 @dataclass(eq=False)
 class SkipAddition:
-    """The part of one operation in a sum z = z_1 + … + z_n of a skip connection and its branches.
+    """The part of one operation in a sum of a skip connection and its branches.
 
     Attributes:
-        partial: For each input of the operation, the one that made it if it is a partial sum of the
-            same whole; None if it is one of the terms.
+        summands: For each that the operation adds, the number of the term that it is, or is a part
+            of; or the operation that made it, if it is a partial sum.
         is_last: Whether the operation completes the sum.
         shared: What it shares with the others.
+        stack_dim: The dimension along which summands are stacked; None if they are two tensors.
     """
 
-    partial: tuple[Operation | None, ...]
+    summands: tuple[int | Operation, ...]
     is_last: bool
-    shared: SkipSum = field(default_factory=SkipSum)
+    shared: SkipSum
+    stack_dim: int | None = None
 
     @property
     def is_alone(self) -> bool:
         """Whether one operation adds all terms."""
-        return self.is_last and not any(self.partial)
+        return self.is_last and all(isinstance(one, int) for one in self.summands)
