@@ -171,7 +171,7 @@ def benchmark(
         typer.Option(
             metavar="NAME",
             rich_help_panel=_PANEL,
-            help="segmentation: crop photos as the model does, or show it the whole.",
+            help="segmentation, localization: crop photos as the model does, or show the whole.",
         ),
     ] = None,
     radius: Annotated[
