@@ -159,14 +159,15 @@ class Forwards:
         """
         return self._record_edited(samples, edits, Intervention(forward_only=True)).logits.detach()
 
-    def record_from(self, index: int, value: Tensor) -> tuple[Trace, Tensor]:
+    def record_from(self, index: int, value: Tensor, copies: int = 1) -> tuple[Trace, Tensor]:
         """Record what the model makes of another value in place of an operation's output.
 
         Only what comes after that operation can be read.
 
         Args:
             index: The index of the operation in the recorded forward pass.
-            value: As its output, of all samples.
+            value: As its output, of all samples, and that as many times as there are copies.
+            copies: How many values of each sample go together, as rows of one pass.
 
         Returns:
             The trace, and the value as a leaf of its graph.
@@ -178,7 +179,7 @@ class Forwards:
             leaf = value.detach().requires_grad_()
         edits = {index: Edit(output=lambda _: leaf.clone())}
         how = Intervention(keeps_after_edit=True)
-        return self._record_edited(self._every, edits, how), leaf
+        return self._record_edited(self._every.repeat(copies), edits, how), leaf
 
     def _record_edited(
         self, samples: Tensor, edits: Mapping[int, Edit], how: Intervention

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -74,56 +74,113 @@ class LeGrad(Method):
         blocks = find_blocks_of_stream(evidence.trace, evidence.layers)
         first = check_layer(self.start_layer, len(blocks), "start_layer")
         _prove_tail(evidence, blocks)
+        numbers = list(range(first, len(blocks)))
+        at_once = max(1, evidence.forwards.rows_at_once // evidence.batch)
+        if not _TokenOrder.find(evidence.trace, blocks[-1]).takes_copies:
+            at_once = 1
         scores = [
-            self._score_layer(evidence, blocks, number) for number in range(first, len(blocks))
+            score
+            for start in range(0, len(numbers), at_once)
+            for score in self._score_layers(evidence, blocks, numbers[start : start + at_once])
         ]
         mean = torch.stack(scores).mean(0)
         return _scale_to_one(lower_pooled_token(mean, evidence), evidence)
 
-    def _score_layer(self, evidence: Evidence, blocks: list[Block], number: int) -> Tensor:
-        """Average the positive gradients of a layer's score: (classes, batch, keys)."""
-        trace, block, rules = evidence.trace, blocks[number], self.gradient_rules
+    def _score_layers(
+        self, evidence: Evidence, blocks: list[Block], numbers: list[int]
+    ) -> Iterator[Tensor]:
+        """Average the positive gradients of some layers' scores: (classes, batch, keys) each."""
+        trace, rules, count = evidence.trace, self.gradient_rules, len(numbers)
         pools = is_attention_pooling(evidence.layers)
-        leaving = trace.entries[block.output.index].output
-        hidden = block.output.output
-        order = _TokenOrder(trace, leaving, hidden)
         averages = self.pooling == "mean" and not pools
-        read = order.average(hidden[None], evidence.token_mask)[0] if averages else hidden
-        tail, leaf = evidence.forwards.record_from(blocks[-1].output.index, read)
-        seeds = evidence.targets.make_seeds(tail.logits.detach(), by_rules=rules is not None)
+        orders = [_TokenOrder.find(trace, blocks[number]) for number in numbers]
+        last, in_last = blocks[-1].output, _TokenOrder.find(trace, blocks[-1])
+        rows = torch.cat(
+            [
+                order.to_rows(blocks[number].output.output[None], evidence.batch)
+                for order, number in zip(orders, numbers, strict=True)
+            ],
+            1,
+        )
+        mask = evidence.token_mask.repeat(count, 1)
+        read = in_last.to_values(_average(rows, mask) if averages else rows)[0]
+        tail, leaf = evidence.forwards.record_from(last.index, read, count)
+        seeds = torch.cat(
+            [
+                evidence.targets.make_seeds(logits, by_rules=rules is not None)
+                for logits in tail.logits.detach().chunk(count)
+            ],
+            1,
+        )
         if pools:
             sites = _find_again(tail, evidence.layers[-1].sites)
             chunks = _read_sites(tail, sites, seeds, rules, None)
-            queries = torch.tensor(sites[0].query_count)
-        else:
-            (gradient,) = tail.read(seeds, [leaf], rules)
-            if averages:  # a mean is its own transpose
-                gradient = order.average(gradient, evidence.token_mask)
-            chunks = _read_sites(trace, block.sites, gradient, rules, leaving)
-            queries = evidence.token_mask.sum(-1, keepdim=True)
-        return fuse_chunks(chunks, _clamp, "mean").sum(-2) / queries
+            fused = fuse_chunks(chunks, _clamp, "mean").mean(-2)
+            yield from fused.chunk(count, 1)
+            return
+        (gradient,) = tail.read(seeds, [leaf], rules)
+        gradient = in_last.to_rows(gradient, count * evidence.batch)
+        if averages:  # a mean is its own transpose
+            gradient = _average(gradient, mask)
+        queries = evidence.token_mask.sum(-1, keepdim=True)
+        for order, number, own in zip(orders, numbers, gradient.chunk(count, 1), strict=True):
+            leaving = trace.entries[blocks[number].output.index].output
+            sites = blocks[number].sites
+            chunks = _read_sites(trace, sites, order.to_values(own), rules, leaving)
+            yield fuse_chunks(chunks, _clamp, "mean").sum(-2) / queries
 
 
-class _TokenOrder:
-    """How the values that leave a block are laid out as samples and tokens."""
+class _TokenOrder(NamedTuple):
+    """How values that leave a block are laid out.
 
-    def __init__(self, trace: Trace, at: GradientEdge, value: Tensor) -> None:
-        self._shape = value.shape
+    Attributes:
+        tokens: Number of tokens of a sample.
+        tokens_first: Whether tokens come before samples.
+        folded: Whether both are one dimension.
+        takes_copies: Whether it is known how more samples would be laid out.
+    """
+
+    tokens: int
+    tokens_first: bool
+    folded: bool
+    takes_copies: bool
+
+    @classmethod
+    def find(cls, trace: Trace, block: Block) -> "_TokenOrder":
+        """Find it for the output of a block."""
+        value, at = block.output.output, trace.entries[block.output.index].output
         numbers = torch.arange(value.numel(), device=value.device).reshape(value.shape)
-        self._from_rows = trace.split_tokens(numbers, at, value.shape)
-        self._to_rows = self._from_rows.flatten().argsort()
+        rows = trace.split_tokens(numbers, at, value.shape)
+        batch, tokens = rows.shape[:2]
+        folded = value.dim() == 2
+        if folded or batch == tokens:
+            tokens_first = not torch.equal(rows.flatten(), numbers.flatten())
+        else:
+            tokens_first = value.shape[:2] == (tokens, batch)
+        return cls(tokens, tokens_first, folded, not folded or batch > 1)
 
-    def average(self, values: Tensor, mask: Tensor) -> Tensor:
-        """Put the mean of the tokens of a mask in place of each; the others become zero.
+    def to_rows(self, values: Tensor, batch: int) -> Tensor:
+        """Values, (classes, ...) as they are laid out, as (classes, batch, tokens, width)."""
+        leading = (self.tokens, batch) if self.tokens_first else (batch, self.tokens)
+        rows = values.reshape(len(values), *leading, -1)
+        return rows.transpose(1, 2) if self.tokens_first else rows
 
-        Args:
-            values: (classes, ...), as they are laid out.
-            mask: (batch, tokens).
-        """
-        rows = values.flatten(1)[:, self._from_rows]
-        kept = mask[..., None].to(rows.dtype)
-        mean = (rows * kept).sum(-2, keepdim=True) / kept.sum(-2, keepdim=True).clamp(min=1)
-        return (mean * kept).flatten(1)[:, self._to_rows].reshape(len(values), *self._shape)
+    def to_values(self, rows: Tensor) -> Tensor:
+        """Lay out (classes, batch, tokens, width)."""
+        values = rows.transpose(1, 2) if self.tokens_first else rows
+        return values.flatten(1, 2) if self.folded else values
+
+
+def _average(rows: Tensor, mask: Tensor) -> Tensor:
+    """Put the mean of the tokens of a mask in place of each; the others become zero.
+
+    Args:
+        rows: (classes, batch, tokens, width).
+        mask: (batch, tokens).
+    """
+    kept = mask[..., None].to(rows.dtype)
+    mean = (rows * kept).sum(-2, keepdim=True) / kept.sum(-2, keepdim=True).clamp(min=1)
+    return mean * kept
 
 
 def _prove_tail(evidence: Evidence, blocks: list[Block]) -> None:
