@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _FILE = "confidences.json"
 _THREADS = 4
 # After so many photos the file is written, so that a run that was stopped has lost few.
-_SAVED_AFTER = 1024
+_SAVED_AFTER = 256
 
 
 class Confidence(NamedTuple):
@@ -59,7 +59,10 @@ def measure_confidences(
     """
     file = None if folder is None else folder / _FILE
     key = hash_texts(
-        hash_weights(loaded.model), dataset.compute_fingerprint(), json.dumps(dict(labels.given))
+        hash_weights(loaded.model),
+        str(loaded.precision),
+        dataset.compute_fingerprint(),
+        json.dumps(dict(labels.given)),
     )
     found = {} if file is None else _read(file, key)
     missing = [name for name in names if name not in found]
