@@ -262,18 +262,23 @@ def _list_inside(trace: Trace, block: Block) -> list[int]:
 
 def _require_linear(operation: Operation, site: AttentionSite | None) -> None:
     """Refuse an operation that cannot be made linear in one of its inputs."""
+    where = operation.where or "the model"
     if site is not None:
-        known = isinstance(site.product, MatMul)
-    elif isinstance(operation, Function):
+        if not isinstance(site.product, MatMul):
+            raise WhenceError(
+                f"The attention in {site.where} is over so many tokens that its map is not kept, "
+                f"which this method needs: give a shorter input, or more memory=…."
+            )
+        return
+    if isinstance(operation, Function):
         known = len(operation.inputs) == 1 and operation.kind in ("pass", "sum")
     else:
         known = isinstance(operation, Linear | Shift | Add)
     if not known:
         raise WhenceError(
-            f"'{operation.name}' in {operation.where or 'the model'} is of several values that "
-            f"depend on the input, or too large to keep its map, and this method makes each "
-            f"operation linear in one. 'input_x_gradient' with gradients='balanced' is near to "
-            f"it, and works."
+            f"'{operation.name}' in {where} is of several values that depend on the input, such as "
+            f"a gate or a length, and this method makes each operation linear in one. "
+            f"'input_x_gradient' with gradients='balanced' is near to it, and works."
         )
 
 
