@@ -11,6 +11,7 @@ from whence.errors import WhenceError
 from whence.models import LoadedModel
 from whence.models.dense import DENSE_TASKS, find_dense_task
 from whence.tracing import find_logits
+from whence.tracing.ops.products import use_precision
 
 # Rows that go through the model together, if memory allows.
 _ON_A_GPU, _ON_A_CPU = 256, 32
@@ -27,7 +28,7 @@ def choose_chunk_size(loaded: LoadedModel, is_watched: bool = False) -> int:
 
 @torch.no_grad()
 def compute_logits(loaded: LoadedModel, inputs: Tensor | Mapping[str, Tensor]) -> Tensor:
-    """Compute the logits of a batch, (rows, classes).
+    """Compute the logits of a batch, (rows, classes), in TF32 if the model was loaded so.
 
     Raises:
         WhenceError: The model has none of whole photos, as detectors have not.
@@ -37,7 +38,8 @@ def compute_logits(loaded: LoadedModel, inputs: Tensor | Mapping[str, Tensor]) -
             f"'{loaded.title}' {DENSE_TASKS[task]}, and has no classes of whole photos that could "
             f"be watched. `whence explain` explains its boxes or places."
         )
-    return find_logits(loaded.run(inputs)).detach()
+    with use_precision("tf32" if loaded.precision == "tf32" else None):
+        return find_logits(loaded.run(inputs)).detach()
 
 
 def stack_on_device(pixels: Sequence[Tensor], device: torch.device | str) -> Tensor:
