@@ -107,3 +107,55 @@ def test_protocols_say_what_they_need(photos, tmp_path):
         ("perturbation", table, "deleting words of a text is measured by `whence benchmark words`"),
     ):
         assert message in whence(protocol, "--data", data, code=2).stderr
+
+
+@pytest.mark.usefixtures("parquet")
+def test_several_protocols_and_an_overview(image_model, masked, tmp_path):
+    asked = ("--model", image_model, "--data", masked, "--limit", 3, "--methods", "tiba,random")
+    result = whence("saco:groups=3,segmentation", *asked, "--out", tmp_path / "out")
+    name = f"masks-masked · {image_model.name}"
+    assert result.stderr.splitlines() == [
+        f"Run 1 of 2: saco:groups=3 · {name}",
+        f"Run 2 of 2: segmentation · {name}",
+    ]
+    assert "2 methods in 3 criteria (1 model, 1 dataset, 2 protocols)." in result.stdout
+    assert "overview.html" in result.stdout
+    further = whence("localization", *asked, "--out", tmp_path / "out")
+    assert "3 protocols" in further.stdout
+    assert not (tmp_path / "out" / "run.json").exists()
+    again = whence("overview", "--data", tmp_path / "out", "--ranking", "wilcoxon")
+    assert "Wilcoxon's signed-rank test of the ranks" in again.stdout
+    quiet = whence("overview", "--data", tmp_path / "out", "--out", tmp_path / "o", "--quiet")
+    assert quiet.output == ""
+    assert (tmp_path / "o" / "overview.csv").read_text().count("tiba") == 5
+
+
+@pytest.mark.usefixtures("parquet")
+def test_what_does_not_fit_is_said(image_model, masked, photos, tmp_path, monkeypatch):
+    asked = ("saco:groups=3,segmentation", "--model", image_model, "--data", masked)
+    asked += ("--limit", 2, "--methods", "random", "--out", tmp_path / "out")
+    result = whence(*asked, "--data", photos, "--quiet")
+    start = f"Left out: segmentation · imagenet · {image_model.name}: "
+    assert start in result.stderr
+    monkeypatch.setattr(
+        "whence.benchmark.protocols.segmentation.SegmentationProtocol.compute_rows", None
+    )
+    failed = whence(*asked[:-1], tmp_path / "failed", code=2)
+    assert "Failed: segmentation · masks-masked" in failed.stderr
+    assert "the same command continues" in failed.stderr
+    nothing = whence("rationale,saco", *asked[1:-2], "--out", tmp_path / "no", code=2)
+    assert "The rationale benchmark fits nothing here" in nothing.stderr
+
+
+def test_help_lists_the_protocols_by_their_docstrings():
+    from whence.benchmark import PROTOCOLS
+    from whence.cli.protocol_list import format_protocols, list_protocols
+
+    listed = list_protocols()
+    assert listed.keys() == PROTOCOLS.keys()
+    words = {"image": "photos", "text": "texts"}
+    for name, kind in PROTOCOLS.items():
+        assert listed[name].line == kind.__doc__.partition("\n")[0]
+        assert listed[name].takes == " and ".join(words[one] for one in kind.kinds)
+    shown = " ".join(whence("--help").output.split())
+    assert all(" ".join(line.split())[:60] in shown for line in format_protocols().splitlines())
