@@ -131,3 +131,15 @@ def test_a_run_without_results_holds_to_no_settings(vit, photos, tmp_path):
     named = {f"{name}-photos": name for name in sets.CLASSES}
     outcome = run_again(vit, tmp_path / "set", tmp_path / "out", classes=named)
     assert not outcome.skipped
+
+
+def test_long_names_of_folders_keep_their_beginning():
+    from whence.benchmark.store import to_folder_name
+
+    assert to_folder_name("saco:groups=4", "my pets", "vit") == "saco-groups=4-my-pets-vit"
+    options = "perturbation:unit=pixels+patches,fill=zero+mean+blur+dataset+road,score=accuracy"
+    long, other = (to_folder_name(f"{options}{end}", "pets") for end in ("", "+logit"))
+    assert long.startswith("perturbation-unit=pixels-patches-fill=zero-")
+    assert long.endswith("-pets")
+    assert long != other
+    assert len(long) <= 65

@@ -21,7 +21,7 @@ from whence.benchmark.protocols import AnyProtocol, build_protocol
 from whence.benchmark.protocols.options import list_option_types
 from whence.benchmark.protocols.parsing import ProtocolSpecification
 from whence.benchmark.sources import RunSources
-from whence.benchmark.store import to_file_name
+from whence.benchmark.store import to_folder_name
 from whence.errors import WhenceError
 from whence.models import LoadedModel
 
@@ -99,7 +99,7 @@ class SuitePlan:
                         steps.append(step)
         if not self.folder_name:
             parts = ("+".join(dict.fromkeys(found)) for found in names.values())
-            self.folder_name = to_file_name("-".join(parts))
+            self.folder_name = to_folder_name(*parts)
         return steps
 
     def _check(

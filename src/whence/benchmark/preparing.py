@@ -14,7 +14,7 @@ from whence._util.fingerprint import hash_weights
 from whence.benchmark.job import BenchmarkJob
 from whence.benchmark.protocols import AnyProtocol
 from whence.benchmark.sources import RunSources
-from whence.benchmark.store import ResultStore, to_file_name
+from whence.benchmark.store import ResultStore, to_folder_name
 from whence.benchmark.stored import StoredMethod, check_model, choose_methods
 from whence.distributed.ray_cluster import RayOptions
 from whence.errors import WhenceError
@@ -74,8 +74,8 @@ class PreparedRun:
     @property
     def folder_name(self) -> str:
         """The name of the folder of the run, among those of others."""
-        parts = (self.protocol.label, self.dataset.name, Path(self.loaded.name).name)
-        return "-".join(map(to_file_name, parts))
+        model = Path(self.loaded.name).name
+        return to_folder_name(self.protocol.label, self.dataset.name, model)
 
     @property
     def title(self) -> str:

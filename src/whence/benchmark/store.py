@@ -22,6 +22,7 @@ from whence.errors import WhenceError
 
 _FORMAT = "whence benchmark 1"
 _STALE_SECONDS = 3600.0
+_MOST_LETTERS = 60  # of a part of a name
 _FILES = ("table.md", "table.csv", "table.tex", "curves.png", "report.html")
 
 
@@ -215,5 +216,20 @@ def quote_setting(value: object) -> str:
 
 
 def to_file_name(text: str) -> str:
-    """Turn a text into a part of a file name."""
-    return re.sub(r"[^A-Za-z0-9.=_-]+", "-", text).strip("-.")[-60:].strip("-.") or "unnamed"
+    """Turn a text into a part of a file name; of a long one, the end."""
+    return _replace_signs(text)[-_MOST_LETTERS:].strip("-.") or "unnamed"
+
+
+def to_folder_name(*parts: str) -> str:
+    """Turn texts into the name of a folder; long ones end with a hash, so that names differ."""
+    names = []
+    for text in parts:
+        name = _replace_signs(text)
+        if len(name) > _MOST_LETTERS:
+            name = f"{name[: _MOST_LETTERS - 13].rstrip('-.')}-{hash_texts(text)}"
+        names.append(name or "unnamed")
+    return "-".join(names)
+
+
+def _replace_signs(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.=_-]+", "-", text).strip("-.")

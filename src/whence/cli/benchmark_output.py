@@ -31,7 +31,7 @@ def print_run(outcome: BenchmarkResult, quiet: bool) -> None:
 
 
 def print_suite(suite: SuiteResult, quiet: bool) -> None:
-    """Print the overview of several runs, after what was left out or failed."""
+    """Print what was left out, the overview of several runs, and at last which of them failed."""
     for name, reason in suite.unfit.items():
         _print_problem(f"Left out: {name}: {reason}")
     for name, methods in suite.left_out.items():
@@ -39,12 +39,20 @@ def print_suite(suite: SuiteResult, quiet: bool) -> None:
             _print_problem(f"Left out of {name}: {method}: {reason}")
     for name, outcome in suite.runs.items():
         _print_problems(outcome, f"{name}: ")
+    if not quiet:
+        _print_results(suite)
+    # Last, so that nobody overlooks it.
     for name, reason in suite.failed.items():
         _print_problem(f"Failed: {name}: {reason}")
     if suite.failed:
-        _print_problem("Finished samples are kept; the same command continues.")
-    if quiet:
-        return
+        count = len(suite.failed)
+        _print_problem(
+            f"{count} of {count + len(suite.runs)} runs failed. Finished samples are kept; the "
+            f"same command continues."
+        )
+
+
+def _print_results(suite: SuiteResult) -> None:
     if suite.overview is not None:
         print_overview(suite.overview)
         return

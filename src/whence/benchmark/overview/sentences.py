@@ -102,7 +102,9 @@ def _describe_standing(overview: Overview, method: str, what: str) -> list[str]:
     for verdict, verb in (("leads", "leads"), ("ties", "ties")):
         where = [overview.names[one.criterion] for one in standings if one.verdict == verdict]
         if where:
-            sentences.append(f"{method} {verb} in: {'; '.join(where)}.")
+            shown = "; ".join(where[:_NAMED])
+            rest = f"; and {len(where) - _NAMED} more" if len(where) > _NAMED else ""
+            sentences.append(f"{method} {verb} in: {shown}{rest}.")
     return sentences
 
 
