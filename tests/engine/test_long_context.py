@@ -124,3 +124,17 @@ def test_the_bound_of_memory_holds_at_8192_tokens(method):
     peak = measure_peak(lambda: explainer.explain(inputs, method=method, memory=bound))
     assert every_map == 3 * 2**30
     assert peak < bound * 2**30
+
+
+@pytest.mark.parametrize("method", ["reslrp", "whence"])
+def test_terms_of_a_skip_connection_may_be_in_several_segments(method):
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 50}
+    config = transformers.GPTNeoXConfig(intermediate_size=24, initializer_range=0.3, **sizes)
+    explainer = Explainer(transformers.GPTNeoXForCausalLM(config).eval().double())
+    options = {} if method == "reslrp" else {"gradients": "residual"}
+    asked = {"target": targets.token(-1, 3), "method": method, **options}
+    inputs = {"input_ids": make_ids(20)}
+    expected = explainer.explain(inputs, **asked)
+    found = explainer.explain(inputs, **asked, memory=1e-5)
+    assert torch.allclose(found.scores, expected.scores, rtol=1e-8, atol=1e-12)

@@ -14,6 +14,7 @@ from whence.evidence import Evidence
 from whence.methods.registry import Method, register
 from whence.methods.shared.inputs import require_gradient, sum_over_tokens
 from whence.rules.balanced import Gradients
+from whence.tracing.ops.products import HALF_TYPES
 
 # Copies that are further from the median than so many deviations do not count. The factor makes the
 # median of absolute deviations that of a normal distribution.
@@ -66,9 +67,10 @@ class Dave(Method):
     )
     cost = "2 × samples"  # noqa: RUF001
     inputs = ("image",)
+    unsteady_types = HALF_TYPES  # not measured
 
     samples: int = 50
-    noise: float = 0.3
+    noise: float = 0.1
     shift: float = 0.1
     angle: float = 20.0
     zoom: float = 0.1
@@ -107,6 +109,7 @@ class Dave(Method):
                     ones = torch.ones_like(logit)
                     gradients += torch.autograd.grad(logit, x, ones, retain_graph=True)
             waiting += (x.detach() * torch.stack(gradients)).unbind(1)
+            del x, moved, logits, logit  # or two chunks' graphs would be in memory together
             while len(waiting) >= self.samples:
                 products = torch.stack(waiting[: self.samples])
                 scores.append(_average_without_outliers(products))
