@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from whence.benchmark.photos import PreparedPhoto, prepare_photo
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 _THREADS = 4
 # The units of a photo, for a model that has no grid of patches.
 _CELLS = (14, 14)
+
+_grids: WeakKeyDictionary[nn.Module, dict[torch.Size, tuple[int, int]]] = WeakKeyDictionary()
 
 ModelInputs: TypeAlias = Tensor | Mapping[str, Tensor]
 Prepared = TypeVar("Prepared")
@@ -64,10 +67,8 @@ class PhotoMasker(NamedTuple):
     def mask(self, loaded: LoadedModel, photos: Sequence[PreparedPhoto]) -> PhotoRunner:
         """Photos of equal shape, whose patches can be removed; its grid is that of all methods."""
         pixels = stack_on_device([one.pixels for one in photos], loaded.device)
-        found = loaded.to_eager().explainer.explain(pixels[:1], method="random")
         names = [one.name for one in photos]
-        grid = found.picture_grid or _CELLS
-        return PhotoRunner(loaded, pixels, grid, self.fill, self.color, names)
+        return PhotoRunner(loaded, pixels, find_grid(loaded, pixels), self.fill, self.color, names)
 
     def read(
         self, loaded: LoadedModel, dataset: Dataset, names: Sequence[str]
@@ -118,6 +119,15 @@ def _read(prepare: Callable[[str], Prepared], names: Sequence[str]) -> list[Prep
 
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="whence-reading") as pool:
         return [one for one in pool.map(attempt, names) if one is not None]
+
+
+def find_grid(loaded: LoadedModel, pixels: Tensor) -> tuple[int, int]:
+    """Find the rows and columns of a model's patches; 14 each if it has no grid of patches."""
+    known = _grids.setdefault(loaded.model, {})
+    if pixels.shape[1:] not in known:
+        found = loaded.to_eager().explainer.explain(pixels[:1], method="random")
+        known[pixels.shape[1:]] = found.picture_grid or _CELLS
+    return known[pixels.shape[1:]]
 
 
 def count_cells(runner: PhotoRunner) -> int:

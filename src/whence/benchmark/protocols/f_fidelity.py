@@ -96,7 +96,7 @@ class FFidelityProtocol(BenchmarkProtocol["PreparedPhoto | PreparedText"]):
 
     alpha: float = ALPHA
     beta: float = BETA
-    draws: int = 10
+    draws: int = 5
     fill: Fill = "dataset"
     steps: int = 50
     rate: float = 3e-5
@@ -234,10 +234,10 @@ class FFidelityProtocol(BenchmarkProtocol["PreparedPhoto | PreparedText"]):
         The noise depends on the sample's name and the seed alone, so it is that of every method.
         """
         scores, units = batch.scores, batch.units.to(batch.scores.device)
-        noise = scores.new_ones(len(scores), self.draws, scores.shape[1], dtype=torch.float64)
+        noise = torch.ones(len(scores), self.draws, scores.shape[1], dtype=torch.float64)
         for at, (name, count) in enumerate(zip(batch.names, batch.units.tolist(), strict=True)):
             random = SeededRandom(_seed_of(name, self._seed))
-            noise[at, :, :count] = random.draw_uniform(self.draws, count).to(noise)
+            noise[at, :, :count] = random.draw_uniform(self.draws, count)
         exists = torch.arange(scores.shape[1], device=scores.device) < units[:, None]
         counts = count_units(units, FRACTIONS, "nearest")
         ranks = (rank_units(scores, "highest", exists), rank_units(scores, "lowest", exists))
