@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from whence._util.chunks import run_in_chunks
 from whence.benchmark.columns import Columns
 from whence.benchmark.photos import PreparedPhoto, compute_by_shape
 from whence.benchmark.protocols.base import Curve, Metric, Row, add_columns, explain_batch
@@ -18,7 +19,6 @@ from whence.benchmark.protocols.deletion import FILLINGS, PhotoDeletionProtocol,
 from whence.errors import WhenceError
 from whence.faithfulness.photos import PhotoRunner
 from whence.methods import MethodSpecification
-from whence.metrics.deletion import run_without
 from whence.metrics.pixels import Fill
 from whence.metrics.saco import GROUPS, compute_saco, group_units, sum_groups
 from whence.models import LoadedModel
@@ -91,11 +91,15 @@ class SacoProtocol(PhotoDeletionProtocol):
 
     def _replace_groups(self, loaded: LoadedModel, groups: Tensor, run: PhotoRunner) -> Tensor:
         """Logits (photos, groups, classes) without one group each."""
-        numbers = torch.arange(self.groups, device=groups.device)
-        replaced = groups[:, None] == numbers[:, None]
-        photos = torch.arange(len(groups), device=groups.device).repeat_interleave(self.groups)
-        chunk = choose_chunk_size(loaded)
-        logits = run_without(replaced.flatten(0, 1), run, photos, chunk_size=chunk)
+
+        def work(rows: range) -> Tensor:
+            # No two groups are equal, so that masks need not be compared.
+            numbers = torch.arange(rows.start, rows.stop, device=groups.device)
+            photos = numbers // self.groups
+            return run(groups[photos] == (numbers % self.groups)[:, None], photos)
+
+        count = len(groups) * self.groups
+        logits = run_in_chunks(count, choose_chunk_size(loaded), work)
         return logits.reshape(len(groups), self.groups, -1)
 
     @override
