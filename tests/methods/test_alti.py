@@ -65,6 +65,18 @@ def test_padding_gets_nothing():
     assert not whole[1, length:].any()
 
 
+@pytest.mark.parametrize("method", ["alti", "decompx"])
+def test_types_of_16_bits(method):
+    """Also of products alone, which then sum to something else than the model computed."""
+    case = CASES["Bert-sdpa"]
+    expected = Explainer(build_model(case)).explain(case.inputs(), target=1, method=method).scores
+    half = Explainer(build_model(case).half())
+    coarse = Explainer(build_model(case), precision="bfloat16")
+    for explainer in (half, coarse):
+        scores = explainer.explain(case.inputs(), target=1, method=method).scores.float()
+        assert (scores - expected).abs().max() < 0.02 * expected.abs().max()
+
+
 def test_a_feed_forward_part_beside_the_attention_is_refused():
     config = GPTNeoXConfig(
         vocab_size=50,

@@ -10,7 +10,7 @@ from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
 from whence.methods.shared.attention_maps import multiply_layers, select_layers
-from whence.methods.shared.block_vectors import BlockVectors, find_vectors
+from whence.methods.shared.block_vectors import BlockVectors, find_resolution, find_vectors
 from whence.tracing.graph import Block
 
 # So many numbers of vectors between pairs of tokens are computed at a time.
@@ -92,7 +92,7 @@ def _check_sums(evidence: Evidence, block: Block, vectors: BlockVectors, rest: T
     bias = torch.where(mask, bias, 0)
     mean = bias.sum((0, 1)) / mask.sum()
     apart = torch.where(mask, bias - mean, 0).abs().amax()
-    close = 1e3 * torch.finfo(block.site.weights.dtype).eps
+    close = 1e3 * find_resolution(block.site.weights.dtype)
     size = vectors.own.abs().amax()
     if evidence.trace.guard.look_at(apart > close * size):
         raise WhenceError(

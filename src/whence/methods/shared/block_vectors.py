@@ -10,6 +10,7 @@ from whence.errors import WhenceError
 from whence.methods.shared.value_vectors import LinearNorm, project_values
 from whence.tracing.graph import Block, find_projection
 from whence.tracing.ops.attention import AttentionSite
+from whence.tracing.ops.products import is_reduced_precision
 from whence.tracing.trace import Trace
 
 
@@ -89,3 +90,16 @@ def require_own_tokens(site: AttentionSite) -> None:
             f"The attention in {site.where} has {site.query_count} queries for {site.key_count} "
             f"keys; this method needs attention of tokens to themselves."
         )
+
+
+def find_resolution(dtype: torch.dtype) -> float:
+    """What numbers of a type resolve at most, given the type that products are computed in.
+
+    Many models compute maps and norms in float32, whatever the type of their weights is.
+    """
+    eps = max(torch.finfo(one).eps for one in (dtype, torch.float32))
+    if is_reduced_precision():
+        return max(eps, torch.finfo(torch.bfloat16).eps)
+    if torch.get_float32_matmul_precision() != "highest":
+        return max(eps, 2.0**-10)  # TF32
+    return eps

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd.graph import Node
 
 from whence.errors import WhenceError
+from whence.methods.shared.block_vectors import find_resolution
 from whence.methods.shared.value_vectors import probe_norm
 from whence.tracing import Edit
 from whence.tracing.graph import AttentionLayer, Block, find_projection, find_structure
@@ -190,9 +191,7 @@ class _Run:
         same = rest.flatten(0, -2).mean(0) if isinstance(bias, str) else bias
         apart = (rest if same is None else rest - same).abs().amax()
         size = torch.maximum(whole.abs().amax(), parts.abs().amax())
-        # Many models compute maps and norms in float32, whatever the type of their weights is.
-        eps = max(torch.finfo(dtype).eps for dtype in (parts.dtype, torch.float32))
-        if apart > _ROUNDING * eps * size:
+        if apart > _ROUNDING * find_resolution(parts.dtype) * size:
             raise self._refuse(operation)
         if bias is not None:
             weights = (parts * rest[:, None]).sum(-1, keepdim=True).abs()

@@ -61,7 +61,8 @@ def probe_norm(norm: Function) -> tuple[Tensor, Tensor, bool]:
             return norm.function(x).flatten(0, -2)[0]
 
     bias = first_row(torch.zeros_like(ones))
-    at_probe = first_row(probe * 1e6) - bias
+    longest = torch.finfo(ones.dtype).max / 4 / ones.shape[-1]  # 16 bits do not hold much more
+    at_probe = first_row(probe * min(1e6, longest)) - bias
     probe = probe.flatten(0, -2)[0]
     weight = at_probe * probe.square().mean().sqrt() / probe
     centres = (first_row(ones) - bias).abs().amax() < 1e-3 * weight.abs().amax()
