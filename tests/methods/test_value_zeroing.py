@@ -201,3 +201,35 @@ def test_rows_are_told_from_heads_that_share_their_values():
     by_row = torch.cat([heads, heads]).double()
     assert _is_row_first(by_row + noise, 2)
     assert not _is_row_first(heads.repeat_interleave(2, 0).double(), 2)
+
+
+def build_swin():
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    sizes = {"image_size": 8, "patch_size": 2, "embed_dim": 8, "depths": [2, 1]}
+    config = transformers.SwinConfig(**sizes, num_heads=[2, 2], window_size=2)
+    return transformers.SwinForImageClassification(config).double().eval()
+
+
+def test_windows_and_merged_tokens():
+    """The values are compared with plain loops in tests/families/test_window_values.py."""
+    model, images = build_swin(), torch.randn(2, 3, 8, 8).double()
+    explainer = Explainer(model)
+    whole = explainer.explain(images, 1, method="value_zeroing")
+    assert whole.grid == (4, 4)
+    assert torch.allclose(whole.scores.sum(-1), torch.ones(2).double())
+    assert whole.scores.min() >= 0
+    alone = explainer.explain(images[1:], 1, method="value_zeroing")
+    assert torch.allclose(alone.scores[0], whole.scores[1], rtol=1e-6)
+    with pytest.raises(WhenceError, match="multiplies all layers: leave out layer="):
+        explainer.explain(images, 1, method="value_zeroing", layer=0)
+
+
+def test_tokens_that_meet_after_the_attention_are_refused():
+    transformers = pytest.importorskip("transformers")
+    sizes = {"depths": [1, 1], "hidden_sizes": [8, 8], "num_attention_heads": [1, 1]}
+    sizes |= {"sr_ratios": [2, 1], "patch_sizes": [3, 3], "strides": [2, 2], "mlp_ratios": [2, 2]}
+    config = transformers.SegformerConfig(num_encoder_blocks=2, decoder_hidden_size=8, **sizes)
+    model = transformers.SegformerForImageClassification(config).eval()
+    with pytest.raises(WhenceError, match=r"Tokens meet after the attention in .*'attention_norm'"):
+        Explainer(model).explain(torch.randn(1, 3, 32, 32), method="value_zeroing")

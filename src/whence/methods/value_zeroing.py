@@ -11,8 +11,15 @@ from typing_extensions import override
 from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
-from whence.methods.shared.attention_maps import multiply_layers, select_layers
+from whence.methods.shared.attention_maps import (
+    multiply_layers,
+    normalize_rows,
+    require_known_layers,
+    select_layers,
+)
+from whence.methods.shared.flow_zeroing import follow_maps, zero_values_in_flow
 from whence.tracing import Edit
+from whence.tracing.flow.flow import TokenFlow
 from whence.tracing.graph import Block
 from whence.tracing.ops.products import HALF_TYPES
 
@@ -30,7 +37,8 @@ class ValueZeroing(Method):
 
     Rows of C are divided by their sum, and the layers' matrices are multiplied. The skip connection
     is inside of the block, so no identity is added, as in the authors' code. Distances within
-    rounding count as zero, and padding does not count.
+    rounding count as zero, and padding does not count. Where tokens are in windows or merged, the
+    same is done within windows, and tokens are followed from layer to layer.
 
     Attributes:
         layer: One layer alone; negative numbers count from the last; None multiplies all layers.
@@ -42,13 +50,14 @@ class ValueZeroing(Method):
         "EACL 2023"
     )
     cost = "3 + tokens"
-    needs_one_sequence = True
     class_specific = False
 
     layer: int | None = None
 
     @override
     def __call__(self, evidence: Evidence) -> Tensor:
+        if evidence.flow is not None:
+            return self._follow_flow(evidence, evidence.flow)
         forwards = evidence.forwards
         layers = select_layers(self.layer, evidence)
         zeroings = [_Zeroing(evidence.blocks[layer], evidence) for layer in layers]
@@ -61,6 +70,17 @@ class ValueZeroing(Method):
             changes = [zeroing.zero_values(samples, tokens) for zeroing in zeroings]
             forwards.run_edited(samples, _merge(changes))
         return multiply_layers((one.distances for one in reversed(zeroings)), evidence)
+
+    def _follow_flow(self, evidence: Evidence, flow: TokenFlow) -> Tensor:
+        """Score tokens in windows or merged."""
+        if self.layer is not None:
+            raise WhenceError(
+                "Where tokens are in windows or merged, this method multiplies all layers: leave "
+                "out layer=."
+            )
+        require_known_layers(evidence)
+        found = zero_values_in_flow(evidence, flow, _compute_cosine_distance)
+        return follow_maps(evidence, flow, [normalize_rows(one) for one in found])
 
 
 class _Zeroing:

@@ -61,6 +61,9 @@ class MethodTrial:
             for other, problem in self._problems.items():
                 if self._methods[other].needs_one_sequence and "one sequence" in problem:
                     return problem
+        if takes_many and "blocks" in method.needs:
+            # Where tokens are in windows or merged, only the method itself tells.
+            takes_many = not any("one sequence" in said for said in self._problems.values())
         for other, seen in self.runs.items():
             if takes_many and _covers(self._methods[other], method):
                 return None if _suits(method, seen) else _IMAGES_ONLY
