@@ -12,6 +12,7 @@ from whence.methods.registry import Method
 
 _NO_ATTENTION = "The model has no attention that could be seen"
 _LONG = ("attention_flow",)  # a maximum flow for each token
+_AT_INPUT = "input_x_gradient"  # tells of methods at the input whose gradients go by rules
 _IMAGES_ONLY = "The method explains images only, and the parts of this input lie in no grid"
 
 
@@ -98,9 +99,10 @@ class MethodTrial:
         others = sorted(self._methods, key=lambda name: len(self._methods[name].needs))
         for name in others:
             other = self._methods[name]
-            if "forwards" not in other.needs and name not in _LONG and _covers(other, method):
+            is_short = "forwards" not in other.needs and name not in _LONG
+            if is_short and other.scores_tokens <= method.scores_tokens and _covers(other, method):
                 return name
-        return None
+        return None if method.scores_tokens else _AT_INPUT
 
     def _explain(self, method: str, **options: bool) -> Explanation:
         try:
