@@ -114,3 +114,14 @@ def test_words_that_attend_to_the_tower_lead_to_its_patches():
     both = explain(inputs, target, of=BOTH, method="gae")
     assert torch.allclose(both["pixel_values"].scores, alone.scores)
     assert both["input_ids"].scores.any()
+
+
+@pytest.mark.parametrize("name", ["gemma3", "paligemma"])
+def test_further_passes_change_the_operations_that_were_recorded(name):
+    """The words are recorded beside the image: these models scale their embeddings."""
+    model, inputs = build(name)
+    explainer, method = Explainer(model), "value_zeroing"
+    alone = explainer.explain(inputs, targets.token(), of="pixel_values", method=method)
+    beside = explainer.explain(inputs, targets.token(), of=BOTH, method=method)
+    assert torch.allclose(alone.scores, beside["pixel_values"].scores)
+    assert alone.scores.sum() > 0

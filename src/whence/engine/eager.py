@@ -305,6 +305,7 @@ def _make_evidence(
             trace,
             bound_forwards_bytes(arguments.main.device, request.memory),
             subject.rows,
+            find_text_beside(request),
         ),
     )
 

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from whence._util.progress import bar
 from whence.errors import WhenceError
 from whence.evidence.sample_rows import SampleRows
-from whence.inputs.arguments import ModelArguments, is_text
+from whence.inputs.arguments import ArgumentKey, ModelArguments, is_text
 from whence.rules import RuleSet
 from whence.tracing import (
     Edit,
@@ -43,6 +43,7 @@ class Forwards:
         trace: The recorded forward pass.
         max_bytes: How many bytes passes may take.
         rows: Finds which arguments hold one row for each sample.
+        text: Token ids that were recorded beside the explained input, if any.
 
     Raises:
         WhenceError: It is not proven that rows can be run apart from each other.
@@ -63,6 +64,7 @@ class Forwards:
         trace: Trace,
         max_bytes: float,
         rows: SampleRows | None = None,
+        text: ArgumentKey | None = None,
     ) -> None:
         _refuse_cache(arguments)
         units = arguments.main[0].numel()
@@ -85,7 +87,7 @@ class Forwards:
                 "without."
             )
         self._arguments = found
-        self._output = output
+        self._output, self._text = output, text
         # By sample: the same operations are then recorded without maps, of any number of rows.
         self._map_bytes = trace.max_map_bytes / trace.batch
         self.rows_at_once = max(1, int(max_bytes * trace.batch / _count_kept_bytes(trace)))
@@ -229,6 +231,7 @@ class Forwards:
             intervention,
             max_map_bytes=self._map_bytes * len(samples),
             needs_attention=False,
+            text=self._text,
         )
 
     def _get_logits(self, returned: Any) -> Tensor:

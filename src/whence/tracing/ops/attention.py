@@ -273,6 +273,7 @@ def _mixes_heads(node: Node) -> bool:
         return False
     entering, leaving = output_metadata(upstream)[nr].shape, output_metadata(node)[0].shape
     if isinstance(operation, Convolution):
-        return len(entering) == 4 and set(operation.weight.shape[2:]) == {1}
+        weight = getattr(operation, "weight", None)  # gone where nothing is kept
+        return len(entering) == 4 and weight is not None and set(weight.shape[2:]) == {1}
     moved = upstream.name() in (TRANSPOSE, PERMUTE)
     return moved and len(entering) == 4 and tuple(entering) == tuple(leaving)
