@@ -152,3 +152,16 @@ def test_stored_scores_are_judged_alike(image_model, partly_broken, tmp_path, mo
     assert_same_rows(spread.results, local.results)
     assert spread.skipped == local.skipped
     assert len(spread.skipped) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_cluster")
+def test_several_runs_with_ray_are_those_without(image_model, masked, tmp_path):
+    given = ("saco:groups=3,segmentation", str(image_model), str(masked), "tiba,random")
+    local = benchmark.run_suite(*given, batch=2, out=tmp_path / "local")
+    spread = benchmark.run_suite(*given, batch=2, out=tmp_path / "out", ray=TWO)
+    assert list(spread.runs) == list(local.runs)
+    for name, found in spread.runs.items():
+        assert_same_rows(found.results, local.runs[name].results)
+    assert spread.overview.overview.names == local.overview.overview.names
+    assert spread.overview.sentences == local.overview.sentences

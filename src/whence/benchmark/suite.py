@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from whence.benchmark.runner import compute_job
 from whence.benchmark.shared_explanations import share_explanations
 from whence.benchmark.sources import RunSources
 from whence.benchmark.store import read_run_file
-from whence.distributed.ray_cluster import RayOptions
+from whence.distributed.ray_cluster import RayOptions, start_ray
 from whence.errors import WhenceError
 from whence.methods import parse_methods
 from whence.metrics.rankings import Ranking
@@ -121,7 +122,9 @@ def run_suite(
     steps = plan.list_steps()
     folder = Path(out) if out else Path("whence-benchmark", plan.folder_name)
     result = SuiteResult(folder, unfit=plan.unfit)
-    with share_explanations():
+    # One cluster for all runs, since it starts in seconds.
+    cluster = start_ray(RayOptions() if ray is True else ray) if ray else nullcontext()
+    with share_explanations(), cluster:
         for number, step in enumerate(steps, 1):
             title = f"Run {number} of {len(steps)}: {step.title}"
             if tell is not None:
