@@ -20,7 +20,7 @@ def explain_plainly(loaded, prepared, whole):
     target = targets.span(len(prepared.ids)) if whole else targets.token(-1, prepared.answer[0])
     explainer = Explainer(loaded.model, tokenizer=loaded.tokenizer)
     inputs = {"input_ids": torch.tensor([ids])}
-    found = explainer.explain(inputs, target=target, method="attnlrp").scores[0]
+    found = explainer.explain(inputs, target=target, method="input_x_gradient").scores[0]
     return found[: len(prepared.ids)].tolist()
 
 
@@ -34,7 +34,7 @@ def explain_plainly(loaded, prepared, whole):
 )
 def test_drops_against_plain_loops(stories, target, stays):
     protocol = build_protocol("context", {"target": target, "stays": stays})
-    rows = judge(protocol, stories, PROMPTS, choose_one("attnlrp"))
+    rows = judge(protocol, stories, PROMPTS, choose_one("input_x_gradient"))
     for sample, row in zip(PROMPTS, rows, strict=True):
         prepared = prepare_prompt(stories, sample)
         scores, count = explain_plainly(stories, prepared, target == "answer"), len(prepared.ids)

@@ -13,9 +13,9 @@ from whence.errors import WhenceError
 
 def test_cues_against_plain_loops(stories):
     protocol = build_protocol("cues", {})
-    dataset = protocol.make_dataset(2, 15)
+    dataset = protocol.make_dataset(2, 10)
     samples = [dataset.read(name) for name in dataset.list_names()]
-    rows = judge(protocol, stories, samples, choose_one("attnlrp"))
+    rows = judge(protocol, stories, samples, choose_one("input_x_gradient"))
     counted = set()
     for sample, row in zip(samples, rows, strict=True):
         prepared, kind = prepare_prompt(stories, sample), sample.name.split("-")[0]

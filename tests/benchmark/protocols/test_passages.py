@@ -12,9 +12,9 @@ from whence.errors import WhenceError
 
 def test_recall_against_plain_loops(stories):
     protocol = build_protocol("passages", {})
-    dataset = protocol.make_dataset(0, 6)
+    dataset = protocol.make_dataset(0, 5)
     samples = [dataset.read(name) for name in dataset.list_names()]
-    rows = judge(protocol, stories, samples, choose_one("attnlrp"))
+    rows = judge(protocol, stories, samples, choose_one("input_x_gradient"))
     counted = 0
     for sample, row in zip(samples, rows, strict=True):
         prepared = prepare_prompt(stories, sample)

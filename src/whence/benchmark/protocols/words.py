@@ -61,12 +61,14 @@ class ExplainedTexts(NamedTuple):
         logits: (texts, classes), of the whole texts.
         watched: For the predicted and the target class: the class of each text that has one, and
             the map of that class.
+        multi_label: Whether several classes can hold at once.
     """
 
     maps: Tensor
     texts: Tensor
     logits: Tensor
     watched: dict[str, dict[int, tuple[int, int]]]
+    multi_label: bool
 
 
 @dataclass
@@ -170,6 +172,7 @@ class WordsProtocol(BenchmarkProtocol[PreparedText]):
                     logits[:, [of_map for _, of_map in pairs.values()]],
                     classes,
                     references[list(pairs)],
+                    found.multi_label,
                 )
         for row in rows:
             differences = [row[f"difference_{one}_predicted_probability"] for one in self.replace]
@@ -195,7 +198,7 @@ class WordsProtocol(BenchmarkProtocol[PreparedText]):
         classes = torch.tensor([index for index, _ in found.watched["predicted"].values()])
 
         def watch(logits: Tensor) -> Tensor:
-            return compute_curves(logits, classes)["probability"]
+            return compute_curves(logits, classes, None, found.multi_label)["probability"]
 
         figures = compute_soft_figures(
             watch(found.logits[:, None])[:, 0],
@@ -236,7 +239,13 @@ class WordsProtocol(BenchmarkProtocol[PreparedText]):
             "predicted": {n: (index, n) for n, index in enumerate(classes)},
             "target": {n: (i, of_target[n]) for n, i in enumerate(labels) if i is not None},
         }
-        return ExplainedTexts(torch.cat(maps), torch.tensor(texts), predicted.logits, watched)
+        return ExplainedTexts(
+            torch.cat(maps),
+            torch.tensor(texts),
+            predicted.logits,
+            watched,
+            predicted.multi_label,
+        )
 
     def _replace(self, loaded: LoadedModel, found: ExplainedTexts, runner: WordRunner) -> Tensor:
         """Logits of the whole text and of each step, (orders, maps, steps, classes)."""
@@ -253,10 +262,16 @@ class WordsProtocol(BenchmarkProtocol[PreparedText]):
         return torch.cat([whole.expand(len(_ORDERS), -1, -1, -1), logits], 2)
 
     def _add_figures(
-        self, rows: Sequence[Row], kind: str, logits: Tensor, classes: Tensor, references: Tensor
+        self,
+        rows: Sequence[Row],
+        kind: str,
+        logits: Tensor,
+        classes: Tensor,
+        references: Tensor,
+        multi_label: bool,
     ) -> None:
         """Add curves and areas of a class to the rows of its texts."""
-        curves = [compute_curves(of_order, classes, references) for of_order in logits]
+        curves = [compute_curves(of_order, classes, references, multi_label) for of_order in logits]
         for figure in _FIGURES:
             areas = []
             for order, of_order in zip(_ORDERS, curves, strict=True):
