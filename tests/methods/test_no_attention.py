@@ -96,8 +96,9 @@ def test_methods_that_read_attention_name_those_that_do_not(network, images):
             Explainer(network).explain(images, method=method)
         assert str(raised.value).startswith("No attention was seen in Network (softmax weights")
         assert str(raised.value).endswith(
-            f"Method '{method}' reads attention; these methods read only the input: attnlrp, "
-            f"gradient, input_x_gradient, integrated_gradients, lrp, occlusion, rise, smoothgrad."
+            f"Method '{method}' reads attention; these methods read only the input: attnlrp, dave, "
+            f"gradient, input_x_gradient, integrated_gradients, lrp, occlusion, reslrp, rise, "
+            f"smoothgrad."
         )
 
 
