@@ -26,6 +26,11 @@ class SeededRandom:
         """Draw numbers of a standard normal distribution, in single precision."""
         return torch.randn(shape, generator=self._generator, device="cpu", dtype=torch.float32)
 
+    def draw_words(self, *shape: int) -> Tensor:
+        """Draw integers of 64 bits."""
+        limits = torch.iinfo(torch.int64)
+        return torch.randint(limits.min, limits.max, shape, generator=self._generator, device="cpu")
+
     def draw_integers(self, limit: int, count: int) -> list[int]:
         """Draw integers from 0 to below a limit."""
         drawn = torch.randint(limit, (count,), generator=self._generator, device="cpu")

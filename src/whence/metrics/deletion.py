@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from whence._util.chunks import run_in_chunks
+from whence._util.random import SeededRandom
 from whence.errors import WhenceError
 
 Order = Literal["highest", "lowest"]
@@ -140,10 +141,14 @@ def run_without(
 
 def _find_distinct(deleted: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor]:
     """Indices of the first of equal rows (distinct,), and which of these each row is (rows,)."""
-    # Eight bits a byte, eight bytes a word: comparing rows is cheap for pixels too.
-    bits = F.pad(deleted, (0, -deleted.shape[1] % 64)).to(torch.uint8).reshape(len(deleted), -1, 8)
+    # Eight bits a byte, four bytes a word, and two sums of words times random numbers: comparing
+    # rows is cheap for pixels too. Different rows have the same sums with a chance below 2^-64.
+    bits = F.pad(deleted, (0, -deleted.shape[1] % 32)).to(torch.uint8).reshape(len(deleted), -1, 8)
     weights = 2 ** torch.arange(8, dtype=torch.uint8, device=deleted.device)
-    words = (bits * weights).sum(-1, dtype=torch.uint8).view(torch.int64)
+    words = (bits * weights).sum(-1, dtype=torch.uint8).view(torch.int32).long()
+    if words.shape[1] > 2:
+        factors = SeededRandom(0).draw_words(2, words.shape[1]).to(words.device)
+        words = torch.stack([(words * one).sum(1) for one in factors], 1)
     _, which = torch.unique(torch.cat([inputs[:, None], words], 1), dim=0, return_inverse=True)
     rows = torch.arange(len(which), device=which.device)
     first = torch.full_like(rows, len(rows)).scatter_reduce_(0, which, rows, "amin")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -25,10 +25,12 @@ TOLERANCE = 4e-4
 # Weights of neighbours by rows and columns, in both directions, times 12: sums of whole numbers
 # are exact in single precision, and a sum that is off by rounding would pull all pixels to 0.
 _WEIGHTS = {(0, 1): 2, (1, 0): 2, (1, 1): 1, (1, -1): 1}
+_AROUND = [(sign * rows, sign * columns) for rows, columns in _WEIGHTS for sign in (1, -1)]
 # Jacobi's damping, and how much corrections of a coarse grid of constant cells fall short.
 _DAMPING, _CORRECTION = 0.8, 1.8
 _MAX_ROUNDS = 100
 _ON_A_CPU = 4
+_COARSEST = 7
 
 
 def impute_pixels(pixels: Tensor, hidden: Tensor, noise: Tensor | None = None) -> Tensor:
@@ -87,18 +89,29 @@ def _solve(pixels: Tensor, missing: Tensor) -> Tensor:
     """Solve for the missing pixels by preconditioned conjugate gradients; 0 elsewhere."""
     known = 1 - missing
     residual = missing * _sum_neighbours(known * pixels)
-    grids = _build_grids(missing, missing * _sum_neighbours(known))
+    to_known = missing * _sum_neighbours(known)
+    sums = to_known + missing * _sum_neighbours(missing)
+    inverse = torch.where(sums > 0, 1 / sums, 0.0)
+    grids = _build_grids(missing, to_known)
+
+    def apply(values: Tensor) -> Tensor:
+        """The left side of the equations of pixels, whose weights are the same everywhere."""
+        return torch.addcmul(sums * values, missing, _sum_neighbours(values), value=-1)
+
+    def precondition(residual: Tensor) -> Tensor:
+        return _smooth(residual, apply, inverse, missing, grids)
+
     values = torch.zeros_like(pixels)
     step, product = torch.zeros_like(pixels), torch.ones_like(pixels[:, :, :1, :1])
     for _ in range(_MAX_ROUNDS):
-        corrected = _precondition(grids, residual)
+        corrected = precondition(residual)
         # The correction is about the error that is left, so each image ends by its own.
         active = corrected.abs().amax((1, 2, 3), keepdim=True) > TOLERANCE
         if not active.any():
             break
         before, product = product, (residual * corrected).sum((2, 3), keepdim=True)
         step = torch.addcmul(corrected, _divide(product, before), step)
-        applied = _apply(grids[0], step)
+        applied = apply(step)
         length = active * _divide(product, (step * applied).sum((2, 3), keepdim=True))
         values.addcmul_(length, step)
         residual.addcmul_(length, applied, value=-1)
@@ -106,46 +119,61 @@ def _solve(pixels: Tensor, missing: Tensor) -> Tensor:
 
 
 class _Grid(NamedTuple):
-    """Equations of a grid: all are (n, 1, height, width), with zeros where nothing is hidden.
+    """Equations of a grid that is coarser than pixels.
 
     Attributes:
-        weights: Between cells, one for each of `_WEIGHTS`.
-        sums: The sum of each cell's weights, those to known pixels too.
-        inverse: One over these.
-        is_hidden: 1 where a cell has an equation.
+        stencil: (9, n, 1, height, width): what a cell is times, and those `_AROUND` it.
+        inverse: (n, 1, height, width): one over what it is times, 0 where nothing is hidden.
+        is_hidden: The same shape: 1 where something is hidden.
+        solution: (n, cells, cells): of the coarsest grid, what solves its equations.
     """
 
-    weights: list[Tensor]
-    sums: Tensor
+    stencil: Tensor
     inverse: Tensor
     is_hidden: Tensor
+    solution: Tensor | None = None
 
 
 def _build_grids(missing: Tensor, known: Tensor) -> list[_Grid]:
-    """The grid of pixels, and coarser ones whose cells are two by two of the one before.
+    """Grids whose cells are two by two of the one before, down to one of few cells.
 
     `known` are the weights between each missing pixel and known ones.
     """
     weights = []
     for (rows, columns), weight in _WEIGHTS.items():
         between = torch.zeros_like(missing)
-        first, second = _slide(missing, rows, columns)
-        _slide(between, rows, columns)[0].copy_(weight * first * second)
+        one, other = _slide(missing, rows, columns)
+        _slide(between, rows, columns)[0].copy_(weight * one * other)
         weights.append(between)
-    grids = [_make_grid(weights, known)]
-    while max(known.shape[2:]) > 1:
+    grids: list[_Grid] = []
+    while not grids or max(known.shape[2:]) > _COARSEST:
         weights, known = _coarsen(weights, known)
         grids.append(_make_grid(weights, known))
+    grids[-1] = grids[-1]._replace(solution=_invert(grids[-1]))
     return grids
 
 
-def _make_grid(weights: list[Tensor], known: Tensor) -> _Grid:
-    sums = known.clone()
-    for between, offset in zip(weights, _WEIGHTS, strict=True):
-        one, other = _slide(sums, *offset)
-        one += _slide(between, *offset)[0]
-        other += _slide(between, *offset)[0]
-    return _Grid(weights, sums, torch.where(sums > 0, 1 / sums, 0.0), (sums > 0).to(sums))
+def _make_grid(weights: Sequence[Tensor], known: Tensor) -> _Grid:
+    stencil = known.new_zeros(1 + len(_AROUND), *known.shape)
+    sums = stencil[0].add_(known)
+    for number, between in enumerate(weights):
+        rows, columns = _AROUND[2 * number]
+        weight = _slide(between, rows, columns)[0]
+        for at in (0, 1):
+            _slide(sums, rows, columns)[at].add_(weight)
+            _slide(stencil[1 + 2 * number + at], rows, columns)[at].sub_(weight)
+    return _Grid(stencil, torch.where(sums > 0, 1 / sums, 0.0), (sums > 0).to(sums))
+
+
+def _invert(grid: _Grid) -> Tensor:
+    """Invert the equations of a grid of few cells; those without an equation are left alone."""
+    height, width = grid.inverse.shape[2:]
+    cells = torch.eye(height * width).to(grid.inverse).reshape(1, -1, height, width)
+    columns = _apply(grid, cells.expand(len(grid.inverse), -1, -1, -1)).flatten(2)
+    # A cell without an equation, and what is hidden without any known pixel around, stay at 0.
+    columns = columns + torch.diag_embed(1 - grid.is_hidden.flatten(1))
+    inverse: Tensor = torch.linalg.inv_ex(columns).inverse
+    return inverse * grid.is_hidden.flatten(1)[:, None]
 
 
 def _coarsen(weights: Sequence[Tensor], known: Tensor) -> tuple[list[Tensor], Tensor]:
@@ -164,38 +192,52 @@ def _coarsen(weights: Sequence[Tensor], known: Tensor) -> tuple[list[Tensor], Te
     return coarse, _sum_cells(known)
 
 
-def _precondition(grids: Sequence[_Grid], residual: Tensor) -> Tensor:
+def _smooth(
+    residual: Tensor,
+    apply: Callable[[Tensor], Tensor],
+    inverse: Tensor,
+    is_hidden: Tensor,
+    coarser: Sequence[_Grid],
+) -> Tensor:
     """Nearly solve the equations: smooth, correct by the coarser grids, smooth again."""
-    grid = grids[0]
-    if len(grids) == 1:
-        return grid.inverse * residual
     height, width = residual.shape[2:]
-    values = (grid.inverse * residual).mul_(_DAMPING)
-    coarse = _precondition(grids[1:], _sum_cells(residual - _apply(grid, values)))
+    values = (inverse * residual).mul_(_DAMPING)
+    coarse = _precondition(coarser, _sum_cells(residual - apply(values)))
     spread = F.interpolate(coarse, scale_factor=2.0, mode="nearest")[..., :height, :width]
-    values.addcmul_(grid.is_hidden, spread, value=_CORRECTION)
-    return values.addcmul_(grid.inverse, residual - _apply(grid, values), value=_DAMPING)
+    values.addcmul_(is_hidden, spread, value=_CORRECTION)
+    return values.addcmul_(inverse, residual - apply(values), value=_DAMPING)
+
+
+def _precondition(grids: Sequence[_Grid], residual: Tensor) -> Tensor:
+    """Nearly solve the equations of the first of these grids."""
+    grid = grids[0]
+    if grid.solution is not None:
+        return (residual.flatten(2) @ grid.solution).reshape(residual.shape)
+
+    def apply(values: Tensor) -> Tensor:
+        return _apply(grid, values)
+
+    return _smooth(residual, apply, grid.inverse, grid.is_hidden, grids[1:])
 
 
 def _apply(grid: _Grid, values: Tensor) -> Tensor:
-    """The left side of the equations: a cell times the sum of its weights, less its neighbours."""
-    out = grid.sums * values
-    for between, offset in zip(grid.weights, _WEIGHTS, strict=True):
-        weight = _slide(between, *offset)[0]
-        (one, other), (out_one, out_other) = _slide(values, *offset), _slide(out, *offset)
-        out_one.addcmul_(weight, other, value=-1)
-        out_other.addcmul_(weight, one, value=-1)
+    """The left side of the equations of a coarse grid."""
+    height, width = values.shape[2:]
+    padded = F.pad(values, (1, 1, 1, 1))
+    out = grid.stencil[0] * values
+    for weight, (down, right) in zip(grid.stencil[1:], _AROUND, strict=True):
+        at = padded[..., 1 + down : 1 + down + height, 1 + right : 1 + right + width]
+        out.addcmul_(weight, at)
     return out
 
 
 def _sum_neighbours(values: Tensor) -> Tensor:
     """The weighted sum of each pixel's neighbours inside of the image."""
-    out = torch.zeros_like(values)
-    for offset, weight in _WEIGHTS.items():
-        (one, other), (out_one, out_other) = _slide(values, *offset), _slide(out, *offset)
-        out_one.add_(other, alpha=weight)
-        out_other.add_(one, alpha=weight)
-    return out
+    # The weights are those of (1, 2, 1) down times (1, 2, 1) to the right, without the middle.
+    padded = F.pad(values, (1, 1, 1, 1))
+    beside = padded[..., :-2, :] + padded[..., 2:, :]
+    whole = torch.add(beside, padded[..., 1:-1, :], alpha=2)
+    return (whole[..., :-2] + whole[..., 2:]).add_(beside[..., 1:-1], alpha=2)
 
 
 def _slide(values: Tensor, rows: int, columns: int) -> tuple[Tensor, Tensor]:
@@ -212,7 +254,8 @@ def _sum_cells(values: Tensor) -> Tensor:
 
 
 def _pad_to_even(values: Tensor) -> Tensor:
-    return F.pad(values, (0, values.shape[3] % 2, 0, values.shape[2] % 2))
+    height, width = values.shape[2:]
+    return F.pad(values, (0, width % 2, 0, height % 2)) if height % 2 or width % 2 else values
 
 
 def _divide(above: Tensor, below: Tensor) -> Tensor:

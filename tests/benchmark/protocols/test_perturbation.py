@@ -103,7 +103,7 @@ def test_without_labels_the_prediction_is_the_reference(vit, photos):
 
 
 def test_rows_do_not_depend_on_the_batch(vit, photos):
-    options = {"fill": "blur", "unit": "pixels+patches"}
+    options = {"fill": "blur", "unit": "pixels+patches", "score": "probability"}
     judged, batch = build_protocol("perturbation", options), read_samples(photos)[::2]
     together = judge(judged, vit, batch, choose_one("tiba"))
     # Rounding may swap single pixels whose scores are nearly the same, and no patches.

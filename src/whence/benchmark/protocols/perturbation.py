@@ -28,6 +28,7 @@ from whence.benchmark.protocols.perturbation_figures import (
     PerturbationSetting,
     Score,
     compute_figures,
+    list_kept_curves,
     list_perturbation_curves,
     list_perturbation_metrics,
     list_settings,
@@ -132,6 +133,7 @@ class PerturbationProtocol(PhotoDeletionProtocol):
             }
             for n, one in enumerate(photos)
         ]
+        kept = list_kept_curves(len(self._settings) > 1, self.score)
         watched: list[tuple[Sequence[int | None], list[int]]]
         watched = [(classes, inputs[: len(photos)]), (labels, of_target)]
         for which, (indices, of_map) in zip(CLASSES, watched, strict=True):
@@ -143,6 +145,7 @@ class PerturbationProtocol(PhotoDeletionProtocol):
                     torch.tensor(list(known.values()), dtype=torch.long),
                     torch.tensor([references[n] for n in known], dtype=torch.long),
                     self._steps,
+                    kept,
                 )
                 named = {setting.name_column(name): one for name, one in figures.items()}
                 add_columns([rows[n] for n in known], named)

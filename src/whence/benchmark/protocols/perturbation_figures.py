@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal, NamedTuple
 
+import torch
 from torch import Tensor
 
 from whence.benchmark.protocols.base import Better, Curve, Metric
@@ -52,7 +53,12 @@ def list_settings(units: Sequence[Unit], fills: Sequence[Fill]) -> list[Perturba
 
 
 def compute_figures(
-    which: str, logits: Tensor, classes: Tensor, references: Tensor, steps: Sequence[float]
+    which: str,
+    logits: Tensor,
+    classes: Tensor,
+    references: Tensor,
+    steps: Sequence[float],
+    kept: Collection[str],
 ) -> dict[str, Tensor]:
     """Compute the columns of a class: curves, areas under them, and their differences.
 
@@ -62,29 +68,40 @@ def compute_figures(
         classes: (photos,), the watched class.
         references: (photos,), the class that accuracy is measured against.
         steps: The fractions that are deleted: `STEPS`, and 1 for deletion and insertion too.
+        kept: The columns of curves that are wanted.
     """
+    found = compute_curves(logits.flatten(0, 1), classes.repeat(2), references.repeat(2))
+    # One copy from the device for all.
+    curves = torch.stack([found[score] for score in _SCORES]).cpu()
+    curves = curves.reshape(len(_SCORES), *logits.shape[:3])
     columns: dict[str, Tensor] = {}
-    for order, of_order in zip(ORDERS, logits, strict=True):
-        curves = compute_curves(of_order, classes, references)
-        for score, mark in _SCORES.items():
-            curve = curves[score][:, : len(STEPS)]
+    for at, order in enumerate(ORDERS):
+        for (score, mark), of_score in zip(_SCORES.items(), curves[:, at], strict=True):
+            curve = of_score[:, : len(STEPS)]
             area = area_under_curve(curve, STEPS)
-            columns[f"{order}_{which}_{score}"] = curve
             columns[f"{order}_{which}{mark}_auc"] = area / 100 if score == "logit" else area
-        if len(steps) > len(STEPS):
-            # Deleting the lowest 90 % is inserting the highest 10 %, so the negative curve read
-            # backwards is that of insertion.
-            whole = curves["probability"]
-            kind, whole = (
-                ("deletion", whole) if order == "positive" else ("insertion", whole.flip(1))
-            )
-            columns[f"{kind}_{which}"] = area_under_curve(whole, steps)
+            if f"{order}_{which}_{score}" in kept:
+                columns[f"{order}_{which}_{score}"] = curve
+            if score == "probability" and len(steps) > len(STEPS):
+                # Deleting the lowest 90 % is inserting the highest 10 %, so the negative curve
+                # read backwards is that of insertion.
+                deletes = order == "positive"
+                whole = area_under_curve(of_score if deletes else of_score.flip(1), steps)
+                columns[f"{'deletion' if deletes else 'insertion'}_{which}"] = whole
     for mark in _SCORES.values():
-        negative, positive = (
-            columns[f"{order}_{which}{mark}_auc"] for order in ("negative", "positive")
-        )
+        negative, positive = (columns[f"{n}_{which}{mark}_auc"] for n in ("negative", "positive"))
         columns[f"difference_{which}{mark}_auc"] = negative - positive
     return columns
+
+
+def list_kept_curves(several: bool, scores: Sequence[Score]) -> list[str]:
+    """List the columns of curves, those of several settings that are drawn alone."""
+    return [
+        f"{order}_{which}_{score}"
+        for score in (scores if several else _SCORES)
+        for which in (CLASSES[:1] if several else CLASSES)
+        for order in ORDERS
+    ]
 
 
 def name_score(score: Score, scores: Sequence[Score]) -> str:
@@ -141,7 +158,7 @@ def list_perturbation_curves(
     settings: Sequence[PerturbationSetting], scores: Sequence[Score]
 ) -> list[Curve]:
     """List the panels of the chart: of several settings, the scores of the predicted class."""
-    several = len(settings) > 1
+    kept = [name.split("_") for name in list_kept_curves(len(settings) > 1, scores)]
     return [
         Curve(
             f"{setting.name_metric(order)}, {which} class: {score}",
@@ -151,7 +168,5 @@ def list_perturbation_curves(
             score != "logit",
         )
         for setting in settings
-        for score in (scores if several else _SCORES)
-        for which in (CLASSES[:1] if several else CLASSES)
-        for order in ORDERS
+        for order, which, score in kept
     ]
