@@ -126,6 +126,16 @@ def test_what_cannot_be_made_linear_is_refused():
         )
 
 
+def test_tokens_before_samples():
+    """As `nn.MultiheadAttention` has them inside."""
+    model, images = build_model(CASES["torchvision-vit"]).double(), make_images(32, 32).double()
+    explainer = Explainer(model)
+    whole = explainer.explain(images, target=1, method="decompx").scores
+    alone = [explainer.explain(one[None], target=1, method="decompx").scores for one in images]
+    assert torch.allclose(whole, torch.cat(alone), rtol=1e-9, atol=1e-12)
+    assert whole.abs().min() > 0
+
+
 def test_an_input_that_is_only_moved_before_the_first_block():
     model = HandWrittenViT().double()
     result = Explainer(model).explain(make_images(32, 32).double(), target=1, method="decompx")

@@ -6,6 +6,7 @@ edited so that they are linear, at the values of the recorded pass. The parts of
 it, which is checked.
 """
 
+import copy
 from collections.abc import Callable, Sequence
 
 import torch
@@ -180,7 +181,12 @@ class _Run:
             parts: What it makes of the parts.
             bias: The bias; ``"any"`` for one that is the same for all tokens.
         """
-        shape, output = parts.shape, operation.output.detach()
+        output = operation.output.detach()
+        if output.dim() == 3 and output.shape[1] == self._batch != len(output):  # tokens first
+            swapped = copy.copy(operation)
+            swapped.output = output.transpose(0, 1)
+            return self.share(swapped, parts.transpose(0, 1), bias).transpose(0, 1)
+        shape = parts.shape
         if len(output) % self._batch or len(shape) != output.dim():
             raise self._refuse(operation)
         whole = self.select(output)
@@ -271,12 +277,15 @@ def _require_linear(operation: Operation, site: AttentionSite | None) -> None:
         return
     if isinstance(operation, Function):
         known = len(operation.inputs) == 1 and operation.kind in ("pass", "sum")
+    elif isinstance(operation, Shift):
+        constant = operation.constant
+        known = constant.dim() < operation.output.dim() or len(constant) == 1
     else:
-        known = isinstance(operation, Linear | Shift | Add)
+        known = isinstance(operation, Linear | Add)
     if not known:
         raise WhenceError(
-            f"'{operation.name}' in {where} is of several values that depend on the input, such as "
-            f"a gate or a length, and this method makes each operation linear in one. "
+            f"'{operation.name}' in {where} is of several values that differ between inputs, such "
+            f"as a gate or a length, and this method makes each operation linear in one. "
             f"'input_x_gradient' with gradients='balanced' is near to it, and works."
         )
 
