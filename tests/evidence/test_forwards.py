@@ -86,6 +86,20 @@ def test_edits_change_single_operations():
         assert torch.allclose(without, model(inputs), atol=1e-5)
 
 
+def test_the_model_goes_on_from_another_value():
+    """Two values of each sample in one pass, and gradients that end at them."""
+    forwards, model, inputs = make_forwards("hand-written")
+    block = find_blocks(record_inputs(model, inputs))[-1]
+    values = torch.cat([block.output.output, 2 * block.output.output])
+    tail, leaf = forwards.record_from(block.output.index, values, copies=2)
+    plain = values.clone().requires_grad_()
+    expected = model.head(model.norm(plain)[:, 0])
+    assert torch.allclose(tail.logits, expected, atol=1e-5)
+    (gradient,) = torch.autograd.grad(expected[:, 1].sum(), plain)
+    (read,) = tail.read(torch.full((len(values), 1), 1), [leaf])
+    assert torch.allclose(read[0], gradient, atol=1e-6)
+
+
 def test_the_bound_sets_how_many_rows_go_together():
     whole, _, _ = make_forwards("timm-vit-fused")
     half, _, _ = make_forwards("timm-vit-fused", GIBIBYTE)

@@ -159,3 +159,14 @@ def test_a_place_may_be_a_tensor_or_an_edge(model):
     a, b = trace.read(classes, [weights, edge_of(weights)])
     assert torch.equal(a, b)
     assert a.abs().max() > 0
+
+
+def test_a_backward_pass_may_start_anywhere(model):
+    """What logits give at a place is what the place's own gradient gives from there on."""
+    trace = record(model, (make_images(32, 32),), {}, 0)
+    targets = torch.tensor([[1]] * 3)
+    place = trace.entries[trace.sites[-1].product.index].output
+    (at_place,) = trace.read(targets, [place])
+    (expected,) = trace.read(targets, [trace.sites[-1].weights])
+    found = dict(trace.iterate_backward([at_place], [trace.sites[-1].weights], [None], start=place))
+    assert torch.allclose(found[0][0], expected)
