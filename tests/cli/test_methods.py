@@ -32,7 +32,7 @@ def test_a_method_is_described():
     assert "class-specific" in told
     assert "cost in forward passes: 5" in told
     assert "start_layer: a whole number = 0" in told
-    assert "gradients: 'plain' or 'balanced' = 'plain'" in told
+    assert "gradients: 'plain' or 'balanced' or 'residual' = 'plain'" in told
     wrong = CliRunner().invoke(app, ["methods", "tibba"])
     assert wrong.exit_code == 2
     assert "Did you mean 'tiba'?" in wrong.output
