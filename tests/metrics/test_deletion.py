@@ -125,3 +125,18 @@ def test_bad_requests_are_refused():
     ):
         with pytest.raises(WhenceError):
             call()
+
+
+def test_all_pairs_of_units_are_different_rows():
+    pairs = torch.combinations(torch.arange(130))
+    deleted = torch.zeros(len(pairs), 130, dtype=torch.bool).scatter_(1, pairs, True)
+    twice = torch.cat([deleted, deleted.flip(0)])
+    chunks = []
+
+    def run(rows, inputs):
+        chunks.append(len(rows))
+        return (rows * torch.arange(130.0)).sum(1, keepdim=True) + inputs[:, None]
+
+    found = d.run_without(twice, run)
+    assert chunks == [len(pairs)]
+    assert torch.equal(found[:, 0], torch.cat([pairs, pairs.flip(0)]).sum(1).float())
