@@ -57,11 +57,16 @@ def test_no_step_changes_nothing(vit, groups):
     assert hash_weights(unchanged.model) == hash_weights(vit.model)
 
 
-def test_a_rate_that_ruins_the_copy_is_an_error(vit, groups):
+def test_a_rate_that_ruins_the_copy_is_an_error(vit, groups, monkeypatch):
+    monkeypatch.setattr(vit.model.classifier.weight, "data", vit.model.classifier.weight * math.inf)
     with pytest.raises(WhenceError, match="smaller rate"):
-        FineTuning(steps=3, rate=math.inf, beta=0.5, seed=0).run(vit, groups)
-    with pytest.raises(WhenceError, match="rate above 0"):
-        FineTuning(steps=3, rate=0, beta=0.5, seed=0)
+        FineTuning(steps=1, rate=1.0, beta=0.5, seed=0).run(vit, groups)
+
+
+@pytest.mark.parametrize(("steps", "rate"), [(-1, 1e-3), (1, 0.0), (1, math.nan), (1, math.inf)])
+def test_numbers_that_fine_tune_nothing_are_refused(steps, rate):
+    with pytest.raises(WhenceError, match="0 steps or more and a rate above 0"):
+        FineTuning(steps=steps, rate=rate, beta=0.5, seed=0)
 
 
 def test_removed_units_are_a_share_of_each_row():

@@ -66,10 +66,10 @@ class FineTuning:
 
     def __post_init__(self) -> None:
         """Refuse numbers that fine-tune nothing."""
-        if self.steps < 0 or self.rate <= 0:
+        if self.steps < 0 or not 0 < self.rate <= 1:
             raise WhenceError(
-                f"Fine-tuning takes 0 steps or more and a rate above 0, not {self.steps} and "
-                f"{self.rate:g}."
+                f"Fine-tuning takes 0 steps or more and a rate above 0, 1 at most, not "
+                f"{self.steps} and {self.rate:g}."
             )
 
     def run(self, loaded: LoadedModel, groups: Sequence[MaskedSamples]) -> LoadedModel:

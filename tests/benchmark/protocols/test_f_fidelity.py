@@ -1,3 +1,4 @@
+import dataclasses
 import pickle
 
 import pytest
@@ -205,6 +206,11 @@ def test_wrong_input_is_refused(vit, bert, photos, reviews):
     with pytest.raises(WhenceError, match="0 steps or more"):
         build_protocol("f_fidelity", {"steps": -1})
     protocol = build_protocol("f_fidelity", {})
+    (text,) = read_samples(reviews, 1)
+    with pytest.raises(WhenceError, match="for classifiers"):
+        protocol.check(dataclasses.replace(bert, generates=True), "text", text)
+    with pytest.raises(WhenceError, match="a single number"):
+        protocol.check(dataclasses.replace(bert, class_count=1), "text", text)
     prepared = [protocol.prepare(vit, one) for one in read_samples(photos, 1)]
     with pytest.raises(WhenceError, match="call the protocol's fit first"):
         protocol.compute_rows(vit, prepared, choose_one("gae"))

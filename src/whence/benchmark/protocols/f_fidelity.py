@@ -129,6 +129,11 @@ class FFidelityProtocol(BenchmarkProtocol["PreparedPhoto | PreparedText"]):
     @override
     def check(self, loaded: LoadedModel, kind: str, first: Sample) -> None:
         super().check(loaded, kind, first)
+        if loaded.generates:
+            raise WhenceError(
+                f"F-Fidelity is for classifiers, and '{loaded.title}' generates text; for such "
+                f"models there is `whence benchmark context`."
+            )
         if loaded.class_count < 2:
             raise WhenceError(
                 f"The model '{loaded.title}' answers with a single number, not with probabilities "
