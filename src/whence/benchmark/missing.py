@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from whence._util.progress import bar
 from whence.benchmark.job import BenchmarkJob
-from whence.benchmark.rows import BatchRows, BatchTask, RowComputer
+from whence.benchmark.rows import BatchRows, BatchTask, RowComputer, has_figures
 
 
 def compute_missing_rows(job: BenchmarkJob, title: str) -> None:
@@ -24,7 +24,10 @@ class RowCollector:
     def __init__(self, job: BenchmarkJob) -> None:
         self._job = job
         self._store = job.store
-        self._working = {m.label for m in job.methods if job.store.has_results(m.label)}
+        self._figures = job.protocol.list_figures()
+        self._working = {
+            one.label for one in job.methods if job.store.has_results(one.label, self._figures)
+        }
 
     def is_working(self, method: str) -> bool:
         """Whether any batch of a method, perhaps of an earlier run, has a result."""
@@ -40,10 +43,9 @@ class RowCollector:
         """
         if batch.method in self._job.failed:
             return
-        if batch.problem is None:
-            if any("error" not in row for row in batch.rows):
-                self._working.add(batch.method)
-        elif batch.method not in self._working:
+        if has_figures(batch.rows, self._figures):
+            self._working.add(batch.method)
+        if batch.problem is not None and batch.method not in self._working:
             if not self._job.drops_methods:
                 raise batch.problem
             self._job.failed[batch.method] = str(batch.problem)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -32,7 +33,7 @@ class BatchRows:
     Attributes:
         method: The label of the method.
         rows: A row for each sample; one that failed has its error.
-        problem: The first error, if every sample that could be read failed. Then the method or the
+        problem: The first error, if samples failed and none has a figure. Then the method or the
             model may be wrong, not these samples.
     """
 
@@ -97,7 +98,11 @@ class RowComputer:
     def _compute_usable(
         self, samples: Sequence[NamedSample], method: MethodSpecification
     ) -> tuple[list[Row], WhenceError | None]:
-        """Rows of samples, one by one where the batch fails; the first error if all failed."""
+        """Rows of samples, one by one where the batch fails; the first error if none worked.
+
+        Rows without figures, such as those of questions that the model does not answer, tell
+        nothing of the method.
+        """
         try:
             return self._try(samples, method), None
         except MemoryShortError:
@@ -106,8 +111,9 @@ class RowComputer:
             if len(samples) == 1:
                 return [{"sample": samples[0].name, "error": str(error)}], error
         results = [self._compute_usable([one], method) for one in samples]
-        problems = [problem for _, problem in results]
-        return [row for rows, _ in results for row in rows], problems[0] if all(problems) else None
+        rows = [row for found, _ in results for row in found]
+        problem = next((problem for _, problem in results if problem is not None), None)
+        return rows, None if has_figures(rows, self.protocol.list_figures()) else problem
 
     def _try(self, samples: Sequence[NamedSample], method: MethodSpecification) -> list[Row]:
         try:
@@ -120,6 +126,15 @@ class RowComputer:
         except Exception as error:  # a model may raise anything
             reason = f"{type(error).__name__}: {first_line(error)}"
             raise WhenceError(f"Method '{method.label}' failed: {reason}.") from error
+
+
+def has_figures(rows: Sequence[Row], figures: Collection[str]) -> bool:
+    """Whether any row has a number in one of these columns."""
+    return any(
+        isinstance(value, int | float) and not math.isnan(value)
+        for row in rows
+        for value in map(row.get, figures)
+    )
 
 
 class _UnreadableSample(NamedTuple):

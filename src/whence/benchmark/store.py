@@ -6,7 +6,7 @@ import io
 import json
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -56,12 +56,12 @@ class ResultStore:
         """Whether there are result files, damaged ones among them."""
         return any((self.folder / "parts").glob("*/*.parquet*"))
 
-    def has_results(self, method: str) -> bool:
-        """Whether a method has any result that is not an error."""
+    def has_results(self, method: str, figures: Collection[str]) -> bool:
+        """Whether a method has any of these figures; rows of errors and empty rows have none."""
         return any(
-            not isinstance(error, str)
+            name in part and part[name].dtype != object and np.isfinite(part[name]).any()
             for part in self._parts.get(method, ())
-            for error in part.get("error", np.full(len(part["sample"]), None))
+            for name in figures
         )
 
     def add(self, method: str, rows: Sequence[Mapping[str, object]]) -> None:

@@ -69,3 +69,11 @@ def test_what_cannot_be_judged_is_refused(stories):
         build_protocol("cues", {}).check(stories, "text", Sample("a", "Tom has a cat."))
     with pytest.raises(WhenceError, match="'sentences' is 'capital' or"):
         build_protocol("cues", {"sentences": "rhymes"})
+
+
+def test_a_method_that_refuses_the_model_is_told_though_most_are_not_answered(quick, tmp_path):
+    asked = {"limit": 8, "batch": 4, "out": tmp_path / "run"}
+    with pytest.raises(WhenceError, match="makes each operation linear"):
+        benchmark.run("cues", methods="decompx", **asked)
+    result = benchmark.run("cues", methods="gradient", **asked)
+    assert result.table.cells

@@ -183,6 +183,11 @@ class BenchmarkProtocol(Generic[PreparedT]):
         """The columns of the table; those that have no numbers are left out of it."""
         raise NotImplementedError
 
+    def list_figures(self) -> set[str]:
+        """The columns of the rows that make the table; a row may have none of them."""
+        metrics = self.list_metrics()
+        return {name for one in metrics for name in (*one.columns, *one.denominators)}
+
     def list_curves(self, results: Mapping[str, Columns]) -> list[Curve]:  # noqa: ARG002
         """The panels of the chart; those that have no numbers are left out of it."""
         return []
