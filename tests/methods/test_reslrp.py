@@ -134,3 +134,17 @@ def test_a_negative_gamma_is_refused():
         Explainer(Small(parallel=False)).explain(
             {"inputs_embeds": torch.randn(1, TOKENS, WIDTH)}, method="reslrp", gamma=-1.0
         )
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+def test_further_passes_go_by_the_same_rule(parallel):
+    # They are read by autograd, and the recorded pass by whence.
+    model = Small(parallel).double()
+    inputs = {"inputs_embeds": torch.randn(2, TOKENS, WIDTH, dtype=torch.float64)}
+    explain = Explainer(model).explain
+    asked = {"classes": [0, 2], "gradients": "residual"}
+    once = explain(inputs, method="gradient", **asked).scores
+    again = explain(inputs, method="smoothgrad", samples=1, noise=0.0, **asked).scores
+    balanced = explain(inputs, method="gradient", classes=[0, 2], gradients="balanced").scores
+    assert torch.allclose(again, once, rtol=1e-10)
+    assert not torch.allclose(balanced, once, rtol=1e-2)
