@@ -6,11 +6,12 @@ import pytest
 
 from tests.benchmark import sets, suites
 from tests.benchmark.runs import METHODS
+from tests.saved import save_image_model
 from whence import benchmark
 from whence.benchmark import build_protocol
 from whence.benchmark.columns import to_columns
 from whence.benchmark.table import tabulate
-from whence.models import load_language_model
+from whence.models import load, load_language_model
 
 NUMBER = 40
 
@@ -29,20 +30,23 @@ def whole(vit, photos, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def other_model(image_model, tmp_path_factory):
-    """The same model with other weights, and another name."""
-    from tests.saved import save_image_model
-
+def other_model(tmp_path_factory):
+    """A folder that holds another classifier of photos."""
     return save_image_model(tmp_path_factory.mktemp("models") / "other", half=False)
 
 
 @pytest.fixture(scope="session")
-def suite(image_model, other_model, masked, photos, tmp_path_factory):
+def other_vit(other_model):
+    return load(other_model)
+
+
+@pytest.fixture(scope="session")
+def suite(vit, other_vit, masked, photos, tmp_path_factory):
     """Two protocols, models and datasets, of which segmentation does not fit the photos."""
     with pytest.MonkeyPatch.context() as patch:
         suites.leave_out_pictures(patch)
         out = tmp_path_factory.mktemp("runs") / "suite"
-        return suites.run_again(image_model, other_model, masked, photos, out)
+        return suites.run_again(vit, other_vit, masked, photos, out)
 
 
 @pytest.fixture

@@ -7,13 +7,14 @@ PROTOCOLS = "saco:groups=4,segmentation"
 METHODS = "tiba,random,rollout"
 
 
-def run_again(image_model, other_model, masked, photos, out, **changes):
+def run_again(vit, other_vit, masked, photos, out, **changes):
     given = {
         "protocols": PROTOCOLS,
-        "models": [image_model, other_model],
+        "models": [vit, other_vit],
         "data": [masked, photos],
         "methods": METHODS,
-        "batch": 4,
+        "batch": 2,
+        "limit": 3,
         "out": out,
     }
     return benchmark.run_suite(**given | changes)

@@ -27,7 +27,7 @@ def read_files(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_each_protocol_runs_where_it_fits(suite, image_model, other_model):
+def test_each_protocol_runs_where_it_fits(suite, image_model):
     models = [image_model.name, "other"]
     expected = {
         f"{protocol} · {data} · {model}"
@@ -47,17 +47,17 @@ def test_each_protocol_runs_where_it_fits(suite, image_model, other_model):
     assert len(folders) == 6
 
 
-def test_each_run_is_the_same_as_alone(suite, other_model, masked, tmp_path):
-    alone = benchmark.run("segmentation", other_model, masked, METHODS, batch=4, out=tmp_path / "a")
+def test_each_run_is_the_same_as_alone(suite, other_vit, masked, tmp_path):
+    alone = benchmark.run(
+        "segmentation", other_vit, masked, METHODS, batch=2, limit=3, out=tmp_path / "a"
+    )
     inside = suite.folder / "segmentation-masks-masked-other"
     for name in ("table.csv", "table.md", "overview.csv", "ranks.csv"):
         assert (alone.folder / name).read_bytes() == (inside / name).read_bytes()
 
 
 @pytest.mark.usefixtures("quick")
-def test_stopped_anywhere_and_resumed(
-    suite, image_model, other_model, masked, photos, tmp_path, monkeypatch
-):
+def test_stopped_anywhere_and_resumed(suite, vit, other_vit, masked, photos, tmp_path, monkeypatch):
     """After 1, 5 and 9 more parts, and then to the end."""
     out, added, left = tmp_path / "stopped", ResultStore.add, [0]
 
@@ -69,7 +69,7 @@ def test_stopped_anywhere_and_resumed(
 
     monkeypatch.setattr(ResultStore, "add", add)
     stops = 0
-    given = (image_model, other_model, masked, photos, out)
+    given = (vit, other_vit, masked, photos, out)
     for parts in (1, 5, 9):
         left[0] = parts
         with pytest.raises(KeyboardInterrupt):
@@ -84,14 +84,14 @@ def test_stopped_anywhere_and_resumed(
 
 @pytest.mark.usefixtures("quick")
 def test_further_models_protocols_and_methods_extend_the_overview(
-    suite, image_model, other_model, masked, photos, tmp_path
+    suite, vit, other_vit, masked, photos, tmp_path
 ):
     out = tmp_path / "grown"
-    given = (image_model, other_model, masked, photos, out)
-    first = run_again(*given, protocols="segmentation", models=other_model, data=masked)
+    given = (vit, other_vit, masked, photos, out)
+    first = run_again(*given, protocols="segmentation", models=other_vit, data=masked)
     assert len(first.overview.overview.criteria) == 2
-    run_again(*given, protocols="saco:groups=4", models=other_model, methods="tiba,random")
-    left = run_again(*given, protocols="saco:groups=4", models=image_model)
+    run_again(*given, protocols="saco:groups=4", models=other_vit, methods="tiba,random")
+    left = run_again(*given, protocols="saco:groups=4", models=vit)
     overview = left.overview.overview
     assert len(overview.criteria) == 2 + 2 + 2
     assert list(overview.left_out) == ["rollout"]
@@ -102,10 +102,10 @@ def test_further_models_protocols_and_methods_extend_the_overview(
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_single_run_becomes_part_of_several(suite, image_model, masked, tmp_path):
+def test_a_single_run_becomes_part_of_several(vit, image_model, masked, tmp_path):
     out = tmp_path / "one"
-    benchmark.run("segmentation", image_model, masked, METHODS, batch=4, out=out)
-    both = benchmark.run_suite(PROTOCOLS, image_model, masked, METHODS, batch=4, out=out)
+    benchmark.run("segmentation", vit, masked, METHODS, batch=4, out=out)
+    both = benchmark.run_suite(PROTOCOLS, vit, masked, METHODS, batch=4, out=out)
     assert [path.name for path in out.iterdir() if (path / "run.json").exists()] == [
         f"saco-groups=4-masks-masked-{image_model.name}"
     ]
@@ -114,7 +114,7 @@ def test_a_single_run_becomes_part_of_several(suite, image_model, masked, tmp_pa
 
 @pytest.mark.usefixtures("quick")
 def test_a_method_that_fails_is_left_out_of_its_run(
-    image_model, other_model, masked, photos, tmp_path, monkeypatch
+    vit, other_vit, masked, photos, tmp_path, monkeypatch
 ):
     kind = benchmark.PROTOCOLS["segmentation"]
     real = kind.compute_rows
@@ -125,7 +125,7 @@ def test_a_method_that_fails_is_left_out_of_its_run(
         return real(self, loaded, samples, method)
 
     monkeypatch.setattr(kind, "compute_rows", compute_rows)
-    given = (image_model, other_model, masked, photos, tmp_path / "out")
+    given = (vit, other_vit, masked, photos, tmp_path / "out")
     outcome = run_again(*given, protocols="segmentation", data=masked)
     name = "segmentation · masks-masked · other"
     reason = "Method 'rollout' failed: ValueError: no."
@@ -138,10 +138,10 @@ def test_a_method_that_fails_is_left_out_of_its_run(
 
 
 @pytest.mark.usefixtures("quick")
-def test_photos_and_texts_in_one_request(image_model, text_model, masked, reviews, tmp_path):
+def test_photos_and_texts_in_one_request(vit, bert, masked, reviews, tmp_path):
     outcome = benchmark.run_suite(
         "segmentation,rationale",
-        [image_model, text_model],
+        [vit, bert],
         [masked, reviews],
         ["tiba", "random", "vit_cx"],
         out=tmp_path / "out",
@@ -153,16 +153,16 @@ def test_photos_and_texts_in_one_request(image_model, text_model, masked, review
     assert list(outcome.overview.overview.left_out) == ["vit_cx"]
 
 
-def test_requests_that_cannot_work(image_model, other_model, masked, photos, tmp_path):
+def test_requests_that_cannot_work(vit, other_vit, image_model, masked, photos, tmp_path):
     out = tmp_path / "out"
     twin = shutil.copytree(image_model, tmp_path / image_model.name)
-    given = (image_model, other_model, masked, photos, out)
+    given = (vit, other_vit, masked, photos, out)
     for changes, message in (
         ({"protocols": "rationale,saco"}, "The rationale benchmark fits nothing here: The"),
         ({"protocols": "segmentation", "data": photos}, "fits nothing here: .*neither a mask"),
         ({"protocols": "saco,saco"}, "'saco' is named twice"),
         ({"protocols": "saco,saco:groups=10"}, "'saco' is named twice"),
-        ({"models": [image_model, twin]}, "Two models have one name"),
+        ({"models": [vit, twin]}, "Two models have one name"),
         ({"data": None}, "needs a dataset"),
         ({"weights": "file"}, "--weights is for a single model"),
         ({"threshold": "median"}, "'threshold' is 'mean' or 'otsu', not 'median'"),
@@ -175,7 +175,7 @@ def test_requests_that_cannot_work(image_model, other_model, masked, photos, tmp
         with pytest.raises(WhenceError, match=message):
             run_again(*given, **changes)
     assert not out.exists()
-    twice = benchmark.run_suite("segmentation", [image_model] * 2, [masked] * 2, "tiba", out=out)
+    twice = benchmark.run_suite("segmentation", [vit] * 2, [masked] * 2, "tiba", out=out)
     assert len(twice.runs) == 1
 
 
@@ -199,7 +199,7 @@ def slowly(self, method, rows):
 ResultStore.add = slowly
 *models, masked, photos, out = sys.argv[1:]
 benchmark.run_suite("saco:groups=4,segmentation", models, [masked, photos], "tiba,random,rollout",
-                    batch=4, out=out, device="cpu")
+                    batch=2, limit=3, out=out, device="cpu")
 """
 
 

@@ -135,11 +135,14 @@ class SuitePlan:
 
     def _load_model(self, sources: RunSources, dataset: Dataset) -> LoadedModel:
         """Load a model, unless it is the last one that was loaded."""
+        if isinstance(sources.model, LoadedModel):
+            return sources.model
         of_data = (dataset.kind, dataset.name) if sources.model is None else None
         key = (_name_model(sources.model), of_data)
         if self._held is None or self._held[0] != key:
-            self._held = None  # free its memory before the next one needs it
-            gc.collect()
+            if self._held is not None:
+                self._held = None  # free its memory before the next one needs it
+                gc.collect()
             self._held = (key, sources.load_model(dataset))
         return self._held[1]
 

@@ -35,12 +35,12 @@ def test_an_overview_of_folders_is_that_of_the_runs(suite, tmp_path):
 
 
 @pytest.mark.usefixtures("quick")
-def test_methods_of_two_folders_become_one_run(suite, other_model, masked, tmp_path):
+def test_methods_of_two_folders_become_one_run(other_vit, masked, tmp_path):
     for at, methods in enumerate(("tiba,random", "random,rollout")):
-        benchmark.run_suite(PROTOCOLS, other_model, masked, methods, out=tmp_path / str(at))
+        benchmark.run_suite(PROTOCOLS, other_vit, masked, methods, out=tmp_path / str(at))
     (tmp_path / "whole").mkdir()
     joined = benchmark.write_overview([tmp_path / "0", tmp_path / "1"], tmp_path / "both")
-    benchmark.run_suite(PROTOCOLS, other_model, masked, METHODS, out=tmp_path / "whole")
+    benchmark.run_suite(PROTOCOLS, other_vit, masked, METHODS, out=tmp_path / "whole")
     assert joined.overview.methods == ["tiba", "random", "rollout"]
     csv = (tmp_path / "both" / "overview.csv").read_text()
     assert csv == (tmp_path / "whole" / "overview.csv").read_text()
@@ -87,8 +87,8 @@ def test_folders_that_are_no_runs(folder, tmp_path):
 def test_runs_of_one_name_must_be_equal(folder, tmp_path):
     other = shutil.copytree(folder, tmp_path / "other")
     assert len(read_runs([folder, other])[0]) == 6
-    change(other / "segmentation-masks-masked-other", settings={"limit": 3})
-    with pytest.raises(WhenceError, match="'limit' is not set in the first and 3 in the second"):
+    change(other / "segmentation-masks-masked-other", settings={"limit": 2})
+    with pytest.raises(WhenceError, match="'limit' is 3 in the first and 2 in the second"):
         read_runs([folder, other])
 
 
