@@ -65,7 +65,7 @@ def test_segmentation_and_rationale(vit, bert, masked, reviews, tmp_path):
         outcome.table.to_dict()["tiba"]
     )
     page = (tmp_path / "r" / "report.html").read_text()
-    assert page.count("People marked: very") == 4
+    assert page.count("Marked as the reason: very") == 4
     assert any("longer than the model reads" in note for note in outcome.table.notes)
 
 

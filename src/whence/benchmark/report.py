@@ -35,8 +35,8 @@ _EVIDENCE_LENGTH = 400
 class ExampleView:
     """A sample on the page: the best or the worst of a method, by the figure `value`.
 
-    `marked` are the words that people marked, `pictures` and `texts` captions with PNG files or
-    coloured words, and `error` says why it cannot be shown.
+    `marked` are words that people marked, or that an answer follows from; `pictures` and `texts`
+    captions with PNG files or coloured words; and `error` says why it cannot be shown.
     """
 
     name: str
@@ -133,8 +133,10 @@ def _explain_example(
             example.pictures.append({"caption": "photo", "png": encode_png(small.convert("RGB"))})
         grid = explanation.scores[0].reshape(explanation.picture_grid or (1, -1))
         example.pictures.append({"caption": caption, "png": encode_png(overlay(small, grid))})
-    if sample.evidence:
-        marked = " … ".join(" ".join(sample.words[start:end]) for start, end in sample.evidence)
+    evidence = [" ".join(sample.words[start:end]) for start, end in sample.evidence]
+    evidence += [str(sample.content)[start:end] for start, end in sample.cues]
+    if evidence:
+        marked = " … ".join(evidence)
         if len(marked) > _EVIDENCE_LENGTH:
             marked = marked[: _EVIDENCE_LENGTH - 1] + "…"
         example.marked = marked
