@@ -119,3 +119,12 @@ def test_a_run_has_a_table_and_is_resumed(vit, photos, tmp_path, quick):
     assert values["SRG"] == pytest.approx(values["LIF"] - values["MIF"])
     assert any("mean colour" in note for note in again.table.notes)
     assert again.table.title.startswith("SRG: ")
+
+
+@pytest.mark.slow
+def test_reslrp_gains_more_than_attnlrp_on_a_trained_model(data, tmp_path, quick):
+    model, photos, out = data / "vit_tiny_in1k_hf", data / "imagenet", tmp_path / "run"
+    result = benchmark.run("srg", str(model), photos, "reslrp,attnlrp", limit=30, out=out, steps=10)
+    figures = result.table.to_dict()
+    assert figures["reslrp"]["SRG"]["value"] > figures["attnlrp"]["SRG"]["value"] + 2
+    assert figures["attnlrp"]["SRG"]["verdict"] == "worse"
