@@ -16,7 +16,7 @@ from whence.metrics.rankings import rank_values
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
-HEADINGS = ("method", "mean rank", "leads", "ties", "beaten", "beaten in")
+HEADINGS = ("method", "mean rank", "leads", "ties", "beaten", "share beaten")
 
 
 def list_rows(overview: Overview) -> list[tuple[str, ...]]:

@@ -146,8 +146,8 @@ def _describe_agreement(overview: Overview) -> list[str]:
 def _describe_left_out(overview: Overview) -> list[str]:
     if not overview.left_out:
         return []
-    named = [f"{method} ({_join(without, 2)})" for method, without in overview.left_out.items()]
-    return [f"Not ranked, for want of a figure: {'; '.join(named)}."]
+    named = [f"{method} ({len(without)})" for method, without in overview.left_out.items()]
+    return [f"Not ranked, for want of a figure in so many criteria: {', '.join(named)}."]
 
 
 def _interval(found: ConfidenceInterval) -> str:
