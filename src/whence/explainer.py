@@ -285,7 +285,7 @@ class Explainer(GeneratingExplainer):
         arguments = ModelArguments.from_inputs(inputs, self.model, of)
         device = arguments.main.device
         restored = restore_images(self._subject, arguments) or (self._subject, arguments)
-        subject, arguments, sizes = unpack_request(*restored)
+        subject, arguments, sizes = unpack_request(*restored, "forwards" in method.needs)
         return Request(
             subject=subject,
             arguments=arguments,

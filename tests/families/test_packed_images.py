@@ -152,3 +152,16 @@ def test_images_of_a_prompt_are_drawn_as_images(tmp_path):
     assert "images from left to right" in drawn
     (first, second) = result.images().values()
     assert torch.equal(torch.cat([first.scores, second.scores], 1), result.scores)
+
+
+@pytest.mark.parametrize("method", ["occlusion", "value_zeroing"])
+def test_words_beside_packed_images_are_run_in_rows(method):
+    model = models.build_qwen()
+    pictures = models.flatten_images(models.make_images((4, 6), (2, 4)))
+    batch = models.make_prompts([[6], [2]], **pictures)
+    batch["mm_token_type_ids"] = (batch["input_ids"] == IMAGE).int()
+    explainer, target = Explainer(model), targets.token()
+    words = explainer.explain(batch, target, of="input_ids", method=method)
+    both = explainer.explain(batch, target, of=BOTH, method=method)
+    assert torch.allclose(words.scores, both["input_ids"].scores)
+    assert words.scores.abs().sum() > 0

@@ -49,10 +49,18 @@ class UnpackedImages(NamedTuple):
 
 
 def unpack_request(
-    subject: Subject, arguments: ModelArguments
+    subject: Subject, arguments: ModelArguments, needs_rows: bool = False
 ) -> tuple[Subject, ModelArguments, ImageSizes | None]:
-    """The model and its arguments with unpacked images, and their sizes; as given if none are."""
-    found = unpack_images(subject.model, arguments) if is_generative(subject) else None
+    """The model and its arguments with unpacked images, and their sizes; as given if none are.
+
+    Args:
+        subject: The model.
+        arguments: Its arguments.
+        needs_rows: Whether samples are run in rows of their own, so that images beside an explained
+            text are unpacked, too.
+    """
+    generates = is_generative(subject)
+    found = unpack_images(subject.model, arguments, needs_rows) if generates else None
     if found is None:
         return subject, arguments, None
     rows = SampleRows(found.arguments.named_tensors) if found.has_rows else subject.rows
@@ -63,8 +71,12 @@ def unpack_request(
     return subject, arguments, found.sizes
 
 
-def unpack_images(model: nn.Module, arguments: ModelArguments) -> UnpackedImages | None:
+def unpack_images(
+    model: nn.Module, arguments: ModelArguments, beside: bool = False
+) -> UnpackedImages | None:
     """Unpack the explained images of a language model; None if there is one for each sample.
+
+    With `beside`, flattened images are unpacked that are not explained themselves.
 
     Raises:
         WhenceError: It cannot be told which image belongs to which sample.
@@ -72,6 +84,8 @@ def unpack_images(model: nn.Module, arguments: ModelArguments) -> UnpackedImages
     ids = arguments.kwargs.get(_IDS)
     names = [name for name in arguments.explained_names if isinstance(name, str)]
     images = [name for name in names if arguments.kwargs[name].is_floating_point()]
+    if beside and not images:
+        images = [name for name in _SIZES_OF if isinstance(arguments.kwargs.get(name), Tensor)]
     if not isinstance(ids, Tensor) or ids.dim() != 2 or len(images) != 1:
         return None
     (name,), batch = images, len(ids)
