@@ -104,6 +104,12 @@ def test_limits_are_drawn_by_the_seed(vit, photos, tmp_path):
     assert outcome.results["tiba"]["sample"].tolist() == four
 
 
+def test_several_are_for_another_function(vit, photos):
+    for given in (("saco,trust", vit, photos), ("saco", [vit], photos), ("saco", vit, [photos])):
+        with pytest.raises(WhenceError, match="run_suite"):
+            benchmark.run(*given)
+
+
 def test_kinds_must_fit(vit, bert, photos, reviews, tmp_path):
     with pytest.raises(WhenceError, match="deleting words of a text is measured by"):
         benchmark.run("perturbation", bert, reviews, out=tmp_path)

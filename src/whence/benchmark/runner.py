@@ -91,12 +91,15 @@ def run(
         WhenceError: Something is wrong with the request, the model, the data or the folder. What
             was computed stays in the folder.
     """
+    for what, given in (("models", model), ("datasets", data)):
+        if isinstance(given, list | tuple):
+            raise WhenceError(f"`whence.benchmark.run_suite` takes several {what}; name one here.")
     specification = parse_protocol(protocol)
     judge = build_protocol(specification.name, options | specification.options)
     request = RunRequest(methods, rules, limit, seed, batch, ray, ranking)
     request.check()
-    given = RunSources(data, format, split, model, weights, device, compile, precision)
-    sources = choose_sources(judge, given, request)
+    named = RunSources(data, format, split, model, weights, device, compile, precision)
+    sources = choose_sources(judge, named, request)
     dataset = sources.load_dataset()
     check_kind(judge, dataset)
     choose_methods(methods, rules, dataset, judge)  # refused before the model is loaded

@@ -189,7 +189,7 @@ def _list_standings(criteria: Sequence[Criterion], method: str) -> Iterator[Stan
 def _judge(number: int, criterion: Criterion, method: str) -> Standing:
     at = criterion.methods.index(method)
     own = criterion.cells[method].value
-    better, is_ahead = [], True
+    better, is_ahead = [], len(criterion.methods) > 1
     for other, p in zip(criterion.methods, criterion.p_values[at], strict=True):
         if other == method:
             continue
