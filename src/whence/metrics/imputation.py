@@ -34,7 +34,7 @@ _COARSEST = 7
 
 
 def impute_pixels(pixels: Tensor, hidden: Tensor, noise: Tensor | None = None) -> Tensor:
-    r"""Replace hidden pixels by means of their neighbours, and add noise to them.
+    """Replace hidden pixels by means of their neighbours, and add noise to them.
 
     Each hidden pixel is the weighted mean of its eight neighbours inside of the image, hidden ones
     too, with weights 1/6 beside and 1/12 across corners: a sparse system of linear equations, which
@@ -98,13 +98,10 @@ def _solve(pixels: Tensor, missing: Tensor) -> Tensor:
         """The left side of the equations of pixels, whose weights are the same everywhere."""
         return torch.addcmul(sums * values, missing, _sum_neighbours(values), value=-1)
 
-    def precondition(residual: Tensor) -> Tensor:
-        return _smooth(residual, apply, inverse, missing, grids)
-
     values = torch.zeros_like(pixels)
     step, product = torch.zeros_like(pixels), torch.ones_like(pixels[:, :, :1, :1])
     for _ in range(_MAX_ROUNDS):
-        corrected = precondition(residual)
+        corrected = _smooth(residual, apply, inverse, missing, grids)
         # The correction is about the error that is left, so each image ends by its own.
         active = corrected.abs().amax((1, 2, 3), keepdim=True) > TOLERANCE
         if not active.any():
@@ -115,6 +112,8 @@ def _solve(pixels: Tensor, missing: Tensor) -> Tensor:
         length = active * _divide(product, (step * applied).sum((2, 3), keepdim=True))
         values.addcmul_(length, step)
         residual.addcmul_(length, applied, value=-1)
+    else:
+        raise WhenceError(f"Pixels were not interpolated to {TOLERANCE:g} in {_MAX_ROUNDS} rounds.")
     return values
 
 
