@@ -165,7 +165,7 @@ def test_a_run_that_is_resumed_reads_the_copy_and_gives_the_same_table(
     assert hash_weights(vit.model) == before
     assert (tmp_path / "fine_tuned.safetensors").stat().st_size > 1000
     table, notes = read_table(tmp_path), first.table.notes
-    assert any("2 steps" in note and "by the labels" in note for note in notes)
+    assert any("2 step(s)" in note and "by the labels" in note for note in notes)
     assert any("4 of which are judged too" in note for note in notes)  # there are only nine
 
     def refuse(*_):

@@ -291,7 +291,7 @@ class FFidelityProtocol(BenchmarkProtocol["PreparedPhoto | PreparedText"]):
             right = {0.0: "as the model judges the whole", found["checked"]: "by the labels"}
             shares = {name: f"{100 * share:.1f} %" for name, share in found.items()}
             notes.append(
-                f"The copy learned in {self.steps} steps to say of samples without "
+                f"The copy learned in {self.steps} step(s) to say of samples without "
                 f"{100 * self.beta:g} % of their units what the model says of the whole, from "
                 f"{found['learned from']:.0f} samples, {found['judged too']:.0f} of which are "
                 f"judged too. Of {found['checked']:.0f} judged samples the copy is right on "
