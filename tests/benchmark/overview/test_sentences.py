@@ -43,7 +43,7 @@ def test_where_the_best_is_beaten(overview):
 
 def test_notes_say_what_the_ranks_are_over(overview):
     notes = " ".join(write_notes(overview))
-    assert "over 9 criteria" in notes
+    assert "over 3 runs (model, dataset and protocol), on each the mean" in notes
     assert "not independent" in notes
     single = summarize_runs([make_run({"a": 0.6, "b": 0.5})], "wilcoxon")
     notes = " ".join(write_notes(single))

@@ -30,17 +30,33 @@ def test_criteria_are_the_ranked_figures(overview):
     assert [one.sign for one in overview.criteria] == [1, 1, -1] * 2
 
 
-def test_mean_ranks_are_over_criteria(overview):
+def test_mean_ranks_are_over_runs(overview):
     comparison = overview.comparison
-    assert (comparison.blocks, comparison.count) == ("criteria", 6)
-    for method, mean in comparison.mean_ranks.items():
-        ranks = []
-        for one in overview.criteria:
-            values = {name: one.sign * cell.value for name, cell in one.cells.items()}
-            ranks.append(1 + sum(value > values[method] for value in values.values()))
-        assert mean == pytest.approx(np.mean(ranks))
+    assert (comparison.blocks, comparison.count) == ("runs", 2)
+    for at, (method, mean) in enumerate(comparison.mean_ranks.items()):
+        of_runs = []
+        for model in ("vit", "dino"):
+            ranks = []
+            for one in overview.criteria:
+                values = {name: one.sign * cell.value for name, cell in one.cells.items()}
+                if one.model == model:
+                    ranks.append(1 + sum(value > values[method] for value in values.values()))
+            of_runs.append(np.mean(ranks))
+        assert comparison.ranks[:, at] == pytest.approx(of_runs)
+        assert mean == pytest.approx(np.mean(of_runs))
     assert list(comparison.mean_ranks.values()) == sorted(comparison.mean_ranks.values())
-    assert comparison.critical_difference == pytest.approx(compute_critical_difference(4, 6))
+    assert comparison.critical_difference == pytest.approx(compute_critical_difference(4, 2))
+
+
+def test_a_run_of_many_figures_counts_once():
+    """One of two runs has three ranked figures, the other only one."""
+    many = make_run({"a": 0.9, "b": 0.1})
+    few = make_run({"a": 0.1, "b": 0.9}, "dino")
+    only = [metric for metric in few.table.metrics if metric.name == "token-F1"]
+    few = dataclasses.replace(few, table=dataclasses.replace(few.table, metrics=only))
+    overview = summarize_runs([many, few])
+    assert len(overview.criteria) == 4
+    assert overview.comparison.mean_ranks == {"a": 1.5, "b": 1.5}
 
 
 def test_standings_are_those_of_paired_tests(overview):

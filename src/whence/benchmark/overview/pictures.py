@@ -27,7 +27,7 @@ def draw_ranks(comparison: RankComparison) -> bytes:
     """Draw mean ranks as a critical-difference diagram with a row for each method, as PNG.
 
     Bars at the right join methods that do not differ significantly. Small dots are the ranks in
-    single criteria.
+    single runs.
     """
     methods = list(comparison.mean_ranks)
     labels = max(len(method) for method in methods) * 0.075 + 0.6
@@ -50,7 +50,7 @@ def _draw_means(axes: Axes, comparison: RankComparison) -> None:
     methods = list(comparison.mean_ranks)
     means = list(comparison.mean_ranks.values())
     rows = np.arange(len(methods))
-    if comparison.blocks == "criteria":
+    if comparison.blocks == "runs":
         for ranks in comparison.ranks:
             axes.plot(ranks, rows, "o", color=_SINGLE, markersize=3.5, alpha=0.6, markeredgewidth=0)
     colors = [_BEST] + [_OTHER] * (len(methods) - 1)

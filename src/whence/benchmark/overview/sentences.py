@@ -37,7 +37,9 @@ def write_notes(overview: Overview) -> list[str]:
     comparison = overview.comparison
     if comparison is not None:
         over = f"{comparison.count} {comparison.blocks}"
-        if comparison.blocks == "samples" and len(overview.criteria) > 1:
+        if comparison.blocks == "runs":
+            over += " (model, dataset and protocol)"
+        if len(overview.criteria) > (comparison.count if comparison.blocks == "runs" else 1):
             over += ", on each the mean over the figures"
         test = {
             "nemenyi": "Nemenyi's critical difference",
@@ -48,11 +50,11 @@ def write_notes(overview: Overview) -> list[str]:
             f"whether methods differ at all: p = {comparison.friedman.p_value:.2g}. Which do, is "
             f"told by {test[comparison.ranking]} at 5 %."
         )
-        if comparison.blocks == "criteria":
+        if comparison.blocks == "runs":
             notes.append(
-                "Criteria of one model or dataset share photos or texts, so they are not "
-                "independent: take differences of mean ranks as a description of these criteria, "
-                "not as a claim about others."
+                "Runs of one model or dataset share photos or texts, so they are not independent: "
+                "take differences of mean ranks as a description of these runs, not as a claim "
+                "about others."
             )
     notes.append(
         "A method is beaten in a criterion if another is significantly better there (paired test "

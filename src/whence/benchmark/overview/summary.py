@@ -54,17 +54,19 @@ class RankComparison:
     """Mean ranks of methods over blocks, and which of them differ.
 
     Attributes:
-        blocks: Whether the ranks are over ``"criteria"`` or over the ``"samples"`` of one run.
+        blocks: Whether the ranks are over ``"runs"`` or over the ``"samples"`` of one run; in each
+            block they are the mean over its figures, so that protocols of many figures do not
+            count more.
         count: The number of blocks.
         mean_ranks: By method, the best first.
-        ranks: (criteria, methods), of the figures, in the order of `mean_ranks`.
+        ranks: (blocks, methods), in the order of `mean_ranks`.
         groups: The first and last method of each group in which no two differ significantly.
         friedman: The test of whether any differ.
         ranking: The test that tells which differ.
         critical_difference: Of Nemenyi's test.
     """
 
-    blocks: Literal["criteria", "samples"]
+    blocks: Literal["runs", "samples"]
     count: int
     mean_ranks: dict[str, float]
     ranks: Floats
@@ -146,27 +148,33 @@ def summarize_runs(runs: Sequence[FinishedRun], ranking: Ranking = "nemenyi") ->
 def _compare_ranks(
     criteria: Sequence[Criterion], methods: Sequence[str], ranking: Ranking
 ) -> RankComparison:
-    of_figures = rank_values(
-        np.array([[one.sign * one.cells[method].value for method in methods] for one in criteria])
-    )
     runs = {(one.model, one.dataset, one.protocol) for one in criteria}
     is_single = len(runs) == 1
-    ranks = _rank_on_samples(criteria, methods) if is_single else of_figures
+    ranks = (_rank_on_samples if is_single else _rank_in_runs)(criteria, methods)
     order = np.argsort(ranks.mean(0), kind="stable")
-    ranks, of_figures = ranks[:, order], of_figures[:, order]
+    ranks = ranks[:, order]
     critical = None
     if ranking == "nemenyi":
         critical = compute_critical_difference(len(methods), len(ranks))
     return RankComparison(
-        "samples" if is_single else "criteria",
+        "samples" if is_single else "runs",
         len(ranks),
         {methods[at]: float(mean) for at, mean in zip(order, ranks.mean(0), strict=True)},
-        of_figures,
+        ranks,
         group_methods(find_differences(ranks, ranking)),
         friedman_test(ranks),
         ranking,
         critical,
     )
+
+
+def _rank_in_runs(criteria: Sequence[Criterion], methods: Sequence[str]) -> Floats:
+    """Rank methods in each run, the mean over its criteria: (runs, methods)."""
+    by_run: dict[tuple[str, str, str], list[list[float]]] = {}
+    for one in criteria:
+        values = [one.sign * one.cells[method].value for method in methods]
+        by_run.setdefault((one.model, one.dataset, one.protocol), []).append(values)
+    return np.stack([rank_values(np.array(values)).mean(0) for values in by_run.values()])
 
 
 def _rank_on_samples(criteria: Sequence[Criterion], methods: Sequence[str]) -> Floats:
