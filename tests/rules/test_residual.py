@@ -114,8 +114,9 @@ def test_zero_terms():
 
 
 @pytest.mark.parametrize("rule_set", ["residual", "reslrp"])
-def test_several_classes_at_once_are_as_one_by_one(rule_set):
-    trace = record_inputs(Branches(SUMS["a tree"][0]).double(), double(2, TOKENS, WIDTH))
+@pytest.mark.parametrize("name", ["a tree", "a stack", "branches in a stack"])
+def test_several_classes_at_once_are_as_one_by_one(rule_set, name):
+    trace = record_inputs(Branches(SUMS[name][0]).double(), double(2, TOKENS, WIDTH))
     chosen = rules.get(rule_set)
     (together,) = trace.read(torch.tensor([[0, 2], [1, 0]]), trace.leaves, chosen)
     for column in range(2):
