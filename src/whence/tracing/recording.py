@@ -36,7 +36,6 @@ from whence.tracing.segments import Segments
 # Kinds that every rule set has: no need to note where they were called.
 _COMMON_KINDS = frozenset(("linear", "matmul", "add", "sum", "pass"))
 
-
 CHECKPOINT = (
     "Part of the model runs inside of torch.utils.checkpoint, which hides its calls. Switch "
     "gradient checkpointing off in the model that you explain."
@@ -99,8 +98,7 @@ class Recording:
         intervention: How the run differs from the model's own forward pass.
         module_names: Paths of the model's modules, by id, for messages.
         max_bytes: How many bytes the operations may keep.
-        max_map_bytes: Attention whose maps have more bytes than this is recorded without them, and
-            can then be read site by site only.
+        max_map_bytes: Attention with larger maps is recorded without them, to be read by sites.
         max_segment_bytes: How many bytes operations keep at a time, as `Segments` does it.
 
     Attributes:
@@ -108,11 +106,11 @@ class Recording:
         inputs: Where the dependence on the explained inputs begins.
         entries: The recorded operations in their order.
         overwrites: Nodes of the graph that overwrite the whole of a tensor.
+        copies: For tensors that were overwritten, where what was written comes from.
         kept_bytes: How much the outputs of operations take.
         addresses: Where operations were computed, if the intervention asks for it.
         attention_problem: A sentence on why attention cannot be read; empty if it can.
-        projected: Constants that a projection read which is recorded because constants are
-            followed. They are residual streams before their first attention.
+        projected: Constants that a recorded projection read: streams before their first attention.
     """
 
     def __init__(
@@ -134,6 +132,7 @@ class Recording:
         self.inputs: list[InputPlace] = []
         self.entries: list[TraceEntry] = []
         self.overwrites: set[Node] = set()
+        self.copies: dict[GradientEdge, GradientEdge] = {}
         self.kept_bytes = 0
         self.addresses: list[Address] = []
         self._address_counter = AddressCounter()
@@ -290,6 +289,8 @@ class Recording:
             base = view_base(tensor)
             if base is not None and base.numel() == tensor.numel() and base.grad_fn is not None:
                 self.overwrites.add(base.grad_fn)
+            if is_traced(value) and value.shape == tensor.shape:
+                self.copies[edge_of(tensor)] = edge_of(value)
         return tensor
 
     def check_complete(self, logits: Tensor) -> None:

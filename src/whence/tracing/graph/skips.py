@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from torch.autograd.graph import GradientEdge, Node
 
-from whence._util.torch_internals import CLONE, COPY, saved_dim
+from whence._util.torch_internals import CLONE, saved_dim
 from whence.tracing.graph.nodes import NodeGraph, is_scaling, operation_of
 from whence.tracing.graph.sums import find_stack, is_addition
 from whence.tracing.ops.base import Operation, is_norm
@@ -65,6 +65,7 @@ class _Finder:
 
     def __init__(self, trace: Trace, graph: NodeGraph) -> None:
         self._inputs = {entry.operation: entry.inputs for entry in trace.entries}
+        self._copies = trace.copies
         self._graph = graph
 
     def find_operation(self, node: Node) -> Operation:
@@ -88,7 +89,7 @@ class _Finder:
 
     def find_partial(self, edge: GradientEdge) -> Node | None:
         """The addition that made a partial sum, which another addition reads at a place."""
-        node = self._pass_copies(edge.node)
+        node = self._pass_copies(edge)
         return node if is_addition(self._graph, node) and self.is_partial(node) else None
 
     def is_partial(self, node: Node) -> bool:
@@ -100,15 +101,19 @@ class _Finder:
         if find_stack(graph, readers[0]) is not None:
             return False
         inner, outer = self.find_operation(node), self.find_operation(readers[0])
-        read = [self._pass_copies(edge.node) for edge in self.list_summands(readers[0])]
+        read = [self._pass_copies(edge) for edge in self.list_summands(readers[0])]
         as_it_is = read.count(node) == 1 and (read[0] is node or getattr(outer, "scale", 1) == 1)
         return as_it_is and inner.output.shape == outer.output.shape
 
-    def _pass_copies(self, node: Node) -> Node:
-        """The node whose output another one only copies, as a sum that is added to in place."""
-        while node.name() in (CLONE, COPY) and len(self._graph.sources(node)) == 1:
-            node = self._graph.sources(node)[0].node
-        return node
+    def _pass_copies(self, edge: GradientEdge) -> Node:
+        """The node that made what is only a copy at a place, as of a sum that is added to."""
+        while True:
+            if edge in self._copies:
+                edge = self._copies[edge]
+            elif edge.node.name() == CLONE:
+                (edge,) = self._graph.sources(edge.node)
+            else:
+                return edge.node
 
     def find_terms(self, node: Node) -> dict[GradientEdge, int]:
         """The number of the term that each summand belongs to; none if it is no skip connection."""
