@@ -82,3 +82,14 @@ def test_real_sentences(data):
     assert {sample.label for sample in samples} == {0, 1}
     assert load(data / "sst2").name == "csv-dev"
     assert len(load(data / "sst2", split="train").list_names()) == 67349
+
+
+def test_prompts_may_have_answers(tmp_path):
+    table = tmp_path / "prompts.csv"
+    table.write_text("answer,prompt\n dog ,Tom has a\n,Once upon\n")
+    dataset = load(table)
+    samples = [dataset.read(name) for name in dataset.list_names()]
+    assert [(one.content, one.answer) for one in samples] == [
+        ("Tom has a", "dog"),
+        ("Once upon", ""),
+    ]

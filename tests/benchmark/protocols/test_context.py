@@ -60,6 +60,7 @@ def test_without_an_answer_the_models_own_next_token_is_explained(stories):
     assert row["log_probability"] < 0
 
 
+@pytest.mark.slow
 def test_a_table_of_prompts_is_judged(stories, quick, tmp_path):
     table = tmp_path / "prompts.csv"
     table.write_text("prompt,answer\nTom has a red ball. Tom plays with his red,ball\n")

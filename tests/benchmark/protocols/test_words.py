@@ -125,6 +125,7 @@ def test_reviews_are_judged_by_the_words_that_were_read(bert, reviews):
     assert row["words"] < len(sample.words)
 
 
+@pytest.mark.slow
 def test_soft_figures_depend_on_the_text_alone():
     model = load("sentiment", device="cpu")
     protocol = build_protocol("words", {"replace": "mask", "soft": "4"})
