@@ -52,7 +52,7 @@ class ExplainedTargets:
         if found is None:
             raise UndeclaredEvidenceError(
                 "The logits of every token are kept where the targets are tokens, for a method "
-                "that has 'token_logits' among its needs."
+                "that declares it: add 'token_logits' to its needs."
             )
         return found
 
