@@ -63,6 +63,6 @@ def test_bins_are_fewer_for_few_scores():
 
 def test_rise_is_relative_and_never_nan():
     before, after = torch.tensor([2.0, 4.0, 0.0, 0.0]), torch.tensor([3.0, 1.0, 0.5, 0.0])
-    assert complexity_rise(before, after).tolist() == [0.5, -0.75, 0.5, 0]
+    assert complexity_rise(before, after).tolist() == [0.5, -0.75, 0, 0]
     with pytest.raises(WhenceError):
         complexity_rise(before, after[:2])

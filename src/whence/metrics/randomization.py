@@ -52,13 +52,16 @@ def histogram_entropy(scores: Tensor, bins: int = BINS) -> Tensor:
     counts = torch.zeros(len(values), bins, dtype=torch.long, device=values.device)
     counts.scatter_add_(1, found, torch.ones_like(found))
     shares = counts.double() / values.shape[1]
-    return -torch.xlogy(shares, shares).sum(1)
+    entropy = -torch.xlogy(shares, shares).sum(1)
+    # A GPU divides by way of the reciprocal, so that a share of all is not quite 1.
+    return torch.where((counts == values.shape[1]).any(1), 0.0, entropy)
 
 
 def complexity_rise(original: Tensor, randomized: Tensor) -> Tensor:
     """The relative rise of the complexity (n,): (randomized - original) / original.
 
-    What is divided by 0, because the trained model's map is the same everywhere, is divided by 1.
+    It is 0 where the trained model's map is the same everywhere: such a map shows nothing that
+    could be lost, and must not win by it.
 
     Args:
         original: (n,), the complexity of the trained model's maps.
@@ -70,4 +73,4 @@ def complexity_rise(original: Tensor, randomized: Tensor) -> Tensor:
             f"do not belong together."
         )
     before, after = original.double(), randomized.double()
-    return (after - before) / torch.where(before > 0, before, 1)
+    return torch.where(before > 0, (after - before) / torch.where(before > 0, before, 1), 0.0)
