@@ -24,7 +24,7 @@ from pathlib import Path
 
 import torch
 
-from whence import datasets, methods, models
+from whence import WhenceError, datasets, methods, models
 from whence.benchmark import build_protocol, parse_methods, parse_protocols, run
 from whence.benchmark.runner import draw_names
 from whence.benchmark.shared_explanations import share_explanations
@@ -178,7 +178,11 @@ def main() -> None:
         data = None if place is None else datasets.load(place)
         if data is None or (protocol.name, data.name) in done:
             continue
-        row = measure_naively(protocol, loaded, data, chosen, settings)
+        try:
+            row = measure_naively(protocol, loaded, data, chosen, settings)
+        except WhenceError as error:
+            print(f"{protocol.name} is left out: {error}", file=sys.stderr)
+            continue
         print(
             f"{protocol.name}, naively: {row['naive seconds']:.1f} s", file=sys.stderr, flush=True
         )
