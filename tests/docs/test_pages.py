@@ -62,7 +62,7 @@ def headings(text: str) -> set[str]:
 @pytest.mark.parametrize("page", pages(), ids=str)
 def test_lines_of_text_are_short(page):
     """Rows of tables, code and what the benchmark wrote cannot be broken."""
-    if page.name == "table.md":
+    if page.name in ("table.md", "overview.md"):
         return
     text = re.sub(r"^```.*?^```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.M | re.S)
     assert [line for line in text.splitlines() if len(line) > 130 and line[0] != "|"] == []
