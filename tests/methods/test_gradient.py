@@ -59,7 +59,9 @@ def test_a_constant_logit_gives_zeros():
 
 
 def test_a_wrong_kind_of_gradient():
-    with pytest.raises(WhenceError, match=r"'gradients' .* must be 'plain' or 'balanced', not 'x'"):
+    with pytest.raises(
+        WhenceError, match=r"'gradients' .* must be 'plain' or 'balanced' or 'residual', not 'x'"
+    ):
         Explainer(build_constant_model()).explain(
             make_images(32, 32), method="gradient", gradients="x"
         )

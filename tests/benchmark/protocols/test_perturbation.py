@@ -63,6 +63,7 @@ def test_perturbation_is_what_the_paper_says(vit, photos, unit, method):
             assert row[f"difference_{which}_auc"] == pytest.approx(apart)
 
 
+@pytest.mark.slow
 def test_perturbation_compiles_for_whole_batches_only(vit, photos, programs):
     compiled = dataclasses.replace(vit, compile=True)
     batch, method = read_samples(photos, 4), choose_one("tiba")

@@ -33,6 +33,7 @@ def test_trust_of_texts(bert, reviews):
         assert row["float64_difference"] < 1e-3
 
 
+@pytest.mark.slow
 def test_trust_compiles_once_for_all_photos(vit, photos, programs):
     batch, method = read_samples(photos, 3), choose_one("tiba")
     found = []
