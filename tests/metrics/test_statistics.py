@@ -183,29 +183,39 @@ def signed_ranks_by_hand(differences):
     return total, kept
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_wilcoxon_of_few_samples_goes_through_all_signs(seed):
+@pytest.mark.parametrize("round_to", [None, 1, 0])
+@pytest.mark.parametrize("seed", range(3))
+def test_wilcoxon_of_few_samples_goes_through_all_signs(seed, round_to):
     generator = np.random.default_rng(seed)
     one, other = generator.normal(0.3, 1, 8), generator.normal(size=8)
-    observed, kept = signed_ranks_by_hand((one - other).tolist())
+    if round_to is not None:
+        one, other = one.round(round_to), other.round(round_to)
+    differences = (one - other).round(9)
+    observed, kept = signed_ranks_by_hand(differences.tolist())
     sums = [
         signed_ranks_by_hand([sign * abs(d) for sign, d in zip(signs, kept, strict=True)])[0]
-        for signs in itertools.product((-1, 1), repeat=8)
+        for signs in itertools.product((-1, 1), repeat=len(kept))
     ]
     expected = sum(abs(one) >= abs(observed) for one in sums) / len(sums)
-    found = st.wilcoxon_test(one, other)
+    found = st.wilcoxon_test(differences, np.zeros(8))
     assert found.p_value == pytest.approx(expected)
     assert found.difference == pytest.approx((one - other).mean())
 
 
 def test_wilcoxon_with_ties_and_zeros_is_the_normal_approximation():
-    differences = np.array([0, 0, 1, 1, -1, 2, 3, 3, 3, -2, 5, 0, 4, 4.0])
+    differences = np.array([0, 0, 1, 1, -1, 2, 3, 3, 3, -2, 5, 0, 4, 4.0, -1, -4])
     observed, kept = signed_ranks_by_hand(differences.tolist())
     sizes = np.unique(np.abs(kept), return_counts=True)[1]
     n = len(kept)
     variance = n * (n + 1) * (2 * n + 1) / 6 - (sizes**3 - sizes).sum() / 12
     expected = 2 * stats.norm.sf(abs(observed) / np.sqrt(variance))
-    assert st.wilcoxon_test(differences, np.zeros(14)).p_value == pytest.approx(expected)
+    assert st.wilcoxon_test(differences, np.zeros(16)).p_value == pytest.approx(expected)
+
+
+def test_wilcoxon_of_some_untied_samples_is_exact():
+    one, other = np.random.default_rng(0).normal(size=(2, 30))
+    expected = stats.wilcoxon(one - other, method="exact").pvalue
+    assert st.wilcoxon_test(one, other).p_value == pytest.approx(expected)
 
 
 def test_wilcoxon_without_a_difference():
@@ -215,3 +225,20 @@ def test_wilcoxon_without_a_difference():
     assert st.wilcoxon_test([1.0], [0.0]).p_value == 1.0
     with pytest.raises(WhenceError, match="not of the same samples"):
         st.wilcoxon_test([1.0], [0.0, 2.0])
+
+
+def test_a_mean_that_ranks_contradict_is_not_significant():
+    one = np.concatenate([np.full(30, -0.1) - np.arange(30) / 1000, [50.0]])
+    other = np.zeros(31)
+    assert one.mean() > 0
+    assert st.wilcoxon_test(one, other).p_value < 0.01
+    assert st.compare_means_by_ranks(one, other) == 1
+    assert st.compare_means_by_ranks(other, one) == 1
+    likely = st.wilcoxon_test(one[:30], other[:30]).p_value
+    assert st.compare_means_by_ranks(one[:30], other[:30]) == likely < 0.01
+
+
+def test_methods_of_other_sizes_change_no_p_value():
+    values = np.random.default_rng(0).normal(size=(20, 2))
+    huge = np.concatenate([values, np.full((20, 1), 1e17)], 1)
+    assert st.paired_tests(huge)[0, 1] == st.paired_tests(values)[0, 1]

@@ -15,8 +15,8 @@ from whence.metrics.statistics import (
     adjust_p_values,
     bootstrap_mean,
     bootstrap_ratio,
+    compare_means_by_ranks,
     paired_tests,
-    wilcoxon_test,
 )
 
 LEVEL = 0.05
@@ -204,7 +204,7 @@ def _test_against(
 ) -> list[float]:
     """How likely so large differences of methods to the best are by chance alone."""
     if metric.test == "wilcoxon":
-        return [wilcoxon_test(other, best).p_value for other in others]
+        return [compare_means_by_ranks(other, best) for other in others]
     p_values: list[float] = paired_tests(np.stack([best, *others], 1), draws, seed, 0).tolist()
     return p_values[1:]
 

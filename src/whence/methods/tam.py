@@ -92,7 +92,7 @@ class Tam(Method):
         ]
         context = [word for word in words if ids[word.position] != token]
         activation, found = compute_activations(
-            logits, images, token, [w.read_at for w in words], _places(context)
+            logits, images, token, [w.read_at for w in words], _list_places(context)
         )
         scores = logits.new_zeros(len(ids), dtype=activation.dtype)
         scores[images] = activation
@@ -110,7 +110,7 @@ class _Word(NamedTuple):
     is_first: bool = False
 
 
-def _places(words: list[_Word]) -> list[tuple[int, int]]:
+def _list_places(words: list[_Word]) -> list[tuple[int, int]]:
     return [(word.read_at, word.token) for word in words]
 
 

@@ -10,7 +10,12 @@ import numpy.typing as npt
 
 from whence._util.extras import import_extra
 from whence.errors import WhenceError
-from whence.metrics.statistics import adjust_p_values, paired_tests, wilcoxon_test
+from whence.metrics.statistics import (
+    adjust_p_values,
+    compare_means_by_ranks,
+    paired_tests,
+    wilcoxon_test,
+)
 
 Ranking = Literal["nemenyi", "wilcoxon"]
 _Floats: TypeAlias = npt.NDArray[np.float64]
@@ -138,7 +143,7 @@ def compare_all_pairs(
     if test == "wilcoxon":
         p_values = np.ones((methods, methods))
         for one, other in zip(*np.triu_indices(methods, 1), strict=True):
-            found = wilcoxon_test(values[:, one], values[:, other]).p_value
+            found = compare_means_by_ranks(values[:, one], values[:, other])
             p_values[one, other] = p_values[other, one] = found
     else:
         p_values = paired_tests(values, resamples, seed)

@@ -33,7 +33,7 @@ def lose_plainly(protocol, loaded, sample, scores, grid, target, side):
     noise = torch.rand(
         protocol.draws,
         len(scores),
-        generator=torch.Generator().manual_seed(module._seed_of(sample.name, 5)),
+        generator=torch.Generator().manual_seed(module._make_seed(sample.name, 5)),
     )
     order = sorted(range(len(scores)), key=lambda at: (-scores[at], at))
     # The rest is what is left of the lowest first, which goes by position where scores tie.
@@ -112,7 +112,7 @@ def test_figures_of_texts_are_those_of_a_plain_loop(fitted_to_texts, bert, revie
         falling = sorted(range(len(scores)), key=lambda at: (-round(scores[at], 12), at))
         count = max(1, round(0.2 * len(scores)))
         chance = min(protocol.alpha, protocol.beta * len(scores) / count)
-        seed = module._seed_of(sample.name, 5)
+        seed = module._make_seed(sample.name, 5)
         noise = torch.rand(3, len(scores), generator=torch.Generator().manual_seed(seed))
 
         def judge(ids, inputs=inputs, target=int(own.target)):

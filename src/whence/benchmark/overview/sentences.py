@@ -128,8 +128,8 @@ def _describe_agreement(overview: Overview) -> list[str]:
     if agreement is None or np.isnan(agreement.mean.estimate):
         return []
     sentences = [
-        f"The rankings of two criteria agree by Kendall's τ = {_interval(agreement.mean)} on "
-        f"average (1: the same order, 0: unrelated)."
+        f"The rankings of two criteria agree by Kendall's τ = {_format_interval(agreement.mean)} "
+        f"on average (1: the same order, 0: unrelated)."
     ]
     if len(overview.criteria) > 2:
         pairs = np.where(np.triu(np.ones_like(agreement.tau), 1) > 0, agreement.tau, np.nan)
@@ -140,7 +140,7 @@ def _describe_agreement(overview: Overview) -> list[str]:
             ends.append(f"{word} {names} ({pairs[one, other]:.2f})")
         sentences[0] = f"{sentences[0][:-1]}: {', '.join(ends)}."
     if agreement.means:
-        listed = [f"{kind}: {_interval(mean)}" for kind, mean in agreement.means.items()]
+        listed = [f"{kind}: {_format_interval(mean)}" for kind, mean in agreement.means.items()]
         sentences.append(f"Mean τ by kind of pair: {'; '.join(listed)}.")
     return sentences
 
@@ -152,7 +152,7 @@ def _describe_left_out(overview: Overview) -> list[str]:
     return [f"Not ranked, for want of a figure in so many criteria: {', '.join(named)}."]
 
 
-def _interval(found: ConfidenceInterval) -> str:
+def _format_interval(found: ConfidenceInterval) -> str:
     return f"{found.estimate:.2f} [{found.low:.2f}, {found.high:.2f}]"
 
 

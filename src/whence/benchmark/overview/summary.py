@@ -61,6 +61,7 @@ class RankComparison:
         mean_ranks: By method, the best first.
         ranks: (blocks, methods), in the order of `mean_ranks`.
         groups: The first and last method of each group in which no two differ significantly.
+        like_best: The methods that do not differ significantly from the best.
         friedman: The test of whether any differ.
         ranking: The test that tells which differ.
         critical_difference: Of Nemenyi's test.
@@ -71,6 +72,7 @@ class RankComparison:
     mean_ranks: dict[str, float]
     ranks: Floats
     groups: list[tuple[int, int]]
+    like_best: list[str]
     friedman: FriedmanTest
     ranking: Ranking
     critical_difference: float | None
@@ -79,12 +81,6 @@ class RankComparison:
     def best(self) -> str:
         """The method of the best mean rank."""
         return next(iter(self.mean_ranks))
-
-    @property
-    def like_best(self) -> list[str]:
-        """The methods that do not differ significantly from it."""
-        methods = list(self.mean_ranks)
-        return methods[1 : self.groups[0][1] + 1] if self.groups and not self.groups[0][0] else []
 
 
 @dataclass(frozen=True)
@@ -153,15 +149,18 @@ def _compare_ranks(
     ranks = (_rank_on_samples if is_single else _rank_in_runs)(criteria, methods)
     order = np.argsort(ranks.mean(0), kind="stable")
     ranks = ranks[:, order]
+    names = [methods[at] for at in order]
+    differs = find_differences(ranks, ranking)
     critical = None
     if ranking == "nemenyi":
         critical = compute_critical_difference(len(methods), len(ranks))
     return RankComparison(
         "samples" if is_single else "runs",
         len(ranks),
-        {methods[at]: float(mean) for at, mean in zip(order, ranks.mean(0), strict=True)},
+        dict(zip(names, ranks.mean(0).tolist(), strict=True)),
         ranks,
-        group_methods(find_differences(ranks, ranking)),
+        group_methods(differs),
+        [name for name, is_worse in zip(names[1:], differs[0, 1:], strict=True) if not is_worse],
         friedman_test(ranks),
         ranking,
         critical,

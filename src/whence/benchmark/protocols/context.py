@@ -84,8 +84,8 @@ class ContextProtocol(PromptProtocol):
         ranks = rank_words(scores, lengths, "highest", allowed)
         counts = count_units(allowed.sum(1), (0.0, *SHARES), "up")
         rows: list[Row] = [
-            {"sample": one.name, "tokens": len(one.ids), "answered": float(int(best) == answer[0])}
-            for one, answer, best in zip(samples, answers, logits.argmax(-1), strict=True)
+            {"sample": one.name, "tokens": len(one.ids), "answered": float(best == answer[0])}
+            for one, answer, best in zip(samples, answers, logits.argmax(-1).tolist(), strict=True)
         ]
         means = []
         for removal in self.replace:

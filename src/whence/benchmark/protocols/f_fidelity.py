@@ -241,7 +241,7 @@ class FFidelityProtocol(BenchmarkProtocol["PreparedPhoto | PreparedText"]):
         scores, units = batch.scores, batch.units.to(batch.scores.device)
         noise = torch.ones(len(scores), self.draws, scores.shape[1], dtype=torch.float64)
         for at, (name, count) in enumerate(zip(batch.names, batch.units.tolist(), strict=True)):
-            random = SeededRandom(_seed_of(name, self._seed))
+            random = SeededRandom(_make_seed(name, self._seed))
             noise[at, :, :count] = random.draw_uniform(self.draws, count)
         exists = torch.arange(scores.shape[1], device=scores.device) < units[:, None]
         counts = count_units(units, FRACTIONS, "nearest")
@@ -302,7 +302,7 @@ class FFidelityProtocol(BenchmarkProtocol["PreparedPhoto | PreparedText"]):
         return notes
 
 
-def _seed_of(name: str, seed: int) -> int:
+def _make_seed(name: str, seed: int) -> int:
     """A seed for one sample, of its name and the run's seed."""
     text = f"{seed}\0{name}".encode("utf-8", "replace")
     return int.from_bytes(hashlib.sha256(text).digest()[:7], "big")

@@ -123,13 +123,14 @@ class PerturbationProtocol(PhotoDeletionProtocol):
         logits = self._delete(loaded, pixels, names, explanations, inputs)
         # Accuracy is against the label, or against the prediction where there is none.
         references = [classes[n] if label is None else label for n, label in enumerate(labels)]
+        highest: list[int] = predicted.logits.argmax(-1).tolist()
         rows: list[Row] = [
             {
                 "sample": one.name,
                 "label": labels[n],
                 "predicted": classes[n],
                 **({"patches": predicted.scores.shape[-1]} if "patches" in self.unit else {}),
-                "clean": float(int(predicted.logits[n].argmax()) == references[n]),
+                "clean": float(highest[n] == references[n]),
             }
             for n, one in enumerate(photos)
         ]

@@ -77,7 +77,8 @@ class SacoProtocol(PhotoDeletionProtocol):
         runner = self.make_runner(loaded, pixels, names, self.fill, grid)
         logits = self._replace_groups(loaded, groups, runner)
         clean = explanation.logits.to(logits)[:, None]
-        probabilities = to_probabilities(torch.cat([clean, logits], 1).double())
+        curves = torch.cat([clean, logits], 1).double()
+        probabilities = to_probabilities(curves, explanation.multi_label)
         at = explanation.target.to(logits.device)[:, None, None]
         of_target = probabilities.gather(2, at.expand(-1, self.groups + 1, 1))[..., 0]
         drops = of_target[:, :1] - of_target[:, 1:]
