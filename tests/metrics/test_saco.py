@@ -32,7 +32,7 @@ def test_four_patches_by_hand():
     assert groups.tolist() == [[2, 0, 3, 1]]
     sums = sum_groups(scores, groups, 4)
     assert sums.tolist() == [[4, 3, 2, 1]]
-    # The patch with 3 costs less than that with 2, so that one pair of ten counts against it:
+    # The patch with 3 costs less than that with 2, so that 1 of the weights of 10 counts against:
     # (4-3) + (4-2) + (4-1) - (3-2) + (3-1) + (2-1) = 8, of 10.
     drops = torch.tensor([[0.4, 0.1, 0.2, 0.0]])
     assert compute_saco(sums, drops).tolist() == [0.8]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from whence.benchmark.preparing import (
-    PreparedRun,
+    PreparedBenchmark,
     RunRequest,
     UnfitError,
     check_kind,
@@ -77,7 +77,7 @@ class SuitePlan:
         steps.sort(key=lambda step: self._find_model_place(step.sources.model))
         return steps
 
-    def prepare(self, step: PlannedRun) -> PreparedRun:
+    def prepare(self, step: PlannedRun) -> PreparedBenchmark:
         """Load what a run needs, and prepare it."""
         dataset = self._load_dataset(step.sources)
         loaded = self._load_model(step.sources, dataset)

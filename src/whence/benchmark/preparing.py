@@ -62,7 +62,7 @@ class RunRequest:
 
 
 @dataclass(frozen=True)
-class PreparedRun:
+class PreparedBenchmark:
     """A run whose model and data fit: what is judged, on which samples."""
 
     protocol: AnyProtocol
@@ -138,7 +138,7 @@ def prepare_run(
     request: RunRequest,
     *,
     skip_methods: bool = False,
-) -> PreparedRun:
+) -> PreparedBenchmark:
     """Prepare a run of what was loaded.
 
     Args:
@@ -165,7 +165,7 @@ def prepare_run(
         raise UnfitError(f"Method '{method.name}' explains {kinds}s only, not {dataset.kind}s.")
     _check_samples(protocol, loaded, dataset, names)
     protocol.labels.check(loaded)
-    return PreparedRun(protocol, loaded, dataset, fitting, names)
+    return PreparedBenchmark(protocol, loaded, dataset, fitting, names)
 
 
 def draw_names(names: Sequence[str], limit: int | None, seed: int) -> list[str]:

@@ -23,7 +23,7 @@ from whence.benchmark.plan import (
     list_sources,
 )
 from whence.benchmark.preparing import (
-    PreparedRun,
+    PreparedBenchmark,
     RunRequest,
 )
 from whence.benchmark.protocols.parsing import parse_protocols
@@ -137,7 +137,11 @@ def run_suite(
 
 
 def _run_step(
-    prepared: PreparedRun, step: PlannedRun, request: RunRequest, title: str, result: SuiteResult
+    prepared: PreparedBenchmark,
+    step: PlannedRun,
+    request: RunRequest,
+    title: str,
+    result: SuiteResult,
 ) -> None:
     """Compute one run and write its output; note what was left out or failed."""
     folder = _choose_folder(prepared, request, result.folder)
@@ -158,7 +162,7 @@ def _run_step(
         result.failed[step.title] = str(error)
 
 
-def _list_unfit_methods(request: RunRequest, prepared: PreparedRun) -> dict[str, str]:
+def _list_unfit_methods(request: RunRequest, prepared: PreparedBenchmark) -> dict[str, str]:
     """Tell which methods of a request are not for the inputs of a run."""
     if request.methods is None:
         return {}
@@ -170,7 +174,7 @@ def _list_unfit_methods(request: RunRequest, prepared: PreparedRun) -> dict[str,
     }
 
 
-def _choose_folder(prepared: PreparedRun, request: RunRequest, out: Path) -> Path:
+def _choose_folder(prepared: PreparedBenchmark, request: RunRequest, out: Path) -> Path:
     """Choose a folder inside of `out`; or that itself, if it is that of the same run."""
     if is_file(out / "run.json"):
         before = read_run_file(out / "run.json")["settings"]

@@ -6,7 +6,6 @@ After ROAD (Rong et al., ICML 2022): masks that are filled so tell the model lit
 from __future__ import annotations
 
 import functools
-import hashlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from whence._util.random import SeededRandom
+from whence._util.random import SeededRandom, make_seed
 from whence.errors import WhenceError
 
 NOISE = 0.01
@@ -76,13 +75,8 @@ def draw_noise(names: Sequence[str], shape: Sequence[int]) -> Tensor:
 
 @functools.lru_cache(maxsize=1)
 def _draw_noise(names: tuple[str, ...], shape: tuple[int, ...]) -> Tensor:
-    drawn = [SeededRandom(_hash(name)).draw_normal(*shape) for name in names]
+    drawn = [SeededRandom(make_seed(name)).draw_normal(*shape) for name in names]
     return torch.stack(drawn) if drawn else torch.empty(0, *shape)
-
-
-def _hash(name: str) -> int:
-    """A seed that is the same in every process."""
-    return int.from_bytes(hashlib.sha256(name.encode("utf-8", "replace")).digest()[:6], "big")
 
 
 def _solve(pixels: Tensor, missing: Tensor) -> Tensor:

@@ -17,7 +17,13 @@ from whence.benchmark.photos import (
     prepare_photo,
     stack_masks,
 )
-from whence.benchmark.protocols.base import BenchmarkProtocol, Metric, Row, explain_batch
+from whence.benchmark.protocols.base import (
+    BenchmarkProtocol,
+    Metric,
+    Row,
+    add_columns,
+    explain_batch,
+)
 from whence.errors import WhenceError
 from whence.explanation import Explanation
 from whence.methods import MethodSpecification
@@ -96,16 +102,16 @@ class SegmentationProtocol(BenchmarkProtocol[PreparedPhoto]):
         if with_mask:
             masks = stack_masks([photos[at].mask for at in with_mask], maps)
             found = compare_with_masks(maps[with_mask], masks, self.threshold)
-            for number, at in enumerate(with_mask):
-                rows[at] |= {column: float(values[number]) for column, values in found.items()}
+            add_columns([rows[at] for at in with_mask], found)
+            for at in with_mask:
                 if not rows[at]["labelled"]:  # nothing to be right or wrong about
                     rows[at] |= {"average_precision": None, "f1": None}
         truth = [one.mask if one.boxes is None else one.boxes for one in photos]
         inside = stack_masks(truth, maps)
         hits, energies = pointing_game(maps, inside), energy_inside(maps, inside)
-        for at in has_object(inside).nonzero()[:, 0].tolist():
-            rows[at]["pointing_game"] = float(hits[at])
-            rows[at]["energy_inside"] = float(energies[at])
+        chosen = has_object(inside).nonzero()[:, 0]
+        columns = {"pointing_game": hits[chosen], "energy_inside": energies[chosen]}
+        add_columns([rows[at] for at in chosen.tolist()], columns)
         return rows
 
     @override
