@@ -175,6 +175,9 @@ def test_requests_that_cannot_work(vit, other_vit, image_model, masked, photos, 
         with pytest.raises(WhenceError, match=message):
             run_again(*given, **changes)
     assert not out.exists()
+    (file := tmp_path / "file").touch()
+    with pytest.raises(WhenceError, match="is a file, not a folder"):
+        run_again(*given[:-1], file)
     twice = benchmark.run_suite("segmentation", [vit] * 2, [masked] * 2, "tiba", out=out)
     assert len(twice.runs) == 1
 

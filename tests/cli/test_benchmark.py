@@ -128,6 +128,9 @@ def test_several_protocols_and_an_overview(image_model, masked, tmp_path):
     quiet = whence("overview", "--data", tmp_path / "out", "--out", tmp_path / "o", "--quiet")
     assert quiet.output == ""
     assert (tmp_path / "o" / "overview.csv").read_text().count("tiba") == 5
+    asked = ("--data", tmp_path / "out")
+    assert "takes no --limit" in whence("overview", *asked, "--limit", 3, code=2).stderr
+    assert "stands alone" in whence("overview,srg", *asked, code=2).stderr
 
 
 @pytest.mark.usefixtures("parquet")

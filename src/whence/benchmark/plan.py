@@ -69,9 +69,8 @@ class SuitePlan:
             if None not in self._data and self._makes_data(protocol):
                 steps += self._check_all([protocol], [None])
             if not any(step.protocol is protocol for step in steps):
-                start = f"{protocol.label} · "
-                reasons = [why for name, why in self.unfit.items() if name.startswith(start)]
-                raise WhenceError(f"The {protocol.name} benchmark fits nothing here: {reasons[0]}")
+                why = self._join_reasons(protocol)
+                raise WhenceError(f"The {protocol.name} benchmark fits nothing here: {why}")
         self._refuse_equal_names(steps)
         # Model by model, so that each is loaded once more at most.
         steps.sort(key=lambda step: self._find_model_place(step.sources.model))
@@ -120,6 +119,17 @@ class SuitePlan:
         for key, name in zip(names, (protocol.name, dataset.name, model), strict=True):
             names[key].append(name)
         return PlannedRun(protocol, sources, prepared.title, prepared.folder_name)
+
+    def _join_reasons(self, protocol: AnyProtocol) -> str:
+        """Tell why a protocol fits nothing; where reasons differ, which is of what."""
+        start = f"{protocol.label} · "
+        reasons: dict[str, str] = {}
+        for name, why in self.unfit.items():
+            if name.startswith(start):
+                reasons.setdefault(why, name.removeprefix(start))
+        if len(reasons) == 1:
+            return next(iter(reasons))
+        return " ".join(f"({name}) {why}" for why, name in reasons.items())
 
     def _load_dataset(self, sources: RunSources) -> Dataset:
         """Load a dataset, once."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from whence._util.files import is_file
+from whence._util.files import exists, is_file
 from whence._util.progress import name_work
 from whence.benchmark.output import BenchmarkResult, write_output
 from whence.benchmark.overview import OverviewResult, write_overview
@@ -121,6 +121,8 @@ def run_suite(
     plan = SuitePlan(judges, named, list_sources(data), given, request)
     steps = plan.list_steps()
     folder = Path(out) if out else Path("whence-benchmark", plan.folder_name)
+    if exists(folder) and not folder.is_dir():
+        raise WhenceError(f"'{folder}' is a file, not a folder; name another with --out.")
     result = SuiteResult(folder, unfit=plan.unfit)
     # One cluster for all runs, since it starts in seconds.
     cluster = start_ray(RayOptions() if ray is True else ray) if ray else nullcontext()

@@ -132,6 +132,8 @@ def _is_filled(metric: Metric, results: Mapping[str, Columns]) -> bool:
 
 
 def _write_legend(metrics: Sequence[Metric], methods: int) -> str:
+    if not metrics:
+        return "No sample has a figure, so the table is empty."
     legend = "Brackets hold bootstrap 95 % intervals."
     if methods < 2:
         return legend

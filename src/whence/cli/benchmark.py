@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from whence.cli import options
 from whence.cli.protocol_list import format_protocols, list_protocols
+from whence.errors import WhenceError
 
 EPILOG = """[bold]Protocols[/bold]
 
@@ -137,8 +138,9 @@ def benchmark(
         typer.Option(
             metavar="NAMES",
             rich_help_panel=_PANEL,
-            help="perturbation, srg, saco: what replaces them: zero, mean, blur, dataset (its mean "
-            "colour), road (interpolated); of perturbation several, separated by commas.",
+            help="perturbation, srg, saco, f_fidelity: what replaces them: zero, mean, blur, "
+            "dataset (its mean colour), road (interpolated); of perturbation several, separated by "
+            "commas.",
         ),
     ] = None,
     score: Annotated[
@@ -180,7 +182,11 @@ def benchmark(
     ] = None,
     draws: Annotated[
         int | None,
-        typer.Option(min=1, rich_help_panel=_PANEL, help="trust: how often noise is drawn; 10."),
+        typer.Option(
+            min=1,
+            rich_help_panel=_PANEL,
+            help="trust: how often noise is drawn; 10. f_fidelity: how often units are; 5.",
+        ),
     ] = None,
     cascade: Annotated[
         int | None,
@@ -221,10 +227,16 @@ def benchmark(
     models: list[str | None] = [*model] if model else [None]
     datasets: list[str | None] = [*data] if data else [None]
     if protocol == _OVERVIEW:
+        given = {"--methods": methods, "--model": model, "--limit": limit, "--format": data_format}
+        unused = [name for name, value in given.items() if value is not None]
+        if unused:
+            raise WhenceError(f"The overview is of finished runs, and takes no {unused[0]}.")
         written = write_overview(data or [], out, ranking=ranking)
         if not quiet:
             print_overview(written)
         return
+    if _OVERVIEW in protocol.replace(":", ",").split(","):
+        raise WhenceError("'overview' stands alone; several protocols write one anyway.")
     cluster = options.read_ray_options(ray, address, actors, cpus_per_actor, gpus_per_actor)
     shared: dict[str, Any] = {
         "format": data_format,

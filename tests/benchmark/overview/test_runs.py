@@ -75,7 +75,9 @@ def test_runs_that_have_not_finished_are_named(folder):
 def test_folders_that_are_no_runs(folder, tmp_path):
     with pytest.raises(WhenceError, match="is not a folder of benchmark runs"):
         benchmark.write_overview(tmp_path / "nowhere")
-    with pytest.raises(WhenceError, match="Name at least one folder"):
+    with pytest.raises(
+        WhenceError, match="Name at least one folder of benchmark runs, with --data"
+    ):
         benchmark.write_overview([])
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "run.json").write_text("{}")

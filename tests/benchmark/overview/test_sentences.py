@@ -87,3 +87,14 @@ def test_pictures_of_thirty_methods_are_tall(overview):
     heights = [int.from_bytes(one[20:24], "big") for one in (small, large)]
     assert heights[1] - heights[0] >= 27 * 30  # pixels for each further method
     assert draw_agreement(overview.agreement, overview.names)[:4] == png
+
+
+def test_a_run_without_figures_is_named():
+    full = make_run({"whence": 0.6, "low": 0.2}, samples=1)
+    empty = make_run({"whence": float("nan"), "low": float("nan")}, "dino")
+    assert empty.table.metrics == []
+    assert empty.table.notes[-1] == "No sample has a figure, so the table is empty."
+    overview = summarize_runs([full, empty])
+    last = write_sentences(overview)[-1]
+    assert last == "No criteria, since no sample has a figure: rationale · pets · dino."
+    assert "Ranks are over 1 sample," in write_notes(overview)[0]

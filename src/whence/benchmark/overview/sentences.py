@@ -36,7 +36,7 @@ def write_notes(overview: Overview) -> list[str]:
     notes = []
     comparison = overview.comparison
     if comparison is not None:
-        over = f"{comparison.count} {comparison.blocks}"
+        over = _count(comparison.count, comparison.blocks.removesuffix("s"))
         if comparison.blocks == "runs":
             over += " (model, dataset and protocol)"
         if len(overview.criteria) > (comparison.count if comparison.blocks == "runs" else 1):
@@ -146,10 +146,15 @@ def _describe_agreement(overview: Overview) -> list[str]:
 
 
 def _describe_left_out(overview: Overview) -> list[str]:
-    if not overview.left_out:
-        return []
-    named = [f"{method} ({len(without)})" for method, without in overview.left_out.items()]
-    return [f"Not ranked, for want of a figure in so many criteria: {', '.join(named)}."]
+    sentences = []
+    if overview.left_out:
+        named = [f"{method} ({len(without)})" for method, without in overview.left_out.items()]
+        listed = ", ".join(named)
+        sentences.append(f"Not ranked, for want of a figure in so many criteria: {listed}.")
+    empty = [" · ".join(reversed(run.key)) for run in overview.runs if not run.table.metrics]
+    if empty:
+        sentences.append(f"No criteria, since no sample has a figure: {'; '.join(empty)}.")
+    return sentences
 
 
 def _format_interval(found: ConfidenceInterval) -> str:

@@ -65,7 +65,7 @@ def write_overview(
     given = [folders] if isinstance(folders, str | Path) else list(folders)
     paths = [Path(one).expanduser() for one in given]
     if not paths:
-        raise WhenceError("Name at least one folder of benchmark runs.")
+        raise WhenceError("Name at least one folder of benchmark runs, with --data.")
     runs, unfinished = read_runs(paths)
     overview = summarize_runs(runs, ranking)
     if overview is None:
