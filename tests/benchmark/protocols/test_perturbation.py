@@ -114,3 +114,15 @@ def test_rows_do_not_depend_on_the_batch(vit, photos):
         for unit, bound in bounds.items():
             curve = f"negative_predicted_probability_{unit}"
             assert alone[curve] == pytest.approx(row[curve], abs=bound)
+
+
+def test_classes_that_hold_together_have_probabilities_of_their_own(vit, photos, monkeypatch):
+    monkeypatch.setattr(vit.model.config, "problem_type", "multi_label_classification")
+    (sample,) = read_samples(photos, 1)
+    judged = build_protocol("perturbation", {"unit": "patches"})
+    (row,) = judge(judged, vit, [sample], choose_one("tiba"))
+    with torch.no_grad():
+        logits = vit.model(vit.prepare([sample.content]).inputs).logits[0].double()
+    curve, of_logit = (row[f"positive_predicted_{one}"] for one in ("probability", "logit"))
+    assert curve == pytest.approx(torch.tensor(of_logit).double().sigmoid().tolist(), abs=1e-6)
+    assert curve[0] == pytest.approx(float(logits[row["predicted"]].sigmoid()), abs=1e-5)

@@ -58,7 +58,8 @@ _SIDES = {"plus": "Fid+", "minus": "Fid-"}
 class _JudgedBatch(NamedTuple):
     """Scores of units (samples, units) for classes (samples,), and the copy without some units.
 
-    `units` (samples,) are how many units each sample has; `run` is that of `run_without`.
+    `units` (samples,) are how many units each sample has; `run` is that of `run_without`; with
+    `multi_label` several classes can hold at once.
     """
 
     names: list[str]
@@ -66,6 +67,7 @@ class _JudgedBatch(NamedTuple):
     units: Tensor
     classes: Tensor
     run: Run
+    multi_label: bool
 
 
 @dataclass
@@ -194,7 +196,8 @@ class FFidelityProtocol(BenchmarkProtocol["PreparedPhoto | PreparedText"]):
         found = explain_batch(loaded, run.pixels, method, names=names)
         assert run.grid is not None
         units = torch.full((len(photos),), count_cells(run))
-        return _JudgedBatch(names, score_cells(found, run.grid), units, found.target, run)
+        scores = score_cells(found, run.grid)
+        return _JudgedBatch(names, scores, units, found.target, run, found.multi_label)
 
     def _explain_texts(
         self, loaded: LoadedModel, texts: Sequence[PreparedText], method: MethodSpecification
@@ -204,7 +207,7 @@ class FFidelityProtocol(BenchmarkProtocol["PreparedPhoto | PreparedText"]):
         found = explain_batch(loaded, run.inputs, method, names=names)
         units = count_words(run)
         scores = sum_over_words(found.scores.detach(), run.words, int(units.max()))
-        return _JudgedBatch(names, scores, units, found.target, run)
+        return _JudgedBatch(names, scores, units, found.target, run, found.multi_label)
 
     def _judge(self, batch: _JudgedBatch) -> list[Row]:
         """Run the copy on whole samples and without the units that are drawn: the rows."""
@@ -217,7 +220,7 @@ class FFidelityProtocol(BenchmarkProtocol["PreparedPhoto | PreparedText"]):
             torch.arange(count, device=removed.device).repeat_interleave(forwards),
             chunk_size=choose_chunk_size(self._copy) if self._copy is not None else None,
         ).reshape(count, forwards, -1)
-        curves = compute_curves(logits, batch.classes)
+        curves = compute_curves(logits, batch.classes, multi_label=batch.multi_label)
         rows: list[Row] = [
             {"sample": name, "predicted": int(target)}
             for name, target in zip(batch.names, batch.classes.tolist(), strict=True)

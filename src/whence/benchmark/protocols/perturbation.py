@@ -147,6 +147,7 @@ class PerturbationProtocol(PhotoDeletionProtocol):
                     torch.tensor([references[n] for n in known], dtype=torch.long),
                     self._steps,
                     kept,
+                    predicted.multi_label,
                 )
                 named = {setting.name_column(name): one for name, one in figures.items()}
                 add_columns([rows[n] for n in known], named)

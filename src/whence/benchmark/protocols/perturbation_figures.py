@@ -59,6 +59,7 @@ def compute_figures(
     references: Tensor,
     steps: Sequence[float],
     kept: Collection[str],
+    multi_label: bool = False,
 ) -> dict[str, Tensor]:
     """Compute the columns of a class: curves, areas under them, and their differences.
 
@@ -69,8 +70,10 @@ def compute_figures(
         references: (photos,), the class that accuracy is measured against.
         steps: The fractions that are deleted: `STEPS`, and 1 for deletion and insertion too.
         kept: The columns of curves that are wanted.
+        multi_label: Whether several classes can hold at once.
     """
-    found = compute_curves(logits.flatten(0, 1), classes.repeat(2), references.repeat(2))
+    watched, references = classes.repeat(2), references.repeat(2)
+    found = compute_curves(logits.flatten(0, 1), watched, references, multi_label)
     # One copy from the device for all.
     curves = torch.stack([found[score] for score in _SCORES]).cpu()
     curves = curves.reshape(len(_SCORES), *logits.shape[:3])
