@@ -39,6 +39,7 @@ def test_a_run(image_model, photos, tmp_path):
     assert "is a file" in whence(*asked, "--out", file, code=2).stderr
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("parquet")
 def test_precision_is_a_setting_and_fast_is_none(image_model, photos, tmp_path, programs):
     asked = ("perturbation", "--model", image_model, "--data", photos, "--methods", "gae")

@@ -145,7 +145,16 @@ QUICK = {
     "smoothgrad": {"samples": 4},
     "search": {"budget": 6},
 }
-MANY_PASSES = ("attention_flow", "occlusion", "value_zeroing")
+MANY_PASSES = (
+    "attention_flow",
+    "dave",
+    "decompx",
+    "occlusion",
+    "rise",
+    "search",
+    "value_zeroing",
+    "vit_cx",
+)
 EVERY = [
     pytest.param(name, marks=[pytest.mark.slow] if name in MANY_PASSES else [])
     for name in methods.available("image")

@@ -60,7 +60,10 @@ REQUESTS = ({"target": 1}, {}, {"classes": [0, 1]}, {"classes": 2})
 
 
 @never_refused
-@pytest.mark.parametrize("method", ["whence", "tiba", "gae", "rollout", "reslrp", "lrp"])
+@pytest.mark.parametrize(
+    "method",
+    ["whence", "tiba", "gae", "rollout", "reslrp", pytest.param("lrp", marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("name", [VIT, "Bert-sdpa"])
 def test_compiled_explanations_are_those_of_the_eager_run(method, name, programs):
     requests = REQUESTS[:3:2] if (method, name) == ("tiba", VIT) else REQUESTS[3:]
