@@ -82,7 +82,7 @@ def test_an_image_is_imputed_alike_in_every_batch():
     together = im.impute_pixels(pixels, hidden)
     for at in range(5):
         alone = im.impute_pixels(pixels[at : at + 1], hidden[at : at + 1])
-        torch.testing.assert_close(alone[0], together[at], rtol=0, atol=1e-6)
+        assert torch.allclose(alone[0], together[at], rtol=0, atol=1e-6)
 
 
 def test_noise_is_drawn_by_name_and_added_to_hidden_pixels():

@@ -51,7 +51,7 @@ def test_sensitivity_of_inputs_with_the_same_noise_is_that_of_each_alone():
     inputs = torch.randn(3, 5, 7)
     found = t.sensitivity(squares, inputs, RADIUS, DRAWS, seed=9, same_noise=True)
     alone = [float(t.sensitivity(squares, one[None], RADIUS, DRAWS, seed=9)) for one in inputs]
-    np.testing.assert_allclose(found, alone, rtol=1e-6)
+    assert found.tolist() == pytest.approx(alone, rel=1e-6)
 
 
 def test_sensitivity_at_its_ends():

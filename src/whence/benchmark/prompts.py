@@ -57,11 +57,11 @@ class PreparedPrompt:
             next((n for n, (a, b) in enumerate(spans) if start < b and end > a), -1)
             if end > start
             else -1
-            for start, end in self._trimmed
+            for start, end in self._letter_offsets
         ]
 
     @cached_property
-    def _trimmed(self) -> list[tuple[int, int]]:
+    def _letter_offsets(self) -> list[tuple[int, int]]:
         """The offsets without spaces, with which many tokenizers begin a word's first token."""
         found, text = [], str(self.sample.content)
         for start, end in self.offsets:
