@@ -19,7 +19,7 @@ from whence.benchmark.stored import StoredMethod, check_model, choose_methods
 from whence.distributed.ray_cluster import RayOptions
 from whence.errors import WhenceError
 from whence.methods import MethodSpecification, parse_methods
-from whence.metrics.rankings import Ranking
+from whence.metrics.rankings import Ranking, check_ranking
 from whence.models import LoadedModel
 from whence.models.loaded import EMBEDDED_LANGUAGE_MODEL
 
@@ -55,8 +55,7 @@ class RunRequest:
             parse_methods(self.methods, self.rules)
         if self.batch < 1 or (self.limit is not None and self.limit < 1):
             raise WhenceError("The batch and the limit are numbers from 1.")
-        if self.ranking not in ("nemenyi", "wilcoxon"):
-            raise WhenceError(f"The ranking is 'nemenyi' or 'wilcoxon', not {self.ranking!r}.")
+        check_ranking(self.ranking)
         if self.ray:
             import_extra("ray", "ray", "ray")
 

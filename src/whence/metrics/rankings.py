@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -92,6 +92,12 @@ def friedman_test(ranks: _Floats) -> FriedmanTest:
     statistic = float(sums / spread)
     stats = import_extra("scipy.stats", "scipy", "benchmark")
     return FriedmanTest(statistic, float(stats.chi2.sf(statistic, methods - 1)))
+
+
+def check_ranking(ranking: str) -> None:
+    """Refuse a test of ranks that does not exist."""
+    if ranking not in get_args(Ranking):
+        raise WhenceError(f"The ranking is 'nemenyi' or 'wilcoxon', not {ranking!r}.")
 
 
 def find_differences(ranks: _Floats, ranking: Ranking = "nemenyi", level: float = LEVEL) -> _Bools:

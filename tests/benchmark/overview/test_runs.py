@@ -79,6 +79,8 @@ def test_folders_that_are_no_runs(folder, tmp_path):
         WhenceError, match="Name at least one folder of benchmark runs, with --data"
     ):
         benchmark.write_overview([])
+    with pytest.raises(WhenceError, match="'nemenyi' or 'wilcoxon', not 'x'"):
+        benchmark.write_overview(tmp_path, ranking="x")
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "run.json").write_text("{}")
     with pytest.raises(WhenceError, match="no finished benchmark run in"):

@@ -15,7 +15,7 @@ from whence.benchmark.overview.sentences import write_notes, write_sentences
 from whence.benchmark.overview.summary import Overview, summarize_runs
 from whence.benchmark.table import BenchmarkTable
 from whence.errors import WhenceError
-from whence.metrics.rankings import Ranking
+from whence.metrics.rankings import Ranking, check_ranking
 from whence.render.templates import render_template
 
 FILES = ("overview.md", "overview.csv", "ranks.csv", "overview.html")
@@ -62,6 +62,7 @@ def write_overview(
         WhenceError: There is no finished run, no figure of them is ranked, or two runs that differ
             would have one name.
     """
+    check_ranking(ranking)
     given = [folders] if isinstance(folders, str | Path) else list(folders)
     paths = [Path(one).expanduser() for one in given]
     if not paths:
