@@ -15,7 +15,7 @@ from tests.fuzz.oracle import Oracle
 from tests.fuzz.plans import draw_plan
 from tests.fuzz.run import format_table, main, run_cases
 
-FIRST_SEED, COUNT, AT_ONCE = 0, 120, 20
+FIRST_SEED, COUNT, AT_ONCE = 0, 100, 20
 SEEDS = Path(__file__).with_name("seeds.txt")
 
 
