@@ -38,22 +38,10 @@ from torch import Tensor
 
 from whence import Explainer
 from whence._util.progress import bar
+from whence.datasets.planted_passages import ANIMALS, COLORS, DEEDS, NAMES
 from whence.metrics.statistics import bootstrap_mean
 
 COUNT = 5
-NAMES = "Lily Tim Tom Sue Ben Max Mia Sam Anna Jack Lucy Bob Amy Spot".split()
-COLOURS = "red blue green yellow pink purple black white brown".split()
-ANIMALS = "dog cat bird frog duck fish rabbit bear horse cow pig mouse".split()
-DEEDS = (
-    "went to the park",
-    "played in the yard",
-    "baked a cake",
-    "read a book",
-    "ran in the woods",
-    "sat by the lake",
-    "made a hat",
-    "saw a big tree",
-)
 
 
 class Prompt(NamedTuple):
@@ -80,7 +68,7 @@ def make_prompts(writer: Writer) -> Iterator[Prompt]:
     while True:
         facts = list(
             zip(
-                *(draw.sample(words, COUNT) for words in (NAMES, COLOURS, ANIMALS, DEEDS)),
+                *(draw.sample(words, COUNT) for words in (NAMES, COLORS, ANIMALS, DEEDS)),
                 strict=True,
             )
         )

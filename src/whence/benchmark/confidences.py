@@ -64,7 +64,7 @@ def measure_confidences(
         dataset.compute_fingerprint(),
         json.dumps(dict(labels.given)),
     )
-    found = {} if file is None else _read(file, key)
+    found = {} if file is None else _read_confidences(file, key)
     missing = [name for name in names if name not in found]
     size = choose_chunk_size(loaded, is_watched=True)
 
@@ -106,7 +106,7 @@ def measure_confidences(
     return {name: found[name] for name in usable_names}
 
 
-def _read(file: Path, key: str) -> dict[str, Confidence]:
+def _read_confidences(file: Path, key: str) -> dict[str, Confidence]:
     """Read what is known of the same model and data; nothing if the file is of others."""
     if is_file(file):
         with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):

@@ -75,7 +75,7 @@ class PhotoMasker(NamedTuple):
     ) -> list[MaskedSamples]:
         """Read photos in groups of equal shape; those that cannot be read are left out."""
         groups: dict[tuple[int, ...], list[PreparedPhoto]] = {}
-        for one in _read(lambda name: prepare_photo(loaded, dataset.read(name)), names):
+        for one in _prepare_each(lambda name: prepare_photo(loaded, dataset.read(name)), names):
             groups.setdefault(tuple(one.pixels.shape), []).append(one)
         return [self._group(loaded, group) for group in groups.values()]
 
@@ -97,7 +97,7 @@ class TextMasker(NamedTuple):
         self, loaded: LoadedModel, dataset: Dataset, names: Sequence[str]
     ) -> list[MaskedSamples]:
         """Read texts as one group, if any can be read; the others are left out."""
-        texts = _read(lambda name: prepare_text(loaded, dataset.read(name)), names)
+        texts = _prepare_each(lambda name: prepare_text(loaded, dataset.read(name)), names)
         if not texts:
             return []
         runner = self.mask(loaded, texts)
@@ -108,7 +108,7 @@ class TextMasker(NamedTuple):
         return [MaskedSamples([one.sample for one in texts], count_words(runner), delete)]
 
 
-def _read(prepare: Callable[[str], Prepared], names: Sequence[str]) -> list[Prepared]:
+def _prepare_each(prepare: Callable[[str], Prepared], names: Sequence[str]) -> list[Prepared]:
     """Read samples in threads, but those that cannot be read."""
 
     def attempt(name: str) -> Prepared | None:

@@ -40,7 +40,7 @@ def measure_mean_color(
     """
     scale = PixelScale.from_model(loaded)
     of = hash_texts(dataset.compute_fingerprint(), loaded.name, repr(scale), *names)
-    if folder is not None and (kept := _read(folder / FILE, of)):
+    if folder is not None and (kept := _read_color(folder / FILE, of)):
         return kept
 
     def read(name: str) -> Tensor | None:
@@ -69,7 +69,7 @@ def measure_mean_color(
     return color
 
 
-def _read(path: Path, of: str) -> tuple[float, ...] | None:
+def _read_color(path: Path, of: str) -> tuple[float, ...] | None:
     """The colour that was kept; None if it is of other photos, or damaged."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

@@ -181,7 +181,7 @@ class AnswerRunner:
         if self.removal == "unknown":
             ids = ids.masked_fill(gone, self._unknown)
             return self._run(self._crop({"input_ids": ids}, lengths), lengths, prompts)
-        mixed = torch.where(gone[..., None], self._mean, self._embed(ids))
+        mixed = torch.where(gone[..., None], self._mean, self._look_up_embeddings(ids))
         return self._run(self._crop({"inputs_embeds": mixed}, lengths), lengths, prompts)
 
     @torch.no_grad()
@@ -234,9 +234,10 @@ class AnswerRunner:
         """The mean of the embeddings of all tokens."""
         vocabulary = self.loaded.model.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
         with torch.no_grad():
-            return self._embed(torch.arange(vocabulary, device=self.ids.device)).mean(0)
+            every = torch.arange(vocabulary, device=self.ids.device)
+            return self._look_up_embeddings(every).mean(0)
 
-    def _embed(self, ids: Tensor) -> Tensor:
+    def _look_up_embeddings(self, ids: Tensor) -> Tensor:
         with torch.no_grad():
             embedded: Tensor = self.loaded.model.get_input_embeddings()(ids)  # type: ignore[operator]
             return embedded

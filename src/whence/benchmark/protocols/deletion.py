@@ -14,7 +14,7 @@ from typing_extensions import override
 from whence.benchmark.columns import Columns
 from whence.benchmark.mean_color import measure_mean_color
 from whence.benchmark.photos import PreparedPhoto, prepare_photo
-from whence.benchmark.protocols.base import BenchmarkProtocol
+from whence.benchmark.protocols.photos import PhotoProtocol
 from whence.errors import WhenceError
 from whence.explanation import Explanation
 from whence.faithfulness.photos import PhotoRunner
@@ -38,10 +38,9 @@ FILLINGS: dict[Fill, str] = {
 
 
 @dataclass
-class PhotoDeletionProtocol(BenchmarkProtocol[PreparedPhoto]):
+class PhotoDeletionProtocol(PhotoProtocol):
     """Photos are run again without some of their pixels or patches."""
 
-    kinds: ClassVar[tuple[str, ...]] = ("image",)
     judges_stored: ClassVar[bool] = True
 
     _color: tuple[float, ...] | None = field(default=None, init=False, repr=False)

@@ -15,11 +15,11 @@ from whence.benchmark.columns import Columns
 from whence.benchmark.photos import (
     PreparedPhoto,
     View,
-    compute_by_shape,
     prepare_photo,
     stack_masks,
 )
-from whence.benchmark.protocols.base import BenchmarkProtocol, Metric, Row, explain_batch
+from whence.benchmark.protocols.base import Metric, Row, explain_batch
+from whence.benchmark.protocols.photos import PhotoProtocol
 from whence.errors import WhenceError
 from whence.methods import MethodSpecification
 from whence.metrics.localization import enclose_objects, localize
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class LocalizationProtocol(BenchmarkProtocol[PreparedPhoto]):
+class LocalizationProtocol(PhotoProtocol):
     """The share of the positive scores that lies on the object, where the model is right.
 
     Attribution localisation is the share inside the mask (Kohlbrenner et al., IJCNN 2020; Arras et
@@ -50,7 +50,6 @@ class LocalizationProtocol(BenchmarkProtocol[PreparedPhoto]):
     """
 
     name: ClassVar[str] = "localization"
-    kinds: ClassVar[tuple[str, ...]] = ("image",)
     main: ClassVar[str] = "localisation"
     main_column: ClassVar[str] = "in_mask"
 
@@ -67,12 +66,7 @@ class LocalizationProtocol(BenchmarkProtocol[PreparedPhoto]):
         return prepare_photo(loaded, sample, self.view)
 
     @override
-    def compute_rows(
-        self, loaded: LoadedModel, samples: Sequence[PreparedPhoto], method: MethodSpecification
-    ) -> list[Row]:
-        return compute_by_shape(samples, lambda photos: self._compute_rows(loaded, photos, method))
-
-    def _compute_rows(
+    def judge_photos(
         self, loaded: LoadedModel, photos: Sequence[PreparedPhoto], method: MethodSpecification
     ) -> list[Row]:
         labels = [self.labels.find_index(loaded, one.sample) for one in photos]

@@ -12,7 +12,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from whence.benchmark.columns import Columns
-from whence.benchmark.photos import PreparedPhoto, compute_by_shape
+from whence.benchmark.photos import PreparedPhoto
 from whence.benchmark.protocols.base import Curve, Metric, Row, add_columns, explain_batch
 from whence.benchmark.protocols.deletion import (
     FILLINGS,
@@ -93,12 +93,7 @@ class PerturbationProtocol(PhotoDeletionProtocol):
         return list_settings(self.unit, self.fill)
 
     @override
-    def compute_rows(
-        self, loaded: LoadedModel, samples: Sequence[PreparedPhoto], method: MethodSpecification
-    ) -> list[Row]:
-        return compute_by_shape(samples, lambda photos: self._compute_rows(loaded, photos, method))
-
-    def _compute_rows(
+    def judge_photos(
         self, loaded: LoadedModel, photos: Sequence[PreparedPhoto], method: MethodSpecification
     ) -> list[Row]:
         labels = [self.labels.find_index(loaded, one.sample) for one in photos]

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from whence._util.chunks import run_in_chunks
 from whence.benchmark.columns import Columns
-from whence.benchmark.photos import PreparedPhoto, compute_by_shape
+from whence.benchmark.photos import PreparedPhoto
 from whence.benchmark.protocols.base import Curve, Metric, Row, add_columns, explain_batch
 from whence.benchmark.protocols.deletion import FILLINGS, PhotoDeletionProtocol, Unit, score_units
 from whence.errors import WhenceError
@@ -60,12 +60,7 @@ class SacoProtocol(PhotoDeletionProtocol):
         return (self.fill,)
 
     @override
-    def compute_rows(
-        self, loaded: LoadedModel, samples: Sequence[PreparedPhoto], method: MethodSpecification
-    ) -> list[Row]:
-        return compute_by_shape(samples, lambda photos: self._compute_rows(loaded, photos, method))
-
-    def _compute_rows(
+    def judge_photos(
         self, loaded: LoadedModel, photos: Sequence[PreparedPhoto], method: MethodSpecification
     ) -> list[Row]:
         pixels = stack_on_device([one.pixels for one in photos], loaded.device)

@@ -13,17 +13,16 @@ from whence.benchmark.columns import Columns
 from whence.benchmark.photos import (
     PreparedPhoto,
     View,
-    compute_by_shape,
     prepare_photo,
     stack_masks,
 )
 from whence.benchmark.protocols.base import (
-    BenchmarkProtocol,
     Metric,
     Row,
     add_columns,
     explain_batch,
 )
+from whence.benchmark.protocols.photos import PhotoProtocol
 from whence.errors import WhenceError
 from whence.explanation import Explanation
 from whence.methods import MethodSpecification
@@ -39,7 +38,7 @@ _UNIONS = ("union_foreground", "union_background")
 
 
 @dataclass
-class SegmentationProtocol(BenchmarkProtocol[PreparedPhoto]):
+class SegmentationProtocol(PhotoProtocol):
     """The map of the predicted class, scaled to 0 … 1 and cut at its mean, against a mask.
 
     After Chefer, Gur, Wolf (CVPR 2021): pixel accuracy and mIoU (of background and foreground) are
@@ -53,7 +52,6 @@ class SegmentationProtocol(BenchmarkProtocol[PreparedPhoto]):
     """
 
     name: ClassVar[str] = "segmentation"
-    kinds: ClassVar[tuple[str, ...]] = ("image",)
     main: ClassVar[str] = "mIoU"
     main_column: ClassVar[str] = "average_precision"
 
@@ -83,12 +81,7 @@ class SegmentationProtocol(BenchmarkProtocol[PreparedPhoto]):
         return prepare_photo(loaded, sample, self.view)
 
     @override
-    def compute_rows(
-        self, loaded: LoadedModel, samples: Sequence[PreparedPhoto], method: MethodSpecification
-    ) -> list[Row]:
-        return compute_by_shape(samples, lambda photos: self._compute_rows(loaded, photos, method))
-
-    def _compute_rows(
+    def judge_photos(
         self, loaded: LoadedModel, photos: Sequence[PreparedPhoto], method: MethodSpecification
     ) -> list[Row]:
         pixels = stack_on_device([one.pixels for one in photos], loaded.device)
