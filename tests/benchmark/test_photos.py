@@ -5,7 +5,7 @@ from PIL import Image
 
 from tests.saved import make_photo
 from whence import WhenceError, datasets
-from whence.benchmark.photos import prepare_photo
+from whence.benchmark.photos import PreparedPhoto, compute_by_shape, prepare_photo
 from whence.models.image_preprocessing import PixelScale
 
 
@@ -38,3 +38,19 @@ def test_a_mask_of_another_size_is_refused(vit):
     odd = datasets.Sample("x", make_photo(40, 36), mask=np.zeros((36, 41), dtype=np.uint8))
     with pytest.raises(WhenceError, match="mask of 'x' is 41x36"):
         prepare_photo(vit, odd)
+
+
+def test_results_of_photos_of_several_shapes_keep_the_order_of_the_photos():
+    shapes = [(3, 8, 4), (3, 4, 8), (3, 8, 4), (3, 6, 6), (3, 4, 8)]
+    photos = [
+        PreparedPhoto(datasets.Sample(f"photo {n}", make_photo(4, 4)), torch.zeros(shape))
+        for n, shape in enumerate(shapes)
+    ]
+    groups = []
+
+    def list_names(some: list[PreparedPhoto]) -> list[str]:
+        groups.append({tuple(one.pixels.shape) for one in some})
+        return [one.name for one in some]
+
+    assert compute_by_shape(photos, list_names) == [f"photo {n}" for n in range(5)]
+    assert groups == [{(3, 8, 4)}, {(3, 4, 8)}, {(3, 6, 6)}]
