@@ -71,15 +71,22 @@ class PromptProtocol(BenchmarkProtocol[PreparedPrompt]):
         answers: Sequence[Sequence[int]],
         method: MethodSpecification,
     ) -> Tensor:
-        """Scores (prompts, units) of the prompts' tokens; those of shorter prompts end by 0."""
-        groups: dict[int, list[int]] = defaultdict(list)
+        """Scores (prompts, units) of the prompts' tokens; those of shorter prompts end by 0.
+
+        Where a prompt names the wrong answer, what is explained is the right one against it.
+        """
+        groups: dict[tuple[int, bool], list[int]] = defaultdict(list)
         for number, answer in enumerate(answers):
-            groups[len(answer) if self.target == "answer" else 1].append(number)
+            has_rival = self.target == "token" and prompts[number].rival is not None
+            length = len(answer) if self.target == "answer" else 1
+            groups[length, has_rival].append(number)
         longest = max(len(one.ids) for one in prompts)
         scores = torch.zeros(len(prompts), longest, dtype=torch.float64, device=loaded.device)
-        for length, members in groups.items():
+        for (length, has_rival), members in groups.items():
             rows = [list(prompts[n].ids) for n in members]
             target: Target = token(-1, [answers[n][0] for n in members])
+            rivals = [rival for n in members if (rival := prompts[n].rival) is not None]
+            against = token(-1, rivals) if has_rival else None
             if self.target == "answer":
                 rows = [[*row, *answers[n]] for row, n in zip(rows, members, strict=True)]
                 target = span(-length)
@@ -89,8 +96,8 @@ class PromptProtocol(BenchmarkProtocol[PreparedPrompt]):
                 "attention_mask": pad_rows([[1] * len(row) for row in rows], 0, loaded.device),
             }
             arguments = method.explain_arguments()
-            found = loaded.explainer.explain(inputs, target=target, **arguments).scores.double()
-            for n, row in zip(members, found, strict=True):
+            found = loaded.explainer.explain(inputs, target=target, against=against, **arguments)
+            for n, row in zip(members, found.scores.double(), strict=True):
                 size = len(prompts[n].ids)
                 scores[n, :size] = row[:size]
         return scores
