@@ -295,6 +295,7 @@ def _make_evidence(
         padding=None if trace.columns == "text" else arguments.padding,
         special=special,
         class_specific=method.class_specific,
+        centered=method.centers_logits,
         first_layer=0 if request.keep_evidence else method.first_layer,
         streamed=method.streamed and not request.keep_evidence,
         release=release,

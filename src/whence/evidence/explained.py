@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from torch import Tensor
@@ -24,11 +24,13 @@ class ExplainedTargets:
         trace: The recorded forward pass.
         targets: The scalars that are explained, of what the model returned.
         layout: Where tokens stand on the input.
+        centered: Whether a logit is explained less the mean of all that compete with it.
     """
 
     trace: Trace
     targets: Scalars
     layout: FoundLayout
+    centered: bool = field(default=False, kw_only=True)
 
     @property
     def logits(self) -> Tensor:
@@ -68,4 +70,7 @@ class ExplainedTargets:
 
     def make_seeds(self, rules: RuleSet | None) -> Tensor:
         """Where a backward pass starts that goes by rules, or as plain gradients."""
-        return self.targets.make_seeds(self.logits, by_rules=rules is not None)
+        # Columns that are texts or images are what was given, not all that could have been.
+        centered = self.centered and self.trace.columns is None
+        by_rules = rules is not None
+        return self.targets.make_seeds(self.logits, by_rules=by_rules, centered=centered)

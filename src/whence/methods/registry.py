@@ -38,6 +38,8 @@ class Method:
             of a language model that reads images between its words.
         streamed: Whether it reads attention maps by `Evidence.fuse_heads` alone, so that they need
             not all be in memory at once.
+        centers_logits: Whether a logit is explained less the mean of those it competes with.
+        locates_by: The options of its reading that says where a target lies, if it has one.
         needs_one_sequence: Whether it refuses windows, merged tokens and several sequences.
         unsteady_types: Types of a model in which scores rank otherwise than in float32: where a
             rank correlation below 0.99 was measured, or none was.
@@ -50,6 +52,8 @@ class Method:
     signed: ClassVar[bool] = False
     inputs: ClassVar[tuple[str, ...]] = ("image", "text")
     streamed: ClassVar[bool] = False
+    centers_logits: ClassVar[bool] = False
+    locates_by: ClassVar[tuple[tuple[str, OptionValue], ...]] = ()
     needs_one_sequence: ClassVar[bool] = False
     unsteady_types: ClassVar[tuple[torch.dtype, ...]] = ()
 
@@ -131,6 +135,10 @@ class MethodSpecification:
     def explain_arguments(self) -> dict[str, Any]:  # they go to a call of many types
         """Return the arguments of `Explainer.explain` that select this method."""
         return {"method": self.name, "rules": self.rules, **self.options}
+
+    def to_locating(self) -> "MethodSpecification":
+        """The reading of this method that says where a target lies, if it has one of its own."""
+        return dataclasses.replace(self, options=dict(get(self.name).locates_by) | self.options)
 
     @property
     def description(self) -> Description:

@@ -1,13 +1,13 @@
-"""The default method: evidence for the class at each token, shared along attention."""
+"""The default method: what each part of the input contributes to what the softmaxes can see."""
 
-import math
+import warnings
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
-from whence.errors import WhenceError
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
 from whence.methods.shared.attention_maps import (
@@ -15,125 +15,139 @@ from whence.methods.shared.attention_maps import (
     require_known_layers,
     require_one_sequence,
 )
-from whence.methods.shared.flow_evidence import link_tokens, sum_flow_evidence
+from whence.methods.shared.flow_evidence import sum_flow_evidence, sum_flow_reads
+from whence.methods.shared.links import Links, average_over_linked, sum_attention
+from whence.methods.shared_evidence import SharedEvidence
 from whence.rules.balanced import Gradients
-from whence.tracing.graph import is_attention_pooling
+from whence.tracing.readings import MapReadings
 
-# Patches cut objects at arbitrary places, so evidence at one is evidence for its neighbours in the
-# same object; words are units by themselves. In a sound, all that is heard attends to the moment
-# that decides: much sharing would give its evidence to all others (docs/results/media.md).
-_SHARING = {"patches": 2.0, "segments": 0.25, "words": 0.25}
+# What attention reads of a patch counts so many times what one block finds there. Between 2 and 8
+# no figure changes by more than it does between halves of the photos (docs/results/ablation.md).
+_READ = 4.0
 
 
 @register("whence")
 @dataclass(frozen=True)
 class Whence(Method):
-    r"""Evidence for the class at each token, summed over layers and shared along attention.
+    r"""Evidence for and against the target, as far as the model's softmaxes can see it.
 
-    With :math:`x_l` the hidden state of a token that enters block l and :math:`\nabla x_l` the
-    balanced gradient of the class logit there, the evidence at a token is
+    A softmax does not see what is added to all of its inputs. So the target is a logit less the
+    mean of all logits, where classes or words compete; and what a query reads of a token counts
+    against what it would read of the mean token. With A an attention map, :math:`\nabla A` the
+    balanced gradient of the target there, and n the number of keys that query i sees, token j is
+    read by
 
-    .. math:: e = \sum_l \max(x_l \cdot \nabla x_l, 0).
+    .. math:: a_j = \sum_{l, h, i} A_{ij} \Bigl(\nabla A_{ij} - \tfrac1n \sum_k \nabla A_{ik}\Bigr).
 
-    With :math:`\bar A` the mean of all attention maps, :math:`B = \bar A + \bar A^\top` links two
-    tokens, among the tokens that represent a part of the input and that the class depends on, as it
-    does not on what stands after a generated word; rows of B are divided by their sum.
-    With s the weight of sharing, the score of a token is
+    In a text, that is the score. In an image, a video or a sound, patches cut what is seen at
+    arbitrary places, and what enters the blocks, :math:`x_l`, counts too:
 
-    .. math:: \frac{\sqrt{e} + s\, B \sqrt{e}}{1 + s}
+    .. math:: e_j = \sum_l x_{lj} \cdot \nabla x_{lj} + 4 a_j.
 
-    in an image or a signal, where scores are interpolated, and the square of that in a text,
-    where scores of tokens add up to those of words. A pooled token that is a part of the input is
-    scored like any other, by the evidence that it holds. In a text, a single pooled token that is
-    no part of the input, such as ``[CLS]``, gets the lowest score of the others.
+    With B the sum of all attention maps and of their transposes, among tokens that stand for a part
+    of the input, each row divided by its sum, :math:`u = B \sqrt{\max(e, 0)}` is the evidence at
+    the tokens that attention links to each token, and the score is the geometric mean of both,
 
-    Where tokens are in windows, merged or in several sequences, the evidence of a layer's token is
-    shared among the tokens of the input that it is made of, and attention links these. Layers whose
-    tokens are made of no part of the input do not count. Where what enters a block cannot be read,
-    the attention's values count in its place.
+    .. math:: s_j = \operatorname{sign}(e_j) \sqrt{|e_j|}\; u_j.
+
+    The reading ``"location"`` says where the evidence lies, not how much a part contributes:
+    :math:`B u` less its mean, above 0 on what the target is seen in.
 
     Attributes:
-        sharing: The weight s of other tokens' evidence, against a token's own; None is 2 for images
-            and videos, and 0.25 for signals and texts.
+        reading: ``"evidence"`` or ``"location"``.
         start_layer: The first layer that counts; earlier ones are left out.
         gradients: ``"balanced"``, ``"residual"`` or ``"plain"``.
+        sharing: Deprecated: with a weight, the scores are those of ``shared_evidence``.
     """
 
-    needs = ("attention", "hidden", "hidden_gradient")
+    needs = ("attention", "gradient", "hidden", "hidden_gradient")
     citation = (
         "Of this library; balanced gradients: Mehri, Soleymani Baghshah, Pilehvar: LibraGrad: "
         "Balancing Gradient Flow for Universally Better Vision Transformer Attributions, CVPR 2025"
     )
     cost = "2"
+    signed = True
     streamed = True
+    centers_logits = True
+    locates_by = (("reading", "location"),)
 
-    sharing: float | None = None
+    reading: Literal["evidence", "location"] = "evidence"
     start_layer: int = 0
     gradients: Gradients = "balanced"
+    sharing: float | None = None
 
     def __post_init__(self) -> None:
-        if self.sharing is not None and not 0 <= self.sharing < math.inf:
-            raise WhenceError(f"sharing is a weight of 0 or more, not {self.sharing}.")
+        if self.sharing is not None:
+            SharedEvidence(self.sharing)
+            warnings.warn(
+                "The option sharing of 'whence' is deprecated: method 'shared_evidence' has it.",
+                DeprecationWarning,
+                stacklevel=2,
+            )
 
     @override
     def __call__(self, evidence: Evidence) -> Tensor:
+        if self.sharing is not None:
+            return SharedEvidence(self.sharing, self.start_layer, self.gradients)(evidence)
         if evidence.flow is None:
             require_one_sequence(evidence, self.start_layer)
         else:
             require_known_layers(evidence, self.start_layer)
-        axes = len(evidence.layout.grid or ())
-        cut, units = axes > 0, ("words", "segments", "patches")[min(axes, 2)]
-        sharing = _SHARING[units] if self.sharing is None else self.sharing
-        squares, reached = _sum_evidence(evidence, self.start_layer)
-        roots = squares.sqrt()
-        others = _average_over_linked(roots, reached, evidence, self.start_layer)
-        scores = (roots + sharing * others) / (1 + sharing)
-        return lower_pooled_token(scores if cut else scores**2, evidence)
+        held, reached = _sum_held(evidence, self.start_layer)
+        read, links = _sum_read(evidence, self.start_layer)
+        is_cut = bool(evidence.layout.grid)
+        total = held + _READ * read if is_cut else read
+        mask = evidence.input_tokens & reached
+        if self.reading == "location":
+            return lower_pooled_token(_locate(total, mask, links), evidence)
+        if is_cut:
+            linked = average_over_linked(total.clamp(min=0).sqrt(), mask, links)
+            total = total.sign() * total.abs().sqrt() * linked
+        return lower_pooled_token(total, evidence)
 
 
-def _sum_evidence(evidence: Evidence, first: int) -> tuple[Tensor, Tensor]:
-    """Sum the positive evidence at the blocks' inputs, and mark tokens that the class depends on.
+def _sum_held(evidence: Evidence, first: int) -> tuple[Tensor, Tensor]:
+    """Sum hidden state times gradient at the blocks' inputs; mark tokens the target depends on.
 
-    Both are (classes, batch, tokens).
+    Both are (targets, batch, tokens).
     """
     if evidence.flow is not None:
         return sum_flow_evidence(evidence, evidence.flow, first)
     layers = slice(first, len(evidence.layers))
     entering = zip(evidence.hidden[layers], evidence.hidden_gradient[layers], strict=True)
-    layered, reached = [], []
+    held, reached = [], []
     for hidden, gradient in entering:
-        layered.append((hidden * gradient).sum(-1).clamp_(min=0))
+        held.append((hidden * gradient).sum(-1))
         reached.append(gradient.any(-1))
-    return torch.stack(layered).sum(0), torch.stack(reached).any(0)
+    return torch.stack(held).sum(0), torch.stack(reached).any(0)
 
 
-def _average_over_linked(values: Tensor, reached: Tensor, evidence: Evidence, first: int) -> Tensor:
-    """Average a value over the reached tokens that attention links to each token."""
-    mask = evidence.input_tokens & reached
-    weights = mask.to(values.dtype)
-    columns = torch.cat([weights, weights * values])
-    if evidence.flow is not None:
-        linked = link_tokens(evidence, evidence.flow, columns, first)
-    else:
-        attention = _sum_attention(evidence, first)
-        if attention is None:
-            return values
-        # Of A and of its transpose by turns, and of all targets at once: A + A^T is never made.
-        columns = columns.permute(1, 2, 0)
-        linked = (attention @ columns + attention.mT @ columns).permute(2, 0, 1)
-    total, sums = linked.chunk(2)
-    return torch.where(mask & (total > 0), sums / total.masked_fill(total == 0, 1), values)
+def _sum_read(evidence: Evidence, first: int) -> tuple[Tensor, Links | None]:
+    """Sum what queries read of each token, (targets, batch, tokens); and link tokens."""
+    flow, maps = evidence.flow, list[Tensor]()
+    read = torch.zeros_like(evidence.pooling)
+    numbers = reversed(range(first, len(evidence.layers)))
+    fused = evidence.fuse_heads(_weigh_against_mean, heads="sum", first=first)
+    for number, both in zip(numbers, fused, strict=True):
+        maps.append(both[0])
+        of_tokens = both[1:].sum(-2) if flow is None else sum_flow_reads(flow, both[1:], number)
+        if of_tokens is not None:
+            read = read + of_tokens.to(read.dtype)
+    return read, sum_attention(evidence, maps, first)
 
 
-def _sum_attention(evidence: Evidence, first: int) -> Tensor | None:
-    """Sum attention over layers, (batch, tokens, tokens); None if no token attends to others.
+def _weigh_against_mean(readings: MapReadings) -> Tensor:
+    """Attention maps, and these times their gradients less the mean over the keys a query sees."""
+    attention, gradient = readings.attention, readings.gradient
+    seen = (attention > 0).to(gradient.dtype)
+    mean = (gradient * seen).sum(-1, keepdim=True) / seen.sum(-1, keepdim=True).clamp(min=1)
+    return torch.cat([attention[None].to(gradient.dtype), attention * (gradient - mean)])
 
-    A sum does as well as the mean, since rows are divided by their sum.
-    """
-    summed = None
-    pools = is_attention_pooling(evidence.layers)
-    maps = evidence.fuse_heads(lambda readings: readings.attention, first=first)
-    for number, weights in enumerate(maps):
-        if number > 0 or not pools:  # attention pooling links no two tokens
-            summed = weights if summed is None else summed.add_(weights)
-    return summed
+
+def _locate(total: Tensor, mask: Tensor, links: Links | None) -> Tensor:
+    """Where the evidence lies: what tokens share with those they are linked to, less the mean."""
+    near = average_over_linked(total.clamp(min=0).sqrt(), mask, links)
+    near = average_over_linked(near, mask, links)
+    count = mask.sum(-1, keepdim=True).clamp(min=1)
+    mean = (near * mask).sum(-1, keepdim=True) / count
+    return torch.where(mask, near - mean, 0)

@@ -46,12 +46,16 @@ class Scalars(ABC):
         """
 
     @abstractmethod
-    def make_seeds(self, outputs: Tensor, *, by_rules: bool = False) -> Tensor:
+    def make_seeds(
+        self, outputs: Tensor, *, by_rules: bool = False, centered: bool = False
+    ) -> Tensor:
         """Where a backward pass starts: (n, batch, columns), the scalars' gradient at the outputs.
 
         Args:
             outputs: (batch, columns).
             by_rules: Whether values then pass operations by rules, not as plain gradients.
+            centered: Whether a logit starts less the mean of those that compete with it in a
+                softmax, which does not see what is added to all.
         """
 
     def make_common_seeds(self, outputs: Tensor) -> Tensor:
@@ -106,9 +110,15 @@ class ClassScalars(Scalars):
         return self.values(to_probabilities(outputs, self.multi_label), samples)
 
     @override
-    def make_seeds(self, outputs: Tensor, *, by_rules: bool = False) -> Tensor:
+    def make_seeds(
+        self, outputs: Tensor, *, by_rules: bool = False, centered: bool = False
+    ) -> Tensor:
         seeds = make_one_hot(self.classes, outputs)
-        return seeds if self.against is None else seeds - make_one_hot(self.against, outputs)
+        if self.against is not None:
+            return seeds - make_one_hot(self.against, outputs)
+        if not centered or self.multi_label or outputs.shape[1] < 2:
+            return seeds
+        return seeds - 1 / outputs.shape[1]
 
     @override
     def make_common_seeds(self, outputs: Tensor) -> Tensor:
@@ -231,9 +241,12 @@ class ReadScalars(Scalars):
         return torch.stack(chances)
 
     @override
-    def make_seeds(self, outputs: Tensor, *, by_rules: bool = False) -> Tensor:
+    def make_seeds(
+        self, outputs: Tensor, *, by_rules: bool = False, centered: bool = False
+    ) -> Tensor:
         samples = torch.arange(len(outputs), device=outputs.device)
         what = "propagated_values" if by_rules else "values"
+        what = "centered_values" if centered else what
         seeds = []
         with torch.inference_mode(False), torch.enable_grad():
             leaf = outputs.detach().clone().requires_grad_()

@@ -132,6 +132,12 @@ class TokenScalar(LogitScalar):
     def logits(self, read: Tensor, samples: Tensor) -> Tensor:
         return pick_rows(read, samples, self.rows)
 
+    @override
+    def centered_values(self, read: Tensor, samples: Tensor) -> Tensor:
+        logits = self.logits(read, samples)
+        values = self.values(read, samples)
+        return values - logits.mean(1) if logits.shape[1] > 1 else values
+
     def get_last_row(self, sample: int) -> int:
         """The position of a sample's sequence that it is read at."""
         return self.rows[sample] + self.place.start

@@ -39,16 +39,18 @@ class MapReadings(NamedTuple):
 _KINDS = ("attention", "gradient", "relevance")
 _REDUCE: dict[str, Callable[[Tensor, int], Tensor]] = {
     "mean": torch.sum,
+    "sum": torch.sum,
     "max": torch.amax,
     "min": torch.amin,
 }
 _COMBINE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "mean": Tensor.add_,
+    "sum": Tensor.add_,
     "max": torch.maximum,
     "min": torch.minimum,
 }
 
-HeadFusion = Literal["mean", "max", "min"]
+HeadFusion = Literal["mean", "sum", "max", "min"]
 MapChunks = Callable[[], Iterator[MapReadings]]
 """Gives the readings of one site, some queries at a time."""
 

@@ -236,3 +236,13 @@ def explain_batch(
         return explanation
 
     return explain() if target is not None else look_up_explanation(loaded, inputs, method, explain)
+
+
+def locate_batch(
+    loaded: LoadedModel,
+    inputs: ModelInputs,
+    method: MethodSpecification,
+    target: Sequence[int] | None = None,
+) -> Explanation:
+    """Explain inputs by a method's reading that says where a target lies, if it has one."""
+    return explain_batch(loaded, inputs, method.to_locating(), target)

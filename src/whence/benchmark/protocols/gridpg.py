@@ -17,7 +17,7 @@ from whence.benchmark.columns import Columns
 from whence.benchmark.confidences import Confidence, measure_confidences
 from whence.benchmark.mosaics import Grid, arrange_mosaics, assemble_mosaic, parse_grid
 from whence.benchmark.photos import compute_by_shape, prepare_photo
-from whence.benchmark.protocols.base import BenchmarkProtocol, Metric, Row, explain_batch
+from whence.benchmark.protocols.base import BenchmarkProtocol, Metric, Row, locate_batch
 from whence.datasets import Dataset
 from whence.errors import WhenceError
 from whence.methods import MethodSpecification
@@ -208,7 +208,7 @@ class GridpgProtocol(BenchmarkProtocol["PreparedCell | UnplacedPhoto"]):
         size = (int(pixels.shape[-2]), int(pixels.shape[-1]))
         # Each batch has another number of mosaics, for which compiling does not pay.
         plain = loaded.to_eager() if loaded.compile else loaded
-        maps = explain_batch(plain, pixels, method, classes).heatmap(size)
+        maps = locate_batch(plain, pixels, method, classes).heatmap(size)
         numbers = torch.tensor([one.number for one in group])
         masks = draw_cells(numbers, self.grid, size, maps.device)
         shares, hits = localize(maps, masks)["share"].tolist(), pointing_game(maps, masks).tolist()
@@ -254,7 +254,7 @@ class GridpgProtocol(BenchmarkProtocol["PreparedCell | UnplacedPhoto"]):
         values = (PixelScale.from_model(loaded).to_unit(pixels[None]) * 255).round().clamp(0, 255)
         shown = Image.fromarray(values[0].to(torch.uint8).permute(1, 2, 0).cpu().numpy())
         predicted = self._confidences[sample.name].predicted
-        return shown, explain_batch(loaded, pixels[None], method, [predicted])
+        return shown, locate_batch(loaded, pixels[None], method, [predicted])
 
 
 def _find_classes(found: Mapping[str, Confidence], least: float) -> dict[str, int]:

@@ -18,7 +18,7 @@ from whence.benchmark.photos import (
     prepare_photo,
     stack_masks,
 )
-from whence.benchmark.protocols.base import Metric, Row, explain_batch
+from whence.benchmark.protocols.base import Metric, Row, locate_batch
 from whence.benchmark.protocols.photos import PhotoProtocol
 from whence.errors import WhenceError
 from whence.methods import MethodSpecification
@@ -71,7 +71,7 @@ class LocalizationProtocol(PhotoProtocol):
     ) -> list[Row]:
         labels = [self.labels.find_index(loaded, one.sample) for one in photos]
         pixels = stack_on_device([one.pixels for one in photos], loaded.device)
-        explanation = explain_batch(loaded, pixels, method)
+        explanation = locate_batch(loaded, pixels, method)
         maps = explanation.heatmap((pixels.shape[-2], pixels.shape[-1]))
         predicted: list[int] = explanation.target.tolist()
         rows: list[Row] = [
@@ -138,7 +138,7 @@ class LocalizationProtocol(PhotoProtocol):
         if self.view == "model":
             return super().explain_example(loaded, sample, method)
         pixels = prepare_photo(loaded, sample, self.view).pixels[None].to(loaded.device)
-        return sample.content, explain_batch(loaded, pixels, method)
+        return sample.content, locate_batch(loaded, pixels, method)
 
 
 def _add_shares(rows: Sequence[Row], column: str, maps: Tensor, masks: Tensor) -> None:

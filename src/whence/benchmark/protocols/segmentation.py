@@ -20,7 +20,7 @@ from whence.benchmark.protocols.base import (
     Metric,
     Row,
     add_columns,
-    explain_batch,
+    locate_batch,
 )
 from whence.benchmark.protocols.photos import PhotoProtocol
 from whence.errors import WhenceError
@@ -85,7 +85,7 @@ class SegmentationProtocol(PhotoProtocol):
         self, loaded: LoadedModel, photos: Sequence[PreparedPhoto], method: MethodSpecification
     ) -> list[Row]:
         pixels = stack_on_device([one.pixels for one in photos], loaded.device)
-        explanation = explain_batch(loaded, pixels, method)
+        explanation = locate_batch(loaded, pixels, method)
         maps = explanation.heatmap((pixels.shape[-2], pixels.shape[-1]))
         rows: list[Row] = [
             {"sample": one.sample.name, "predicted": int(target)}
@@ -141,4 +141,4 @@ class SegmentationProtocol(PhotoProtocol):
         if self.view == "model":
             return super().explain_example(loaded, sample, method)
         pixels = prepare_photo(loaded, sample, self.view).pixels[None].to(loaded.device)
-        return sample.content, explain_batch(loaded, pixels, method)
+        return sample.content, locate_batch(loaded, pixels, method)

@@ -1,5 +1,7 @@
 """Evidence of the layers of a flow, taken to the tokens of the input."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -7,42 +9,46 @@ from whence.evidence import Evidence
 from whence.tracing.flow.flow import FlowLayer, TokenFlow
 
 
-def sum_flow_evidence(evidence: Evidence, flow: TokenFlow, first: int) -> tuple[Tensor, Tensor]:
-    """Sum the positive evidence at the layers' inputs, and mark tokens that the class depends on.
+def sum_flow_evidence(
+    evidence: Evidence,
+    flow: TokenFlow,
+    first: int,
+    weigh: Callable[[Tensor], Tensor] = lambda held: held,
+) -> tuple[Tensor, Tensor]:
+    """Sum hidden state times gradient at the layers' inputs, and mark tokens the class depends on.
 
     A layer's tokens share their evidence evenly among those of the input that they are made of.
-    Both are (classes, batch, tokens).
+    Both are (targets, batch, tokens).
+
+    Args:
+        evidence: Hidden states and gradients.
+        flow: How tokens pass the layers.
+        first: The first layer that counts.
+        weigh: What of a layer's evidence counts.
     """
     summed = torch.zeros_like(evidence.pooling)
     reached = torch.zeros_like(evidence.pooling)
     entering = zip(flow.list_standing(), evidence.hidden, evidence.hidden_gradient, strict=True)
     for number, hidden, gradient in entering:
-        positive = (hidden * gradient).sum(-1).clamp_(min=0).to(summed.dtype)
+        held = weigh((hidden * gradient).sum(-1)).to(summed.dtype)
         for stands_for in flow.find_hidden(number) if number >= first else ():
-            summed = summed + stands_for.pull(positive)
+            summed = summed + stands_for.pull(held)
             reached = reached + stands_for.pull(gradient.any(-1).to(summed.dtype))
     return summed, reached > 0
 
 
-def link_tokens(evidence: Evidence, flow: TokenFlow, columns: Tensor, first: int) -> Tensor:
-    """Multiply columns, (n, batch, tokens), by the links of tokens, A + A^T, over all layers.
+def sum_flow_reads(flow: TokenFlow, reads: Tensor, number: int) -> Tensor | None:
+    """Sum what all queries of a layer read, (..., queries, keys), for each token of the input.
 
-    Attention links tokens of the input that queries and keys are made of.
+    Returns:
+        (..., tokens); None if the keys are made of no part of the input.
     """
-    linked = torch.zeros_like(columns)
-    maps = evidence.fuse_heads(lambda readings: readings.attention, first=first)
-    numbers = reversed(range(first, len(flow.layers)))
-    for number, attention in zip(numbers, maps, strict=True):
-        layer, of_queries = flow.layers[number], flow.stands_for[number]
-        of_keys = flow.find_keys(number)
-        if of_queries is None or not of_keys:
-            continue
-        at_keys = sum((one.push(columns) for one in of_keys[1:]), of_keys[0].push(columns))
-        linked = linked + of_queries.pull(layer.multiply_keys(attention, at_keys))
-        back = layer.multiply(of_queries.push(columns), attention)
-        for one in of_keys:
-            linked = linked + one.pull(back)
-    return linked
+    of_keys = flow.find_keys(number)
+    if not of_keys:
+        return None
+    at_keys = reads.sum(-2)
+    at_keys = at_keys if flow.layers[number].groups == 1 else at_keys.flatten(-2)
+    return sum((one.pull(at_keys) for one in of_keys[1:]), of_keys[0].pull(at_keys))
 
 
 def sum_received_evidence(evidence: Evidence, flow: TokenFlow) -> Tensor:
