@@ -3,7 +3,7 @@
     python docs/compare_methods.py --data $WHENCE_DATA/imagenet \
         --model $WHENCE_DATA/vit_tiny_in1k_hf --seed 0 --out docs/images/compare-methods.png
 
-Each row has one of ten photos, explained for the predicted class. Most datasets may not be
+Each row has one of twenty photos, explained for the predicted class. Most datasets may not be
 redistributed, so the figure has heatmaps alone; with --photos, the photo comes first and heatmaps
 lie over it.
 """
@@ -21,8 +21,14 @@ from whence.benchmark.runner import draw_names
 from whence.render.drawing import shorten
 from whence.render.maps import list_maps, make_painter
 
-METHODS = ("whence", "tiba", "gae", "rollout")
-ROWS = 10
+METHODS = {
+    "whence": {"method": "whence"},
+    "location": {"method": "whence", "reading": "location"},
+    "shared_evidence": {"method": "shared_evidence"},
+    "tiba": {"method": "tiba"},
+    "gae": {"method": "gae"},
+}
+ROWS = 20
 SIDE, GAP, HEADING, CAPTION = 128, 8, 26, 150
 INK, GREY = "#1a1a1a", "#6b6b6b"
 
@@ -39,7 +45,8 @@ def draw_sheet(
     photos: list[Image.Image], model: models.LoadedModel, over_photos: bool
 ) -> Image.Image:
     """Draw a row for each photo and a column for each method, under its name."""
-    found = {name: explain(photos, model=model, method=name) for name in METHODS}
+    found = {name: explain(photos, model=model, **options) for name, options in METHODS.items()}
+    first = next(iter(found.values()))
     columns = [*(["photo"] if over_photos else []), *METHODS]
     width = CAPTION + len(columns) * (SIDE + GAP) + GAP
     whole = Image.new("RGB", (width, HEADING + len(photos) * (SIDE + GAP)), "white")
@@ -52,11 +59,11 @@ def draw_sheet(
             if name in found:
                 panel = draw_panel(found[name], row, over_photos)
             else:
-                seen = found[METHODS[0]].photos[row].crop
+                seen = first.photos[row].crop
                 panel = seen.resize((SIDE, SIDE), Image.Resampling.LANCZOS)
             whole.paste(panel, (left, top))
     for row in range(len(photos)):
-        explained = found[METHODS[0]].get_class(row, 0)
+        explained = first.get_class(row, 0)
         middle = HEADING + row * (SIDE + GAP) + SIDE // 2
         draw.text((GAP, middle - 18), shorten(explained.name, 15, CAPTION - GAP), INK, large)
         draw.text((GAP, middle + 2), explained.percent, GREY, small)

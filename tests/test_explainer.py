@@ -204,7 +204,7 @@ def test_decoders_that_classify_are_read_from_their_last_token(family, attention
     )
     inputs = make_texts()
     inputs["input_ids"] = inputs["input_ids"] * inputs["attention_mask"]
-    result = Explainer(model).explain(inputs, keep_evidence=True)
+    result = Explainer(model).explain(inputs, method="gae", keep_evidence=True)
     with torch.no_grad():
         assert torch.allclose(result.logits, model(**inputs).logits, atol=1e-5)
     last = inputs["attention_mask"].sum(1) - 1

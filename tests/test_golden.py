@@ -71,7 +71,7 @@ def name(request) -> str:
 def result(name) -> Explanation:
     model, inputs = load_small_model(name)
     return Explainer(model).explain(
-        inputs, classes=list_targets(name), rules="reference", keep_evidence=True
+        inputs, classes=list_targets(name), method="tiba", rules="reference", keep_evidence=True
     )
 
 

@@ -34,7 +34,7 @@ def inputs(case: Case) -> Any:
 
 @pytest.fixture(scope="module")
 def result(model: nn.Module, inputs: Any):
-    return Explainer(model).explain(inputs, keep_evidence=True)
+    return Explainer(model).explain(inputs, method="gae", keep_evidence=True)
 
 
 def is_close(a: Tensor, b: Tensor, tolerance: float = 1e-4) -> bool:

@@ -157,7 +157,12 @@ def test_several_classes_of_a_text(two_photos):
 def test_the_default_method_and_its_settings(two_photos):
     (entry,) = read_summary("one.png")
     assert entry["method"] == "whence"
-    assert entry["settings"] == {"sharing": None, "start_layer": 0, "gradients": "balanced"}
+    assert entry["settings"] == {
+        "reading": "evidence",
+        "start_layer": 0,
+        "gradients": None,
+        "sharing": None,
+    }
 
 
 def test_options_of_the_method(two_photos):
@@ -177,7 +182,7 @@ def test_options_of_the_method(two_photos):
     ("option", "message"),
     [
         ("gradients", "given as NAME=VALUE, not 'gradients'"),
-        ("gradient=plain", "'whence' has no option 'gradient'. Its options: sharing,"),
+        ("gradient=plain", "'whence' has no option 'gradient'. Its options: reading,"),
         (
             "gradients=odd",
             "'gradients' of method 'whence' must be 'plain' or 'balanced' or 'residual', not 'odd'",

@@ -112,29 +112,34 @@ def test_too_few_steps_of_integrated_gradients():
 
 
 class TwoWays(HandWrittenViT):
-    """Reads the mean of its pixels beside the Transformer."""
+    """Reads the mean of its pixels beside the Transformer, for the first class."""
 
     strength = 1.0
 
     def forward(self, image: Tensor) -> Tensor:
-        return super().forward(image) + self.strength * image.mean((1, 2, 3))[:, None]
+        logits, added = super().forward(image), self.strength * image.mean((1, 2, 3))
+        return logits + added[:, None] * torch.eye(logits.shape[1])[0]
 
 
 class MostlyAround(TwoWays):
     strength = 1e6
 
 
-def test_what_leads_around_the_tokens_is_measured():
-    result = explain_in_doubt(make_model(TwoWays), "goes through the tokens", target=0)
+@pytest.mark.parametrize("method", ["whence", "gae"])
+def test_what_leads_around_the_tokens_is_measured(method):
+    result = explain_in_doubt(
+        make_model(TwoWays), "goes through the tokens", target=0, method=method
+    )
     model, pixels = make_model(TwoWays), X.clone().requires_grad_()
     shares = []
     for sample in range(len(X)):
+        logits, mean = HandWrittenViT.forward(model, pixels)[sample], pixels[sample].mean()
+        ways = (mean, logits[0])
+        if method == "whence":  # of the logit less the mean of all, to which both ways lead
+            ways = (mean - mean / len(logits), logits[0] - logits.mean())
         around, through = (
-            (pixels * torch.autograd.grad(value, pixels)[0]).abs().sum()
-            for value in (
-                pixels[sample].mean(),
-                HandWrittenViT.forward(model, pixels)[sample, 0],
-            )
+            (pixels * torch.autograd.grad(value, pixels, retain_graph=True)[0]).abs().sum()
+            for value in ways
         )
         shares.append(float(through / (through + around)))
     assert find_check(result, "coverage").figure == pytest.approx(min(shares), rel=1e-4)

@@ -34,7 +34,12 @@ def of_text() -> Explanation:
 
 def test_it_says_how_it_was_made(of_images):
     assert of_images.method == "whence"
-    assert of_images.settings == {"sharing": None, "start_layer": 1, "gradients": "balanced"}
+    assert of_images.settings == {
+        "reading": "evidence",
+        "start_layer": 1,
+        "gradients": None,
+        "sharing": None,
+    }
     assert of_images.version == __version__
     assert len(of_images.target_names) == 3
     assert of_images.evidence is None

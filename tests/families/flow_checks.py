@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.families.flows import Plan, Run, compute_scores, share_evidence
+from tests.families.flows import Plan, Run, compute_scores, find_evidence
 from whence import Explainer
 
 METHODS = ("rollout", "gae", "tiba", "whence")
@@ -50,7 +50,9 @@ def check_flow(
             assert result.grid == grid, f"{method}: {result.grid}"
         expectations = []
         for sample, own in enumerate(runs):
-            expected = compute_expected(method, plan, own, result, sample, keeps_identity)
+            expected = compute_expected(
+                method, plan, own, result, sample, keeps_identity, isinstance(target, int)
+            )
             expectations.append(expected)
             error = measure_error(result.scores[sample], expected)
             if not error < TOLERANCE:
@@ -60,11 +62,21 @@ def check_flow(
 
 
 def compute_expected(
-    method: str, plan: Plan, run: Run, result: Any, sample: int, keeps_identity: bool = False
+    method: str,
+    plan: Plan,
+    run: Run,
+    result: Any,
+    sample: int,
+    keeps_identity: bool = False,
+    is_class: bool = True,
 ) -> Tensor:
-    """Scores of one sample by the definition; `tiba` takes the relevance that was kept."""
+    """Scores of one sample by the definition; `tiba` takes the relevance that was kept.
+
+    The logit of a class competes with others.
+    """
     if method == "whence":
-        return share_evidence(plan, run, sharing=2.0, is_image=True)
+        assert run.run_centered is not None
+        return find_evidence(plan, run.run_centered() if is_class else run)
     relevance = None
     if method in READ_RELEVANCE:
         batch = len(result.scores)

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from tests.families.formulas import center, link_evidence, sum_reads
+
 INPUT = "input"
 
 
@@ -157,6 +159,7 @@ class Run:
         gradients: Gradients of the logit there.
         hidden: (tokens, width), what enters each attention's block.
         hidden_gradients: Gradients of the logit there.
+        run_centered: Runs the model again, with each logit less the mean of its row.
     """
 
     logit: Tensor
@@ -164,6 +167,7 @@ class Run:
     gradients: list[Tensor]
     hidden: list[Tensor] = field(default_factory=list)
     hidden_gradients: list[Tensor] = field(default_factory=list)
+    run_centered: "Callable[[], Run] | None" = None
 
 
 class _Softmaxes(TorchFunctionMode):
@@ -187,6 +191,7 @@ def run_plainly(
     used: Callable[[list[Tensor]], list[Tensor]] = list,
     maps_of: Callable[[nn.Module], Sequence[nn.Module]] | None = None,
     heads: Callable[[Tensor], Tensor] | None = None,
+    is_centered: bool = False,
 ) -> Run:
     """Run a copy of a model on one sample.
 
@@ -198,8 +203,11 @@ def run_plainly(
         maps_of: Lists modules that maps enter, where they are not what softmaxes put out.
         heads: Gives a map the shape (groups, heads, rows, columns), where it is not
             (..., heads, rows, columns).
+        is_centered: Whether each logit is less the mean of its row.
     """
     own = copy.deepcopy(model)
+    if is_centered:
+        own.register_forward_hook(lambda _m, _args, output: center(output))
     for module in own.modules():
         if hasattr(module, "fused_attn"):
             module.fused_attn = False
@@ -224,6 +232,7 @@ def run_plainly(
         [split(one.double()) for one in gradients[: len(maps)]],
         [x.detach().double().flatten(0, -2) for x in hidden],
         [g.double().flatten(0, -2) for g in gradients[len(maps) :]],
+        lambda: run_plainly(model, call, blocks, used, maps_of, heads, is_centered=True),
     )
 
 
@@ -324,23 +333,25 @@ def find_shares(plan: Plan) -> dict[str, Tensor]:
     return shares
 
 
-def share_evidence(plan: Plan, run: Run, sharing: float, is_image: bool) -> Tensor:
-    """`whence` with plain gradients."""
+def find_evidence(plan: Plan, run: Run, is_cut: bool = True) -> Tensor:
+    """`whence` with plain gradients; units that are words are not linked."""
     of = find_shares(plan)
     count = next(iter(of.values())).shape[1]
-    evidence, links = torch.zeros(count).double(), torch.zeros(count, count).double()
-    for layer, maps, x, g in zip(
-        plan.layers, run.maps, run.hidden, run.hidden_gradients, strict=True
+    held, read, reached = (torch.zeros(count).double() for _ in range(3))
+    attention = torch.zeros(count, count).double()
+    for layer, maps, gradients, x, g in zip(
+        plan.layers, run.maps, run.gradients, run.hidden, run.hidden_gradients, strict=True
     ):
-        dense = place_map(layer, plan.lengths, maps.mean(1))[:, :-1]
-        evidence += (x * g).sum(-1).clamp(min=0) @ of[layer.queries]
-        links += of[layer.queries].T @ dense @ of[layer.keys]
-    roots = evidence.sqrt()
-    links = links + links.T
-    sums = links.sum(-1)
-    others = torch.where(sums > 0, links @ roots / sums, roots)
-    scores = (roots + sharing * others) / (1 + sharing)
-    return scores if is_image else scores**2
+        at_keys = torch.zeros(plan.lengths[layer.keys] + 1).double()  # padding comes last
+        for group, columns in enumerate(layer.columns):
+            read_here = sum_reads(maps[group], gradients[group])
+            at_keys.index_add_(0, columns % len(at_keys), read_here)
+        read += at_keys[:-1] @ of[layer.keys]
+        held += (x * g).sum(-1) @ of[layer.queries]
+        reached += g.any(-1).double() @ of[layer.queries]
+        dense = place_map(layer, plan.lengths, maps.sum(1))[:, :-1]
+        attention += of[layer.queries].T @ dense @ of[layer.keys]
+    return link_evidence(held + 4 * read, attention, reached > 0) if is_cut else read
 
 
 def weigh_hidden_states(plan: Plan, run: Run) -> Tensor:

@@ -1,7 +1,9 @@
 """Formulas of methods in plain loops, over what a model itself returns for one sample."""
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,10 +25,10 @@ class Plain:
         content: The positions of tokens that are part of the input; all units if left out.
         sum_to_units: Sums values of one sample's inputs over units, where a row is no unit.
         is_image: Whether tokens are patches, or segments of a signal.
-        is_signal: Whether they are segments, which share less evidence.
         tokens_first: Whether hidden states are (tokens, 1, width).
         side_by_side: How many successive maps are heads of one layer.
         keeps_identity: Whether the skip's share of a token that is read counts.
+        centered: The scalar less the mean of those that compete with it, if any do.
     """
 
     logit: Tensor
@@ -38,10 +40,10 @@ class Plain:
     content: list[int] = field(default_factory=list)
     sum_to_units: Callable[[Tensor], Tensor] | None = None
     is_image: bool = False
-    is_signal: bool = False
     keeps_identity: bool = True
     tokens_first: bool = False
     side_by_side: int = 1
+    centered: Tensor | None = None
 
     def gradients(self, of: list[Tensor]) -> list[Tensor]:
         return list(torch.autograd.grad(self.logit, of, retain_graph=True))
@@ -64,7 +66,7 @@ def compute_scores(method: str, plain: Plain, relevance: list[Tensor] | None = N
         assert relevance is not None
         return _multiply(_weigh(plain, relevance), plain)[plain.units]
     if method == "whence":
-        return _share_evidence(plain)[plain.units]
+        return _find_evidence(plain)[plain.units]
     assert method == "input_x_gradient"
     (gradient,) = plain.gradients([plain.inputs])
     product = (plain.inputs * gradient)[0].detach()
@@ -99,23 +101,57 @@ def _multiply(added: list[Tensor], plain: Plain, normalize: bool = False) -> Ten
     return sum(weight * product[at] for at, weight in plain.read.items())
 
 
-def _share_evidence(plain: Plain) -> Tensor:
+def _find_evidence(plain: Plain) -> Tensor:
     """`whence` with plain gradients, token by token."""
     tokens = plain.maps[0].shape[-1]
-    content = plain.content or plain.units
     at = (slice(None), 0) if plain.tokens_first else (0,)
-    pairs = list(zip(plain.hidden, plain.gradients(plain.hidden), strict=True))
-    pairs = [(x[at].detach(), g[at]) for x, g in pairs]
-    content = [i for i in content if any(bool(g[i].any()) for _, g in pairs)]
-    held = [sum(max(float(x[i] @ g[i]), 0.0) for x, g in pairs) for i in range(tokens)]
-    mean = sum(one.mean(0) for one in plain.join_heads(plain.maps))
-    sharing = 2.0 if plain.is_image and not plain.is_signal else 0.25
-    scores = torch.zeros(tokens, dtype=torch.float64)
-    for i in range(tokens):
-        own = others = held[i] ** 0.5
-        bonds = {j: float(mean[i, j] + mean[j, i]) for j in content}
-        if i in content and sum(bonds.values()):
-            others = sum(b * held[j] ** 0.5 for j, b in bonds.items()) / sum(bonds.values())
-        score = (own + sharing * others) / (1 + sharing)
-        scores[i] = score if plain.is_image else score**2
+    target = plain.logit if plain.centered is None else plain.centered
+    found = torch.autograd.grad(target, [*plain.maps, *plain.hidden], retain_graph=True)
+    gradients, at_hidden = found[: len(plain.maps)], found[len(plain.maps) :]
+    maps = plain.join_heads(plain.maps)
+    read = sum(sum_reads(*one) for one in zip(maps, plain.join_heads(gradients), strict=True))
+    if not plain.is_image:
+        return read
+    pairs = [(x[at].detach(), g[at]) for x, g in zip(plain.hidden, at_hidden, strict=True)]
+    held = torch.stack([(x * g).sum(-1) for x, g in pairs]).sum(0)
+    content = [i for i in plain.content or plain.units if any(bool(g[i].any()) for _, g in pairs)]
+    mask = torch.zeros(tokens, dtype=torch.bool)
+    mask[content] = True
+    return link_evidence(held + 4 * read, sum(one.sum(0) for one in maps), mask)
+
+
+def sum_reads(maps: Tensor, gradients: Tensor) -> Tensor:
+    """What all queries read of each key, against the mean of those that they see: (keys,).
+
+    Both arguments are (..., queries, keys).
+    """
+    rows, at_rows = (one.flatten(0, -2).double() for one in (maps, gradients))
+    read = torch.zeros(rows.shape[-1], dtype=torch.float64)
+    for row, at_row in zip(rows, at_rows, strict=True):
+        seen = row > 0
+        if seen.any():
+            read[seen] += row[seen] * (at_row[seen] - at_row[seen].mean())
+    return read
+
+
+def link_evidence(evidence: Tensor, attention: Tensor, mask: Tensor) -> Tensor:
+    """The root of evidence, with its sign, times that of the tokens that attention links to it."""
+    scores = torch.zeros(len(evidence), dtype=torch.float64)
+    for i, own in enumerate(evidence.tolist()):
+        near = max(own, 0.0) ** 0.5
+        links = {j: float(attention[i, j] + attention[j, i]) for j in mask.nonzero()[:, 0].tolist()}
+        if mask[i] and sum(links.values()):
+            near = sum(b * max(float(evidence[j]), 0.0) ** 0.5 for j, b in links.items())
+            near /= sum(links.values())
+        scores[i] = (1 if own > 0 else -1) * abs(own) ** 0.5 * near
     return scores
+
+
+def center(output: Any) -> Any:
+    """What a model returns, with each logit less the mean of those of its row."""
+    if isinstance(output, Tensor):
+        return output - output.mean(-1, keepdim=True)
+    if isinstance(getattr(output, "logits", None), Tensor):
+        output = copy.copy(output)
+        output.logits = center(output.logits)
+    return output

@@ -59,13 +59,15 @@ class _HoldCalls(TorchFunctionMode):
                 for x, other in (factors, factors[::-1]):
                     if other is gate and _is_multiple(argument, x):
                         return x * gate.detach()
-            # With the softmax held, all of attention's gradient is the values' own.
-            return _halve(result)
+            # With the softmax held, all of attention's gradient is the values' own; and no head
+            # is as wide as the text is long.
+            of_maps = any(x.shape[-2:] == (self._tokens, self._tokens) for x in factors)
+            return result if self._rules == "balanced" and of_maps else _halve(result)
         if name in GATED and factors:
             return _hold_factor(factors[0], result)
         if name == "softmax" and self._rules == "balanced":
             of_attention = result.dim() > 2 and result.shape[-2] == self._tokens
-            return result.detach() if of_attention else result
+            return result.detach().requires_grad_() if of_attention else result
         return result
 
 

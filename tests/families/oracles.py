@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from tests.families.formulas import Plain, compute_scores
+from tests.families.formulas import Plain, center, compute_scores
 from tests.families.models import LAYERS
 from tests.families.modified_gradients import modify_gradients
 
@@ -78,9 +78,11 @@ class Oracle:
         with held or contextlib.nullcontext():
             output = self.run(leaf, output_attentions=True, output_hidden_states=True)
             logit = self._scalar(output.logits[0])
+            centered = self._scalar(center(output.logits[0]))
         maps = list(output.attentions)
         return Plain(
             logit=logit,
+            centered=centered,
             maps=maps,
             hidden=list(output.hidden_states[: len(maps)]),
             inputs=leaf,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.families.decoders import BRANCH_NORMS, EAGER_ONLY, FAMILIES, build, make_table
-from tests.families.formulas import Plain
+from tests.families.formulas import Plain, center
 from tests.families.models import (
     LAYERS,
     check_scores,
@@ -186,6 +186,7 @@ def read_last(eager, ids, target: int) -> Plain:
     maps, last = list(output.attentions), ids.shape[1] - 1
     return Plain(
         logit=output.logits[0, target],
+        centered=center(output.logits)[0, target],
         maps=maps,
         hidden=list(output.hidden_states[: len(maps)]),
         inputs=leaves[0],

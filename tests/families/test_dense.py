@@ -8,7 +8,7 @@ import torch
 
 from tests.families.flow_checks import check_flow
 from tests.families.flows import INPUT, Plan, average_fields, run_plainly
-from tests.families.formulas import compute_scores
+from tests.families.formulas import compute_scores, link_evidence, sum_reads
 from tests.families.models import build_transformers, copy_eager, make_pixels
 from tests.families.vision import run_transformers
 from whence import Explainer, WhenceError, targets
@@ -73,18 +73,22 @@ def test_boxes_of_encoder_decoders(name):
     check_flow(explainer, pixels, target, plan, run, ("rollout", "tiba"), grid=(4, 5))
     found = explainer.explain(pixels, target, method="whence", gradients="plain")
     for sample in range(2):
-        expected = share_evidence(run(sample))
+        expected = find_evidence_of_encoder(run(sample))
         assert torch.allclose(found.scores[sample], expected, rtol=1e-6)
 
 
-def share_evidence(run, sharing=2.0):
-    """`whence` with plain gradients: only the encoder's attention links parts of the input."""
-    pairs = zip(run.hidden, run.hidden_gradients, strict=True)
-    evidence = sum((x * g).sum(-1).clamp(min=0) for x, g in pairs)
-    links = sum(maps[0].mean(0) for maps in run.maps[:2])
-    links = links + links.T
-    roots = evidence.sqrt()
-    return (roots + sharing * links @ roots / links.sum(-1)) / (1 + sharing)
+def find_evidence_of_encoder(run):
+    """`whence` with plain gradients: only the encoder's attention links parts of the input.
+
+    What queries read of it counts, what they read of each other does not.
+    """
+    held = sum((x * g).sum(-1) for x, g in zip(run.hidden, run.hidden_gradients, strict=True))
+    pairs = list(zip(run.maps, run.gradients, strict=True))
+    of_queries = [maps.shape[-1] == QUERIES for maps in run.maps]
+    assert of_queries.count(True) == 1
+    read = sum(sum_reads(*one) for one, apart in zip(pairs, of_queries, strict=True) if not apart)
+    attention = run.maps[0][0].sum(0) + run.maps[1][0].sum(0)
+    return link_evidence(held + 4 * read, attention, torch.ones(len(held), dtype=torch.bool))
 
 
 def build_segformer():
@@ -174,13 +178,18 @@ def test_boxes_of_yolos():
     )
     pixels, eager = make_pixels(2, 3, 16, 24), copy_eager(model)
     patches = 2 * 3
+
+    def read_logit(returned):
+        return returned.logits[0, QUERY, LABEL]
+
     plains = [
         run_transformers(
             eager,
             one[None],
-            lambda returned: returned.logits[0, QUERY, LABEL],
+            read_logit,
             {1 + patches + QUERY: 1.0},
             range(1, 1 + patches),
+            read_centered=read_logit,  # classes of boxes are not taken to compete
         )
         for one in pixels
     ]

@@ -16,7 +16,7 @@ from tests.families.encoder_decoders import (
     zero_values,
 )
 from tests.families.flow_checks import TOLERANCE, measure_error
-from tests.families.flows import INPUT, compute_scores, share_evidence, weigh_hidden_states
+from tests.families.flows import INPUT, compute_scores, find_evidence, weigh_hidden_states
 from tests.families.models import (
     build_transformers,
     copy_eager,
@@ -96,7 +96,7 @@ class Oracle:
     ) -> None:
         eager = model.config._attn_implementation == "eager"
         self._model, self._is_image = model if eager else copy_eager(model), is_image
-        self._listing, self._sharing = listing, 2.0 if "pixel_values" in inputs else 0.25
+        self._listing = listing
         at = (0, -1, TOKEN) if target is None else (0, target)
         self._call = lambda own: own(**inputs).logits[at]
         self._run = run_model(self._model, self._call, listing)
@@ -111,7 +111,7 @@ class Oracle:
     def compute_scores(self, method, relevance=None, keeps_identity=False):
         plan, run = self._plan, self._run
         if method == "whence":
-            return share_evidence(plan, run, self._sharing, self._is_image)
+            return find_evidence(plan, run.run_centered(), self._is_image)
         if method == "attcat":
             return weigh_hidden_states(plan, run)
         if method == "attention_norm":

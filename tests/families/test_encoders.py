@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 
-from tests.families.formulas import Plain
+from tests.families.formulas import Plain, center
 from tests.families.models import (
     HEADS,
     TEXT,
@@ -45,6 +45,7 @@ def test_a_token_of_the_text_is_read(family, task):
         maps = list(output.attentions)
         return Plain(
             logit=output.logits[0, at, target],
+            centered=center(output.logits)[0, at, target],
             maps=maps,
             hidden=list(output.hidden_states[: len(maps)]),
             inputs=embeddings,
@@ -82,12 +83,13 @@ def test_xlnet_with_embeddings():
                     lambda _m, args, _o: maps.append(args[0]) if args[0].dim() == 4 else None
                 ),
             ]
-        logit = model(inputs_embeds=leaf).logits[0, target]
+        logits = model(inputs_embeds=leaf).logits
         for hook in hooks:
             hook.remove()
         last = ids.shape[1] - 1
         return Plain(
-            logit=logit,
+            logit=logits[0, target],
+            centered=center(logits)[0, target],
             maps=maps,
             hidden=hidden,
             tokens_first=True,
@@ -140,13 +142,13 @@ def test_wav2vec2_with_padding():
         frames = maps[0].shape[-1]
         return Plain(
             logit=output.logits[0, target],
+            centered=center(output.logits)[0, target],
             maps=maps,
             hidden=list(output.hidden_states[: len(maps)]),
             inputs=leaf,
             read=dict.fromkeys(range(frames), 1 / frames),
             units=list(range(frames)),
-            is_image=True,  # scores are roots, as those of images are
-            is_signal=True,
+            is_image=True,  # frames cut what is heard, as patches cut what is seen
             keeps_identity=False,
         )
 

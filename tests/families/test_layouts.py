@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 
-from tests.families.formulas import Plain
+from tests.families.formulas import Plain, center
 from tests.families.models import (
     build_transformers,
     check_scores,
@@ -33,6 +33,7 @@ def run(eager, one, read_logit, read, axes, sum_to_units, name="pixel_values") -
     units = order_by_place(hidden[0], leaf, axes)
     return Plain(
         logit=read_logit(output),
+        centered=read_logit(center(output)),
         maps=list(output.attentions),
         hidden=hidden,
         inputs=leaf,

@@ -29,10 +29,10 @@ def test_the_map_follows_the_square_through_divided_attention():
 
 @pytest.mark.slow
 def test_much_sharing_gives_the_evidence_of_a_tone_to_the_noise():
-    """Why signals share a quarter (docs/results/media.md)."""
+    """Why signals share a quarter in `shared_evidence` (docs/results/media.md)."""
     model, drawn = train("Wav2Vec2"), draw_held_out("Wav2Vec2", 60)
     little, much = (
-        measure_hits(model, "Wav2Vec2", drawn, "whence", sharing=s) for s in (0.25, 2.0)
+        measure_hits(model, "Wav2Vec2", drawn, "shared_evidence", sharing=s) for s in (0.25, 2.0)
     )
     assert little >= much
 

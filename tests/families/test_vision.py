@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 import torch
 
+from tests.families.formulas import center
 from tests.families.models import (
     build_transformers,
     check_scores,
@@ -90,6 +91,7 @@ def test_hidden_states_from_the_middle(back):
             CLASS_TOKEN,
             PATCHES,
             layers=layers,
+            read_centered=lambda r: center(read(eager.classifier, r))[0, target],
         )
 
     explainer = Explainer(model, output=lambda r: read(model.classifier, r))
@@ -119,6 +121,7 @@ def test_beit_segmentation_reads_several_layers():
             everywhere,
             range(1, 17),
             layers=3,
+            read_centered=lambda r: center(r.logits[0, :, 3, 5])[target],
         )
 
     plains = [partial(run, one) for one in pixels.split(1)]

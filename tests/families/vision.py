@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from tests.families.formulas import Plain, sum_patches
+from tests.families.formulas import Plain, center, sum_patches
 
 Head = Callable[[Any], Tensor]
 
@@ -19,13 +19,18 @@ def run_transformers(
     units: Sequence[int],
     layers: int | None = None,
     name: str = "pixel_values",
+    read_centered: Head | None = None,
 ) -> Plain:
-    """Run a model of transformers on one sample; the logit depends on its first ``layers``."""
+    """Run a model of transformers on one sample; the logit depends on its first ``layers``.
+
+    What is read less the mean of what competes with it is by default that of a row of logits.
+    """
     leaf = pixels.clone().requires_grad_()
     output = eager(**{name: leaf}, output_attentions=True, output_hidden_states=True)
     maps = list(output.attentions)[:layers]
     return Plain(
         logit=read_logit(output),
+        centered=(read_centered or (lambda output: read_logit(center(output))))(output),
         maps=maps,
         hidden=list(output.hidden_states[: len(maps)]),
         inputs=leaf,
@@ -50,9 +55,10 @@ def run_timm(
     for block in plain.blocks:
         block.register_forward_pre_hook(lambda _m, args: hidden.append(args[0]))
     leaf = pixels.clone().requires_grad_()
-    logit = plain(leaf)[0, target]
+    logits = plain(leaf)
     return Plain(
-        logit=logit,
+        logit=logits[0, target],
+        centered=center(logits)[0, target],
         maps=maps,
         hidden=hidden,
         side_by_side=len(maps) // len(hidden),

@@ -13,7 +13,16 @@ from tests.fuzz.oracle import Oracle
 from tests.fuzz.plans import Plan
 from whence import Explainer, WhenceError
 
-METHODS = ("whence", "tiba", "gae", "rollout", "attnlrp", "reslrp", "input_x_gradient")
+METHODS = (
+    "whence",
+    "shared_evidence",
+    "tiba",
+    "gae",
+    "rollout",
+    "attnlrp",
+    "reslrp",
+    "input_x_gradient",
+)
 TOLERANCE = 1e-7
 _AT_INPUT = ("attnlrp", "reslrp", "input_x_gradient")
 

@@ -7,6 +7,7 @@ tokens stand for a part of the input. Formulas are those of the methods' documen
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 
 import torch
@@ -38,7 +39,7 @@ class Oracle:
 
     def __init__(self, case: Case) -> None:
         self.case = case
-        self._readings: dict[tuple[str, tuple[int, ...]], Reading] = {}
+        self._readings: dict[tuple[str, tuple[int, ...], bool], Reading] = {}
         with torch.no_grad():
             self.logits = case.run()
         highest = self.logits.argmax(1)
@@ -50,18 +51,21 @@ class Oracle:
             self.classes = torch.as_tensor(target).expand(len(highest))[:, None]
         self.highest = highest
 
-    def read(self, rules: str, classes: Tensor) -> Reading:
-        key = rules, tuple(classes.tolist())
+    def read(self, rules: str, classes: Tensor, centered: bool = False) -> Reading:
+        """Of the logits of classes; or of these less the mean of all logits."""
+        key = rules, tuple(classes.tolist()), centered
         if key not in self._readings:
-            self._readings[key] = self._read(rules, classes)
+            self._readings[key] = self._read(rules, classes, centered)
         return self._readings[key]
 
-    def _read(self, rules: str, classes: Tensor) -> Reading:
+    def _read(self, rules: str, classes: Tensor, centered: bool) -> Reading:
         with torch.enable_grad(), ops.record(rules) as tape:
             logits = self.case.run()
         maps, entering = [s.maps for s in tape.sites], [s.entering for s in tape.sites]
         places = [*maps, *entering, tape.inputs]
         target = logits.gather(1, classes[:, None]).sum()
+        if centered and logits.shape[1] > 1:
+            target = target - logits.mean(1).sum()
         found = torch.autograd.grad(target, places, allow_unused=True)
         found = [
             torch.zeros_like(at) if value is None else value
@@ -174,6 +178,43 @@ class Oracle:
         return self._sum_over_tokens((reading.inputs * reading.at_inputs)[sample])
 
     def _whence(self, sample: int, classes: Tensor) -> Tensor:
+        balanced = self.read("balanced", classes, centered=True)
+        sites = self.find_sites(sample, classes, centered=True)
+        tokens = self.case.model.total
+        held = torch.zeros(tokens, dtype=torch.float64)
+        read = torch.zeros(tokens, dtype=torch.float64)
+        links = torch.zeros(tokens, tokens, dtype=torch.float64)
+        reached = torch.zeros(tokens, dtype=torch.bool)
+        for n in sites:
+            maps, at_maps = balanced.maps[n][sample], balanced.at_maps[n][sample]
+            if balanced.streams[n] == "queries":
+                continue  # these stand for no part of the input
+            merges = _merge(maps.shape[2], tokens)
+            read += _read_of_keys(maps, at_maps) @ merges
+            if balanced.streams[n] == "across":
+                continue  # what enters the block, and attends, stands for no part of the input
+            hidden, at_hidden = balanced.entering[n][sample], balanced.at_entering[n][sample]
+            held += (hidden * at_hidden).sum(-1) @ merges
+            reached |= (at_hidden.any(-1).double() @ merges) > 0
+            if not balanced.pools[n]:
+                attention = merges.T @ maps.sum(0) @ merges
+                links += attention + attention.T
+        if self.case.plan.inputs not in ("image", "signal", "waveform"):
+            return read
+        evidence = held + 4 * read
+        linked = (self.case.parts & self.case.real[sample] & reached).tolist()
+        scores = torch.zeros(tokens, dtype=torch.float64)
+        for i in range(tokens):
+            e = float(evidence[i])
+            near = max(e, 0) ** 0.5  # of a token that attention links to none
+            weights = [float(links[i, j]) if linked[j] else 0.0 for j in range(tokens)]
+            if linked[i] and sum(weights) > 0:
+                roots = [max(float(one), 0) ** 0.5 for one in evidence]
+                near = sum(w * r for w, r in zip(weights, roots, strict=True)) / sum(weights)
+            scores[i] = math.copysign(abs(e) ** 0.5, e) * near
+        return scores
+
+    def _shared_evidence(self, sample: int, classes: Tensor) -> Tensor:
         balanced, sites = self.read("balanced", classes), self.find_sites(sample, classes)
         plan, tokens = self.case.plan, self.case.model.total
         cut, sharing = (
@@ -213,9 +254,9 @@ class Oracle:
         samples = range(len(self.classes))
         return not all(self.find_sites(sample, one) for one in columns for sample in samples)
 
-    def find_sites(self, sample: int, classes: Tensor) -> list[int]:
+    def find_sites(self, sample: int, classes: Tensor, centered: bool = False) -> list[int]:
         """The attentions that the logit of a sample depends on."""
-        gradients = self.read("gradient", classes).at_maps
+        gradients = self.read("gradient", classes, centered).at_maps
         return [n for n, gradient in enumerate(gradients) if bool(gradient[sample].any())]
 
     def find_pooling(self, sample: int, classes: Tensor) -> tuple[Tensor, bool]:
@@ -312,6 +353,20 @@ class Oracle:
         """Units are the tokens that stand for a part of the input; padding has none."""
         scores = scores.masked_fill(~self.case.real[sample], 0)
         return scores[self.case.parts]
+
+
+def _read_of_keys(maps: Tensor, at_maps: Tensor) -> Tensor:
+    """What all queries read of each key, against the mean of the keys that they see.
+
+    Both arguments are (heads, queries, keys).
+    """
+    read = torch.zeros(maps.shape[2], dtype=torch.float64)
+    for head, query in itertools.product(range(maps.shape[0]), range(maps.shape[1])):
+        seen = [key for key in range(maps.shape[2]) if maps[head, query, key] > 0]
+        mean = sum(float(at_maps[head, query, key]) for key in seen) / max(1, len(seen))
+        for key in seen:
+            read[key] += maps[head, query, key] * (at_maps[head, query, key] - mean)
+    return read
 
 
 def _merge(tokens: int, of: int) -> Tensor:

@@ -35,3 +35,16 @@ def test_lists_and_other_rules():
 def test_sentences(text, message):
     with pytest.raises(WhenceError, match=message):
         parse_methods(text)
+
+
+def test_the_reading_that_says_where_a_target_lies():
+    whence, evidence, later, other = parse_methods(
+        ["whence", "whence:reading=evidence", "whence:start_layer=1", "gae:start_layer=1"]
+    )
+    located = whence.to_locating()
+    assert (located.name, located.label) == ("whence", "whence")
+    assert located.options == {"reading": "location"}
+    assert whence.options == {}
+    assert evidence.to_locating() == evidence, "what was asked for stays"
+    assert later.to_locating().options == {"reading": "location", "start_layer": 1}
+    assert other.to_locating() == other

@@ -48,7 +48,7 @@ def test_a_new_method_is_a_dataclass_that_says_what_it_needs():
         ({"method": 5}, "no method '5'. Available: .*tiba"),
         (
             {"begin": 1},
-            r"'whence' has no option 'begin'. Its options: sharing, start_layer, gradients",
+            r"'whence' has no option 'begin'. Its options: reading, start_layer, gradients",
         ),
         ({"start_layer": "1"}, r"'start_layer' of method 'whence' must be a whole number, not '1'"),
         ({"start_layer": True}, r"must be a whole number, not True"),

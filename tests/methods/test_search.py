@@ -76,7 +76,9 @@ def test_exhaustive_search_on_padded_texts(score):
             with torch.no_grad():
                 return model(inputs_embeds=changed).logits.softmax(1)[0, 1].item()
 
-        kept = explainer.explain({"input_ids": ids}, target=1, keep_evidence=True).evidence
+        kept = explainer.explain(
+            {"input_ids": ids}, target=1, method="gae", keep_evidence=True
+        ).evidence
         candidates = list_candidates(
             [a[0] for a in kept.attention],
             [g[0] for g in kept.gradient],

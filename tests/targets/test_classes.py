@@ -6,6 +6,7 @@ from torch import nn
 from whence import WhenceError
 from whence.targets import find_class_names, resolve_classes, select_samples
 from whence.targets.classes import to_probabilities
+from whence.targets.scalars import ClassScalars
 
 LOGITS = torch.tensor([[0.1, 3.0, 2.0, -1.0], [5.0, 1.0, 0.0, 2.0]])
 NAMES = {0: "tabby, tabby cat", 1: "Egyptian cat", 2: "golden retriever", 3: "crane"}
@@ -147,3 +148,33 @@ def test_targets_of_some_samples_are_one_for_each():
     assert select_samples(None, mixed, slice(1, 3), 3) == (None, [[1], [2]])
     whole = (0, 1, 2)
     assert select_samples(whole, None, slice(0, 3), 3)[0] is whole
+
+
+# Seeds --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by_rules", [False, True])
+def test_centered_seeds_are_of_a_logit_less_the_mean(by_rules):
+    """What autograd gives for that scalar."""
+    classes = torch.tensor([[1, 3], [0, 2]])
+    found = ClassScalars(classes).make_seeds(LOGITS, by_rules=by_rules, centered=True)
+    leaf = LOGITS.clone().requires_grad_()
+    for n in range(2):
+        logits = leaf.gather(1, classes[:, n : n + 1])[:, 0]
+        (expected,) = torch.autograd.grad((logits - leaf.mean(1)).sum(), leaf)
+        assert torch.allclose(found[n], expected)
+    assert torch.allclose(found.sum(-1), torch.zeros(2, 2), atol=1e-6)
+
+
+def test_seeds_that_are_not_centered():
+    """Labels that do not compete, a class against another, a lone logit; and unless asked for."""
+    classes, others = torch.tensor([[1, 3], [0, 2]]), torch.tensor([[0, 0], [1, 1]])
+    one_hot = torch.eye(4)[classes.T]
+    alone = torch.tensor([[2.0], [3.0]])
+    for scalars, outputs, expected in (
+        (ClassScalars(classes, multi_label=True), LOGITS, one_hot),
+        (ClassScalars(classes, others), LOGITS, one_hot - torch.eye(4)[others.T]),
+        (ClassScalars(torch.zeros(2, 1, dtype=torch.long)), alone, torch.ones(1, 2, 1)),
+    ):
+        assert torch.equal(scalars.make_seeds(outputs, centered=True), expected)
+    assert torch.equal(ClassScalars(classes).make_seeds(LOGITS), one_hot)

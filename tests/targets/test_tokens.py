@@ -12,6 +12,8 @@ from tests.targets.models import (
     select_text,
 )
 from whence import Explainer, WhenceError, targets
+from whence.targets.base import TargetContext, TokenSequence
+from whence.targets.scalars import Contrast, Readout, ReadScalars
 
 METHOD = {"method": "input_x_gradient"}
 CLASSES = ("whence", "tiba", "gae", "attnlrp", "rollout", "input_x_gradient", "occlusion")
@@ -256,3 +258,55 @@ def test_names_of_contrasts_have_no_spaces_around():
     assert targets.join_names(" cat", " dog") == "cat rather than dog"
     assert targets.join_names(" cat") == " cat"
     assert targets.join_names("\n", " ") == "\n rather than  "
+
+
+# Centered seeds -----------------------------------------------------------------------------------
+
+
+def resolve(decoder, batch, *asked, against=None):
+    """Scalars of a model's output, with what is read of it."""
+    context = TargetContext(
+        batch=len(batch["input_ids"]),
+        find_logits=lambda returned: returned.logits,
+        select_inputs=lambda samples: {name: value[samples] for name, value in batch.items()},
+        run=lambda inputs: decoder(**inputs),
+        sequences=[TokenSequence(batch["attention_mask"].bool(), batch["input_ids"])],
+        generates=True,
+    )
+    wanted = [*asked, against] if against is not None else list(asked)
+    readout = Readout(wanted, context)
+    outputs = readout(decoder(**batch)).detach()
+    scalars = [of[0] for of in readout.resolve(outputs)]
+    if against is not None:
+        return ReadScalars(readout, [Contrast(*scalars)]), outputs
+    return ReadScalars(readout, [Contrast(one) for one in scalars]), outputs
+
+
+@pytest.mark.parametrize("by_rules", [False, True])
+@pytest.mark.parametrize("padding", ["left", "right"])
+def test_centered_seeds_of_tokens(decoder, padding, by_rules):
+    """Of a token less the mean of the vocabulary there; a log-probability is centred by itself."""
+    batch = make_batch(padding)
+    asked = targets.token(-1, 7), targets.token(2, [3, 5]), targets.span(1, 3)
+    scalars, outputs = resolve(decoder, batch, *asked)
+    found = scalars.make_seeds(outputs, by_rules=by_rules, centered=True)
+    plain = scalars.make_seeds(outputs, by_rules=by_rules)
+    rows = found.unflatten(2, (-1, 40))
+    for number, ids in ((0, (7, 7)), (1, (3, 5))):
+        for sample, token_id in enumerate(ids):
+            read = plain.unflatten(2, (-1, 40))[number, sample].any(-1)
+            assert read.sum() == 1
+            expected = torch.eye(40, dtype=torch.float64)[token_id] - 1 / 40
+            assert torch.allclose(rows[number, sample, read], expected)
+            assert not rows[number, sample, ~read].any()
+    assert torch.equal(found[2], plain[2])
+    assert torch.allclose(rows.sum(-1), torch.zeros(()).double(), atol=1e-12)
+
+
+def test_a_token_against_another_at_its_place_has_the_plain_seeds(decoder):
+    scalars, outputs = resolve(
+        decoder, make_batch(), targets.token(-1, 7), against=targets.token(-1, 9)
+    )
+    found = scalars.make_seeds(outputs, centered=True)
+    assert torch.allclose(found, scalars.make_seeds(outputs), atol=1e-12)
+    assert found.any()

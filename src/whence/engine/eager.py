@@ -126,7 +126,11 @@ def split_by_layers(
     """
     outputs = trace.logits.detach()
     if request.method.class_specific or not isinstance(targets, ClassScalars):
-        parts = split_targets(trace, targets.count, lambda: targets.make_seeds(outputs))
+        # A logit less the mean of all depends on what any of them does.
+        centered = request.method.centers_logits and trace.columns is None
+        parts = split_targets(
+            trace, targets.count, lambda: targets.make_seeds(outputs, centered=centered)
+        )
         if parts is not None and len(parts) > 1 and request.keep_evidence:
             raise WhenceError(_DIFFERENT_LAYERS)
         return None if parts is None else [(one, targets.select(some)) for one, some in parts]

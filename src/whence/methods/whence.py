@@ -1,6 +1,7 @@
 """The default method: what each part of the input contributes to what the softmaxes can see."""
 
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from whence import rules
 from whence.evidence import Evidence
 from whence.methods.registry import Method, register
 from whence.methods.shared.attention_maps import (
@@ -18,11 +20,12 @@ from whence.methods.shared.attention_maps import (
 from whence.methods.shared.flow_evidence import sum_flow_evidence, sum_flow_reads
 from whence.methods.shared.links import Links, average_over_linked, sum_attention
 from whence.methods.shared_evidence import SharedEvidence
+from whence.rules import RuleSet
 from whence.rules.balanced import Gradients
 from whence.tracing.readings import MapReadings
 
-# What attention reads of a patch counts so many times what one block finds there. Between 2 and 8
-# no figure changes by more than it does between halves of the photos (docs/results/ablation.md).
+# What attention reads of a patch counts so many times what one block finds there. The other weights
+# that were tried are in docs/results/ablation.md.
 _READ = 4.0
 
 
@@ -56,7 +59,8 @@ class Whence(Method):
     Attributes:
         reading: ``"evidence"`` or ``"location"``.
         start_layer: The first layer that counts; earlier ones are left out.
-        gradients: ``"balanced"``, ``"residual"`` or ``"plain"``.
+        gradients: ``"balanced"``, ``"residual"`` or ``"plain"``; None is ``"balanced"`` for
+            evidence, and ``"residual"`` for its location.
         sharing: Deprecated: with a weight, the scores are those of ``shared_evidence``.
     """
 
@@ -73,36 +77,46 @@ class Whence(Method):
 
     reading: Literal["evidence", "location"] = "evidence"
     start_layer: int = 0
-    gradients: Gradients = "balanced"
+    gradients: Gradients | None = None
     sharing: float | None = None
 
     def __post_init__(self) -> None:
         if self.sharing is not None:
             SharedEvidence(self.sharing)
+            object.__setattr__(self, "centers_logits", False)  # as that method does not
             warnings.warn(
                 "The option sharing of 'whence' is deprecated: method 'shared_evidence' has it.",
                 DeprecationWarning,
                 stacklevel=2,
             )
 
+    @property
+    @override
+    def gradient_rules(self) -> RuleSet | None:
+        locates = self.reading == "location" and self.sharing is None
+        usual = "residual" if locates else "balanced"
+        gradients = self.gradients or usual
+        return None if gradients == "plain" else rules.get(gradients)
+
     @override
     def __call__(self, evidence: Evidence) -> Tensor:
         if self.sharing is not None:
-            return SharedEvidence(self.sharing, self.start_layer, self.gradients)(evidence)
+            return SharedEvidence(self.sharing, self.start_layer)(evidence)
         if evidence.flow is None:
             require_one_sequence(evidence, self.start_layer)
         else:
             require_known_layers(evidence, self.start_layer)
         held, reached = _sum_held(evidence, self.start_layer)
-        read, links = _sum_read(evidence, self.start_layer)
         is_cut = bool(evidence.layout.grid)
+        linked = is_cut or self.reading == "location"
+        read, links = _sum_read(evidence, self.start_layer, torch.zeros_like(held), linked)
         total = held + _READ * read if is_cut else read
         mask = evidence.input_tokens & reached
         if self.reading == "location":
             return lower_pooled_token(_locate(total, mask, links), evidence)
         if is_cut:
-            linked = average_over_linked(total.clamp(min=0).sqrt(), mask, links)
-            total = total.sign() * total.abs().sqrt() * linked
+            near = average_over_linked(total.clamp(min=0).sqrt(), mask, links)
+            total = total.sign() * total.abs().sqrt() * near
         return lower_pooled_token(total, evidence)
 
 
@@ -122,18 +136,28 @@ def _sum_held(evidence: Evidence, first: int) -> tuple[Tensor, Tensor]:
     return torch.stack(held).sum(0), torch.stack(reached).any(0)
 
 
-def _sum_read(evidence: Evidence, first: int) -> tuple[Tensor, Links | None]:
-    """Sum what queries read of each token, (targets, batch, tokens); and link tokens."""
-    flow, maps = evidence.flow, list[Tensor]()
-    read = torch.zeros_like(evidence.pooling)
+def _sum_read(
+    evidence: Evidence, first: int, read: Tensor, linked: bool
+) -> tuple[Tensor, Links | None]:
+    """Add what queries read of each token to zeros, (targets, batch, tokens); and link tokens."""
+    flow = evidence.flow
     numbers = reversed(range(first, len(evidence.layers)))
     fused = evidence.fuse_heads(_weigh_against_mean, heads="sum", first=first)
-    for number, both in zip(numbers, fused, strict=True):
-        maps.append(both[0])
-        of_tokens = both[1:].sum(-2) if flow is None else sum_flow_reads(flow, both[1:], number)
-        if of_tokens is not None:
-            read = read + of_tokens.to(read.dtype)
-    return read, sum_attention(evidence, maps, first)
+
+    def iterate_maps() -> Iterator[Tensor]:
+        nonlocal read
+        for number, both in zip(numbers, fused, strict=True):
+            reads = both[1:].sum(-2) if flow is None else sum_flow_reads(flow, both[1:], number)
+            if reads is not None:
+                read = read + reads.to(read.dtype)
+            yield both[0]
+
+    if linked:
+        links = sum_attention(evidence, iterate_maps(), first)
+        return read, links
+    for _ in iterate_maps():  # one layer in memory at a time
+        pass
+    return read, None
 
 
 def _weigh_against_mean(readings: MapReadings) -> Tensor:

@@ -123,9 +123,9 @@ class Scalar(ABC):
         """The scalar whose gradient starts what is propagated by rules, if it is not itself."""
         return self.values(read, samples)
 
-    def centered_values(self, read: Tensor, samples: Tensor) -> Tensor:
-        """The same, less the mean of what competes with it in a softmax, if anything does."""
-        return self.propagated_values(read, samples)
+    def centered_values(self, read: Tensor, samples: Tensor, *, by_rules: bool) -> Tensor:
+        """One or the other, less the mean of what competes in a softmax, if anything does."""
+        return (self.propagated_values if by_rules else self.values)(read, samples)
 
     def probabilities(self, read: Tensor, samples: Tensor) -> Tensor | None:  # noqa: ARG002
         """The probability of what the scalar stands for, (rows,); None if it has none."""

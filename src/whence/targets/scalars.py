@@ -245,13 +245,14 @@ class ReadScalars(Scalars):
         self, outputs: Tensor, *, by_rules: bool = False, centered: bool = False
     ) -> Tensor:
         samples = torch.arange(len(outputs), device=outputs.device)
-        what = "propagated_values" if by_rules else "values"
-        what = "centered_values" if centered else what
+        what, options = "propagated_values" if by_rules else "values", dict[str, bool]()
+        if centered:
+            what, options = "centered_values", {"by_rules": by_rules}
         seeds = []
         with torch.inference_mode(False), torch.enable_grad():
             leaf = outputs.detach().clone().requires_grad_()
             for one in self.contrasts:
-                value = self._subtract(one, what, leaf, samples)
+                value = self._subtract(one, what, leaf, samples, **options)
                 (gradient,) = torch.autograd.grad(value.sum(), leaf)
                 seeds.append(gradient)
         return torch.stack(seeds)
@@ -275,10 +276,12 @@ class ReadScalars(Scalars):
         same = len({one.shape for one in found}) == 1
         return torch.stack(found, 1) if same else outputs[:, :0]
 
-    def _subtract(self, one: Contrast, what: str, outputs: Tensor, samples: Tensor) -> Tensor:
+    def _subtract(
+        self, one: Contrast, what: str, outputs: Tensor, samples: Tensor, **options: bool
+    ) -> Tensor:
         """One of the functions of a scalar; target less against."""
         values: list[Tensor] = [
-            getattr(scalar, what)(self.readout.select(outputs, scalar.place), samples)
+            getattr(scalar, what)(self.readout.select(outputs, scalar.place), samples, **options)
             for scalar in one
             if scalar is not None
         ]

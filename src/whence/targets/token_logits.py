@@ -133,9 +133,9 @@ class TokenScalar(LogitScalar):
         return pick_rows(read, samples, self.rows)
 
     @override
-    def centered_values(self, read: Tensor, samples: Tensor) -> Tensor:
+    def centered_values(self, read: Tensor, samples: Tensor, *, by_rules: bool) -> Tensor:
         logits = self.logits(read, samples)
-        values = self.values(read, samples)
+        values = super().centered_values(read, samples, by_rules=by_rules)
         return values - logits.mean(1) if logits.shape[1] > 1 else values
 
     def get_last_row(self, sample: int) -> int:

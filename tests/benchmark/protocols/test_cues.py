@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 import torch
 
@@ -30,6 +32,8 @@ def test_cues_against_plain_loops(stories):
             continue
         counted.add(kind)
         scores = explain_plainly(stories, prepared, whole=False)
+        if wrong is not None:
+            scores = explain_contrast_plainly(stories, prepared)
         ((start, end),) = sample.cues
         cues = [b > start and b <= end for a, b in prepared.offsets]
         assert sum(cues)
@@ -43,6 +47,33 @@ def test_cues_against_plain_loops(stories):
         assert row[f"first_{kind}"] == row["first_none"]
     assert "owning" in counted
     assert len(counted) < 5  # what is not answered has no figures
+
+
+def explain_contrast_plainly(loaded, prepared):
+    """Scores of the right token less those of the wrong one; this method is linear."""
+    wrong = dataclasses.replace(prepared, answer=(prepared.rival,))
+    pair = [explain_plainly(loaded, one, whole=False) for one in (prepared, wrong)]
+    return [right - rival for right, rival in zip(*pair, strict=True)]
+
+
+def test_the_right_token_is_explained_against_the_wrong_one(stories):
+    """In a batch with prompts of other lengths, and with some that name no wrong answer."""
+    texts = {"The dogs near the tree": ("are", "is"), "Tom was sad. He": ("was", "")}
+    texts["The cat"] = ("is", "are")
+    samples = [
+        Sample(text, text, answer=right, rival=wrong) for text, (right, wrong) in texts.items()
+    ]
+    prompts = [prepare_prompt(stories, sample) for sample in samples]
+    assert [one.rival is None for one in prompts] == [False, True, False]
+    method, answers = choose_one("input_x_gradient"), [one.answer[:1] for one in prompts]
+    found = build_protocol("cues", {}).score_tokens(stories, prompts, answers, method)
+    for prompt, row in zip(prompts, found, strict=True):
+        alone = explain_plainly(stories, prompt, whole=False)
+        contrast = None if prompt.rival is None else explain_contrast_plainly(stories, prompt)
+        size = len(prompt.ids)
+        assert row[:size].tolist() == pytest.approx(contrast or alone, rel=1e-3, abs=1e-4)
+        assert not row[size:].any()
+        assert contrast is None or contrast != pytest.approx(alone, rel=0.1)
 
 
 def test_a_run_states_the_share_that_is_answered(quick, tmp_path):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from tests.benchmark.helpers import choose_one
+from tests.benchmark.helpers import choose_one, judge
 from tests.benchmark.runs import list_files, read_table
 from tests.metrics.test_localization import localize_plainly
 from tests.saved import make_photo
@@ -82,6 +82,20 @@ def test_the_share_in_the_cell_of_the_class(trained, flat, size):
         )
         heat = result.heatmap()[0].double().tolist()
         assert row["share"] == pytest.approx(localize_plainly(heat, mask.tolist())[0], abs=1e-5)
+
+
+def test_a_method_is_judged_by_where_it_locates_the_class(trained, flat):
+    """By its reading for that, unless another one is asked for."""
+    protocol, dataset = fit(trained, flat, size="1x2", confidence=0.9)
+    samples = [dataset.read(name) for name in dataset.list_names()]
+    found = [
+        [row["share"] for row in judge(protocol, trained, samples, choose_one(text))]
+        for text in ("whence", "whence:reading=location", "whence:reading=evidence")
+    ]
+    assert found[0] == found[1] != found[2]
+    for text, reading in (("whence", "location"), ("whence:reading=evidence", "evidence")):
+        _, shown = protocol.explain_example(trained, samples[0], choose_one(text))
+        assert shown.settings["reading"] == reading
 
 
 @pytest.mark.parametrize(("value", "share"), [(1.0, 0.5), (0.0, 0.0), (-1.0, 0.0)])

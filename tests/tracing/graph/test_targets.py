@@ -65,7 +65,7 @@ def test_samples_whose_classes_depend_on_different_layers(model):
     assert split_targets(trace, 1, lambda: torch.tensor([[0], [3], [0]])) is None
 
 
-@pytest.mark.parametrize("method", ["tiba", "gae", "whence", "input_x_gradient"])
+@pytest.mark.parametrize("method", ["tiba", "gae", "shared_evidence", "input_x_gradient"])
 def test_scores_are_those_of_each_class_alone(model, method):
     images = make_images(32, 32).double()
     explainer = Explainer(model)
@@ -79,6 +79,18 @@ def test_scores_are_those_of_each_class_alone(model, method):
         assert torch.allclose(together[:, column], expected.scores, rtol=1e-9)
         rows = [n for n, chosen in enumerate([1, 2, 1]) if chosen == target]
         assert torch.allclose(mixed[rows], expected.scores[rows], rtol=1e-9)
+
+
+def test_a_logit_less_the_mean_of_all_depends_on_all_heads(model):
+    """Then nothing is split: rows of one batch, and classes, are what each is alone."""
+    images, explainer = make_images(32, 32).double(), Explainer(model)
+    together = explainer.explain(images, classes=[1, 2], method="whence").scores
+    mixed = explainer.explain(images, target=[1, 2, 1], method="whence").scores
+    for column, target in enumerate((1, 2)):
+        expected = explainer.explain(images, target=target, method="whence").scores
+        assert torch.allclose(together[:, column], expected, rtol=1e-9)
+        rows = [n for n, chosen in enumerate([1, 2, 1]) if chosen == target]
+        assert torch.allclose(mixed[rows], expected[rows], rtol=1e-9)
 
 
 def test_methods_that_know_no_class_go_by_the_predicted_one(model):

@@ -95,13 +95,19 @@ class RationaleProtocol(BenchmarkProtocol["Sample"]):
         encoded = encode_words(loaded, [sample.words for sample in samples])
         batch = encoded.batch.to(loaded.device)
         explanation = explain_batch(loaded, batch, method, target=targets)
-        scores = [
-            sum_word_scores(explanation.scores[at], encoded.word_ids[at], len(sample.words))
-            for at, sample in enumerate(samples)
-        ]
+        located = explanation
+        if (locating := method.to_locating()) != method:
+            located = explain_batch(loaded, batch, locating, target=targets)
+        scores, places = (
+            [
+                sum_word_scores(one.scores[at], encoded.word_ids[at], len(sample.words))
+                for at, sample in enumerate(samples)
+            ]
+            for one in (explanation, located)
+        )
         rows = [
             self._compare_with_evidence(sample, target, one)
-            for sample, target, one in zip(samples, targets, scores, strict=True)
+            for sample, target, one in zip(samples, targets, places, strict=True)
         ]
         self._delete_words(loaded, samples, torch.tensor(targets), scores, explanation, rows)
         for row, target, logits in zip(rows, targets, explanation.logits, strict=True):
@@ -203,7 +209,8 @@ class RationaleProtocol(BenchmarkProtocol["Sample"]):
         cut = int((first["read"] < first["words"]).sum()) if "read" in first else 0
         notes = [
             "All in percent. The true class is explained. Token-F1, precision, recall and IOU-F1 "
-            "are means over k = 10, 20, … 80 chosen words and over texts; table.csv has each k."
+            "are means over k = 10, 20, … 80 chosen words and over texts; table.csv has each k. "
+            "These judge a method's reading of where a target lies, where it has one."
         ]
         if "correct" in first:
             notes.append(f"The model is right on {100 * float(first['correct'].mean()):.2f} %.")

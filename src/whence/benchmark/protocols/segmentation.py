@@ -139,6 +139,6 @@ class SegmentationProtocol(PhotoProtocol):
         self, loaded: LoadedModel, sample: Sample, method: MethodSpecification
     ) -> tuple[Image.Image | str, Explanation]:
         if self.view == "model":
-            return super().explain_example(loaded, sample, method)
+            return super().explain_example(loaded, sample, method.to_locating())
         pixels = prepare_photo(loaded, sample, self.view).pixels[None].to(loaded.device)
         return sample.content, locate_batch(loaded, pixels, method)
