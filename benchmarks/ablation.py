@@ -86,8 +86,8 @@ def read_target(evidence: Evidence) -> Readings:
     maps = zip(evidence.attention, evidence.gradient, strict=True)
     layers = []
     for (hidden, (at_hidden,)), (weights, (gradient,)) in zip(states, maps, strict=True):
-        average = (weights * gradient).sum(-1, keepdim=True)
-        baselines = (torch.zeros_like(average), gradient.mean(-1, keepdim=True), average)
+        expected = (weights * gradient).sum(-1, keepdim=True)
+        baselines = (torch.zeros_like(expected), gradient.mean(-1, keepdim=True), expected)
         reads = [(weights * (gradient - base)).sum((1, 2)) for base in baselines]
         layers.append(torch.stack([(hidden * at_hidden).sum(-1), *reads]))
     return Readings(*evidence.layout.to_units(torch.stack(layers, 1)))
@@ -262,7 +262,7 @@ class Deletion(NamedTuple):
         return compute_saco(sum_groups(maps, groups), curve[:, :1] - curve[:, 1:])
 
     def find_corners(self, maps: Tensor) -> Tensor:
-        """Mark maps whose highest patch is a corner, by 100."""
+        """Mark maps whose highest patch is a corner: 100, and 0 for others."""
         rows, columns = find_grid(self.loaded, self.pixels)
         highest = maps.argmax(1)
         row, column = highest // columns, highest % columns

@@ -337,7 +337,8 @@ def find_evidence(plan: Plan, run: Run, is_cut: bool = True) -> Tensor:
     """`whence` with plain gradients; units that are words are not linked."""
     of = find_shares(plan)
     count = next(iter(of.values())).shape[1]
-    held, read, reached = (torch.zeros(count).double() for _ in range(3))
+    read, reached = (torch.zeros(count).double() for _ in range(2))
+    held: list[Tensor] = []
     attention = torch.zeros(count, count).double()
     for layer, maps, gradients, x, g in zip(
         plan.layers, run.maps, run.gradients, run.hidden, run.hidden_gradients, strict=True
@@ -347,11 +348,15 @@ def find_evidence(plan: Plan, run: Run, is_cut: bool = True) -> Tensor:
             read_here = sum_reads(maps[group], gradients[group])
             at_keys.index_add_(0, columns % len(at_keys), read_here)
         read += at_keys[:-1] @ of[layer.keys]
-        held += (x * g).sum(-1) @ of[layer.queries]
+        if of[layer.queries].any():  # these stand for parts of the input
+            held.append((x * g).sum(-1) @ of[layer.queries])
         reached += g.any(-1).double() @ of[layer.queries]
         dense = place_map(layer, plan.lengths, maps.sum(1))[:, :-1]
         attention += of[layer.queries].T @ dense @ of[layer.keys]
-    return link_evidence(held + 4 * read, attention, reached > 0) if is_cut else read
+    if is_cut:
+        return link_evidence(sum(held) + 4 * read, attention, reached > 0)
+    early = held[: max(1, len(held) // 2)]
+    return sum(early) / len(early) + read
 
 
 def weigh_hidden_states(plan: Plan, run: Run) -> Tensor:

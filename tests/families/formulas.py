@@ -110,14 +110,14 @@ def _find_evidence(plain: Plain) -> Tensor:
     gradients, at_hidden = found[: len(plain.maps)], found[len(plain.maps) :]
     maps = plain.join_heads(plain.maps)
     read = sum(sum_reads(*one) for one in zip(maps, plain.join_heads(gradients), strict=True))
-    if not plain.is_image:
-        return read
     pairs = [(x[at].detach(), g[at]) for x, g in zip(plain.hidden, at_hidden, strict=True)]
-    held = torch.stack([(x * g).sum(-1) for x, g in pairs]).sum(0)
+    held = torch.stack([(x * g).sum(-1) for x, g in pairs])
+    if not plain.is_image:
+        return held[: max(1, len(held) // 2)].mean(0) + read
     content = [i for i in plain.content or plain.units if any(bool(g[i].any()) for _, g in pairs)]
     mask = torch.zeros(tokens, dtype=torch.bool)
     mask[content] = True
-    return link_evidence(held + 4 * read, sum(one.sum(0) for one in maps), mask)
+    return link_evidence(held.sum(0) + 4 * read, sum(one.sum(0) for one in maps), mask)
 
 
 def sum_reads(maps: Tensor, gradients: Tensor) -> Tensor:

@@ -181,7 +181,7 @@ class Oracle:
         balanced = self.read("balanced", classes, centered=True)
         sites = self.find_sites(sample, classes, centered=True)
         tokens = self.case.model.total
-        held = torch.zeros(tokens, dtype=torch.float64)
+        held: list[Tensor] = []
         read = torch.zeros(tokens, dtype=torch.float64)
         links = torch.zeros(tokens, tokens, dtype=torch.float64)
         reached = torch.zeros(tokens, dtype=torch.bool)
@@ -194,14 +194,15 @@ class Oracle:
             if balanced.streams[n] == "across":
                 continue  # what enters the block, and attends, stands for no part of the input
             hidden, at_hidden = balanced.entering[n][sample], balanced.at_entering[n][sample]
-            held += (hidden * at_hidden).sum(-1) @ merges
+            held.append((hidden * at_hidden).sum(-1) @ merges)
             reached |= (at_hidden.any(-1).double() @ merges) > 0
             if not balanced.pools[n]:
                 attention = merges.T @ maps.sum(0) @ merges
                 links += attention + attention.T
         if self.case.plan.inputs not in ("image", "signal", "waveform"):
-            return read
-        evidence = held + 4 * read
+            early = held[: max(1, len(held) // 2)]
+            return read + sum(early) / len(early)
+        evidence = sum(held) + 4 * read
         linked = (self.case.parts & self.case.real[sample] & reached).tolist()
         scores = torch.zeros(tokens, dtype=torch.float64)
         for i in range(tokens):

@@ -33,10 +33,10 @@ def sum_read(maps: list[Tensor], gradients: list[Tensor]) -> list[float]:
     return read
 
 
-def sum_held(hidden: list[Tensor], gradients: list[Tensor]) -> list[float]:
-    """What enters the blocks, (tokens, width) each, times its gradient."""
-    pairs = list(zip(hidden, gradients, strict=True))
-    return [sum(float(x[i] @ g[i]) for x, g in pairs) for i in range(len(hidden[0]))]
+def list_held(hidden: list[Tensor], gradients: list[Tensor]) -> list[list[float]]:
+    """What enters the blocks, (tokens, width) each, times its gradient: by block and token."""
+    pairs = zip(hidden, gradients, strict=True)
+    return [[float(x[i] @ g[i]) for i in range(len(x))] for x, g in pairs]
 
 
 def average(values: list[float], maps: list[Tensor], content: list[bool]) -> list[float]:
@@ -55,7 +55,13 @@ def average(values: list[float], maps: list[Tensor], content: list[bool]) -> lis
 
 def score(read, held, maps, content, cut: bool, reading: str) -> list[float]:
     """The scores of one sample, token by token; those of what is no content mean nothing."""
-    total = [h + 4 * r for h, r in zip(held, read, strict=True)] if cut else read
+    early = held[: max(1, len(held) // 2)]
+    total = [
+        sum(one[i] for one in held) + 4 * read[i]
+        if cut
+        else sum(one[i] for one in early) / len(early) + read[i]
+        for i in range(len(read))
+    ]
     if reading == "evidence" and not cut:
         return total
     near = average([math.sqrt(max(e, 0)) for e in total], maps, content)
@@ -73,7 +79,7 @@ def compute_by_formula(output, target, content, cut: bool, reading: str, first: 
     found = torch.autograd.grad(target, [*maps, *hidden], retain_graph=True, materialize_grads=True)
     maps, hidden = ([one[0].detach() for one in some] for some in (maps, hidden))
     read = sum_read(maps, [one[0] for one in found[: len(maps)]])
-    held = sum_held(hidden, [one[0] for one in found[len(maps) :]])
+    held = list_held(hidden, [one[0] for one in found[len(maps) :]])
     scores = score(read, held, maps, content, cut, reading)
     return torch.tensor(scores, dtype=torch.float64)
 
@@ -170,7 +176,7 @@ def test_heads_that_read_different_layers():
     at_hidden = torch.autograd.grad(target, model.entering[:-1])
     for b in range(len(inputs)):
         read = sum_read([one[b] for one in maps], [one[b] for one in result.evidence.gradient])
-        held = sum_held([x[b].detach() for x in model.entering[:-1]], [g[b] for g in at_hidden])
+        held = list_held([x[b].detach() for x in model.entering[:-1]], [g[b] for g in at_hidden])
         expected = score(read, held, [one[b] for one in maps], [True] * 16, True, "evidence")
         expected = torch.tensor(expected, dtype=torch.float64)
         assert torch.allclose(result.scores[b], expected, rtol=1e-9)
@@ -206,7 +212,7 @@ def test_pooling_by_attention():
         assert torch.allclose(maps[-1], model.map)
         assert torch.allclose(at_maps[-1], at_map)
         read = sum_read(maps, at_maps)
-        held = sum_held([x[0].detach() for x in model.entering], [g[0] for g in at_hidden])
+        held = list_held([x[0].detach() for x in model.entering], [g[0] for g in at_hidden])
         expected = score(read, held, maps[:-1], [True] * 16, True, "evidence")
         expected = torch.tensor(expected, dtype=torch.float64)
         assert torch.allclose(result.scores[sample], expected, rtol=1e-9)

@@ -15,7 +15,7 @@ from whence.methods.shared.attention_maps import (
     require_known_layers,
     require_one_sequence,
 )
-from whence.methods.shared.flow_evidence import sum_flow_evidence
+from whence.methods.shared.flow_evidence import sum_positive_flow_evidence
 from whence.methods.shared.links import average_over_linked, sum_attention
 from whence.rules.balanced import Gradients
 
@@ -101,7 +101,7 @@ def _sum_evidence(evidence: Evidence, first: int) -> tuple[Tensor, Tensor]:
     Both are (classes, batch, tokens).
     """
     if evidence.flow is not None:
-        return sum_flow_evidence(evidence, evidence.flow, first, lambda held: held.clamp_(min=0))
+        return sum_positive_flow_evidence(evidence, evidence.flow, first)
     layers = slice(first, len(evidence.layers))
     entering = zip(evidence.hidden[layers], evidence.hidden_gradient[layers], strict=True)
     layered, reached = [], []

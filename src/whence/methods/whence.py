@@ -17,7 +17,7 @@ from whence.methods.shared.attention_maps import (
     require_known_layers,
     require_one_sequence,
 )
-from whence.methods.shared.flow_evidence import sum_flow_evidence, sum_flow_reads
+from whence.methods.shared.flow_evidence import list_flow_evidence, sum_flow_reads
 from whence.methods.shared.links import Links, average_over_linked, sum_attention
 from whence.methods.shared_evidence import SharedEvidence
 from whence.rules import RuleSet
@@ -42,8 +42,13 @@ class Whence(Method):
 
     .. math:: a_j = \sum_{l, h, i} A_{ij} \Bigl(\nabla A_{ij} - \tfrac1n \sum_k \nabla A_{ik}\Bigr).
 
-    In a text, that is the score. In an image, a video or a sound, patches cut what is seen at
-    arbitrary places, and what enters the blocks, :math:`x_l`, counts too:
+    With :math:`x_l` what enters block l of L, a token of a text has the score
+
+    .. math:: s_j = \frac{1}{\lfloor L/2 \rfloor} \sum_{l < L/2} x_{lj} \cdot \nabla x_{lj} + a_j:
+
+    what it holds while it still stands for itself, and what is read of it. In an image, a video or
+    a sound, patches cut what is seen at arbitrary places. There, neighbours hold parts of one thing
+    through all blocks, and
 
     .. math:: e_j = \sum_l x_{lj} \cdot \nabla x_{lj} + 4 a_j.
 
@@ -106,11 +111,14 @@ class Whence(Method):
             require_one_sequence(evidence, self.start_layer)
         else:
             require_known_layers(evidence, self.start_layer)
-        held, reached = _sum_held(evidence, self.start_layer)
+        held, reached = _list_held(evidence, self.start_layer)
         is_cut = bool(evidence.layout.grid)
         linked = is_cut or self.reading == "location"
-        read, links = _sum_read(evidence, self.start_layer, torch.zeros_like(held), linked)
-        total = held + _READ * read if is_cut else read
+        read, links = _sum_read(evidence, self.start_layer, torch.zeros_like(held[0]), linked)
+        if is_cut:
+            total = torch.stack(held).sum(0) + _READ * read
+        else:
+            total = torch.stack(held[: max(1, len(held) // 2)]).mean(0) + read
         mask = evidence.input_tokens & reached
         if self.reading == "location":
             return lower_pooled_token(_locate(total, mask, links), evidence)
@@ -120,20 +128,21 @@ class Whence(Method):
         return lower_pooled_token(total, evidence)
 
 
-def _sum_held(evidence: Evidence, first: int) -> tuple[Tensor, Tensor]:
-    """Sum hidden state times gradient at the blocks' inputs; mark tokens the target depends on.
+def _list_held(evidence: Evidence, first: int) -> tuple[list[Tensor], Tensor]:
+    """Multiply hidden states by gradients at the blocks' inputs; mark tokens the target depends on.
 
-    Both are (targets, batch, tokens).
+    Returns:
+        (targets, batch, tokens) for each block; and one.
     """
     if evidence.flow is not None:
-        return sum_flow_evidence(evidence, evidence.flow, first)
+        return list_flow_evidence(evidence, evidence.flow, first)
     layers = slice(first, len(evidence.layers))
     entering = zip(evidence.hidden[layers], evidence.hidden_gradient[layers], strict=True)
     held, reached = [], []
     for hidden, gradient in entering:
         held.append((hidden * gradient).sum(-1))
         reached.append(gradient.any(-1))
-    return torch.stack(held).sum(0), torch.stack(reached).any(0)
+    return held, torch.stack(reached).any(0)
 
 
 def _sum_read(

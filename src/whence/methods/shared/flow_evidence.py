@@ -1,7 +1,5 @@
 """Evidence of the layers of a flow, taken to the tokens of the input."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -9,30 +7,49 @@ from whence.evidence import Evidence
 from whence.tracing.flow.flow import FlowLayer, TokenFlow
 
 
-def sum_flow_evidence(
-    evidence: Evidence,
-    flow: TokenFlow,
-    first: int,
-    weigh: Callable[[Tensor], Tensor] = lambda held: held,
-) -> tuple[Tensor, Tensor]:
-    """Sum hidden state times gradient at the layers' inputs, and mark tokens the class depends on.
+def list_flow_evidence(
+    evidence: Evidence, flow: TokenFlow, first: int
+) -> tuple[list[Tensor], Tensor]:
+    """Multiply hidden states by gradients at the layers' inputs; mark tokens the class depends on.
 
     A layer's tokens share their evidence evenly among those of the input that they are made of.
-    Both are (targets, batch, tokens).
 
     Args:
         evidence: Hidden states and gradients.
         flow: How tokens pass the layers.
         first: The first layer that counts.
-        weigh: What of a layer's evidence counts.
+
+    Returns:
+        (targets, batch, tokens) for each layer whose tokens stand for parts of the input; and one.
+    """
+    listed, reached = list[Tensor](), torch.zeros_like(evidence.pooling)
+    entering = zip(flow.list_standing(), evidence.hidden, evidence.hidden_gradient, strict=True)
+    for number, hidden, gradient in entering:
+        if number < first:
+            continue
+        held, of_layer = (hidden * gradient).sum(-1), torch.zeros_like(reached)
+        for stands_for in flow.find_hidden(number):
+            of_layer = of_layer + stands_for.pull(held.to(reached.dtype))
+            reached = reached + stands_for.pull(gradient.any(-1).to(reached.dtype))
+        listed.append(of_layer)
+    return listed or [torch.zeros_like(reached)], reached > 0
+
+
+def sum_positive_flow_evidence(
+    evidence: Evidence, flow: TokenFlow, first: int
+) -> tuple[Tensor, Tensor]:
+    """Sum the positive evidence at the layers' inputs, and mark tokens that the class depends on.
+
+    As `list_flow_evidence`, but what speaks against the class at a layer's token does not count.
+    Both are (targets, batch, tokens).
     """
     summed = torch.zeros_like(evidence.pooling)
     reached = torch.zeros_like(evidence.pooling)
     entering = zip(flow.list_standing(), evidence.hidden, evidence.hidden_gradient, strict=True)
     for number, hidden, gradient in entering:
-        held = weigh((hidden * gradient).sum(-1)).to(summed.dtype)
+        positive = (hidden * gradient).sum(-1).clamp_(min=0).to(summed.dtype)
         for stands_for in flow.find_hidden(number) if number >= first else ():
-            summed = summed + stands_for.pull(held)
+            summed = summed + stands_for.pull(positive)
             reached = reached + stands_for.pull(gradient.any(-1).to(summed.dtype))
     return summed, reached > 0
 
