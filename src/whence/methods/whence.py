@@ -74,7 +74,7 @@ class Whence(Method):
         "Of this library; balanced gradients: Mehri, Soleymani Baghshah, Pilehvar: LibraGrad: "
         "Balancing Gradient Flow for Universally Better Vision Transformer Attributions, CVPR 2025"
     )
-    cost = "2"
+    cost = "3"
     signed = True
     streamed = True
     centers_logits = True

@@ -111,8 +111,11 @@ class PromptProtocol(BenchmarkProtocol[PreparedPrompt]):
         text, target = str(sample.content).rstrip(), token(-1, answer[0])
         if self.target == "answer" and sample.answer.strip():
             text, target = f"{text} {sample.answer.strip()}", span(-len(answer))
+        has_rival = self.target == "token" and prompt.rival is not None
+        against = token(-1, prompt.rival) if has_rival else None
         arguments = method.explain_arguments()
-        return text, loaded.explain(loaded.prepare([text]), target=target, **arguments)
+        batch = loaded.prepare([text])
+        return text, loaded.explain(batch, target=target, against=against, **arguments)
 
 
 def _find_padding(loaded: LoadedModel) -> int:
