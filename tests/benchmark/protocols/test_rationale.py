@@ -48,3 +48,16 @@ def test_rationale(bert, reviews):
         assert row["comprehensiveness"] == pytest.approx(np.mean(lost), abs=1e-5)
         assert row["sufficiency"] == pytest.approx(np.mean(missed), abs=1e-5)
     assert rows[-1]["read"] < rows[-1]["words"]
+
+
+def test_marked_words_are_compared_with_where_a_method_says_the_target_lies(bert, reviews):
+    batch, protocol = read_samples(reviews), build_protocol("rationale", {})
+    both, where, why = (
+        judge(protocol, bert, batch, choose_one(name))
+        for name in ("whence", "whence:reading=location", "whence:reading=evidence")
+    )
+    for own, located, scored in zip(both, where, why, strict=True):
+        assert own["f1"] == located["f1"] and own["auprc"] == located["auprc"]
+        assert own["comprehensiveness"] == scored["comprehensiveness"]
+        assert own["sufficiency"] == scored["sufficiency"]
+    assert any(a["auprc"] != b["auprc"] for a, b in zip(where, why, strict=True))
