@@ -185,7 +185,8 @@ def test_options_of_the_method(two_photos):
         ("gradient=plain", "'whence' has no option 'gradient'. Its options: reading,"),
         (
             "gradients=odd",
-            "'gradients' of method 'whence' must be 'plain' or 'balanced' or 'residual', not 'odd'",
+            "'gradients' of method 'whence' must be 'plain' or 'balanced' or 'residual' or None, "
+            "not 'odd'",
         ),
         ("start_layer=one", "'start_layer' of method 'whence' must be a whole number, not 'one'"),
         ("start_layer=9", "start_layer=9 does not exist"),

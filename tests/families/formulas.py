@@ -126,12 +126,9 @@ def sum_reads(maps: Tensor, gradients: Tensor) -> Tensor:
     Both arguments are (..., queries, keys).
     """
     rows, at_rows = (one.flatten(0, -2).double() for one in (maps, gradients))
-    read = torch.zeros(rows.shape[-1], dtype=torch.float64)
-    for row, at_row in zip(rows, at_rows, strict=True):
-        seen = row > 0
-        if seen.any():
-            read[seen] += row[seen] * (at_row[seen] - at_row[seen].mean())
-    return read
+    seen = rows > 0
+    means = torch.where(seen, at_rows, 0).sum(-1) / seen.sum(-1).clamp(min=1)
+    return (rows * (at_rows - means[:, None])).sum(0)
 
 
 def link_evidence(evidence: Tensor, attention: Tensor, mask: Tensor) -> Tensor:

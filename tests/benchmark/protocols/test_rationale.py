@@ -57,7 +57,8 @@ def test_marked_words_are_compared_with_where_a_method_says_the_target_lies(bert
         for name in ("whence", "whence:reading=location", "whence:reading=evidence")
     )
     for own, located, scored in zip(both, where, why, strict=True):
-        assert own["f1"] == located["f1"] and own["auprc"] == located["auprc"]
+        assert own["f1"] == located["f1"]
+        assert own["auprc"] == located["auprc"]
         assert own["comprehensiveness"] == scored["comprehensiveness"]
         assert own["sufficiency"] == scored["sufficiency"]
     assert any(a["auprc"] != b["auprc"] for a, b in zip(where, why, strict=True))
