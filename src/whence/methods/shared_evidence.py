@@ -15,7 +15,7 @@ from whence.methods.shared.attention_maps import (
     require_known_layers,
     require_one_sequence,
 )
-from whence.methods.shared.flow_evidence import sum_positive_flow_evidence
+from whence.methods.shared.flow_evidence import list_held
 from whence.methods.shared.links import average_over_linked, sum_attention
 from whence.rules.balanced import Gradients
 
@@ -86,26 +86,10 @@ class SharedEvidence(Method):
         axes = len(evidence.layout.grid or ())
         cut, units = axes > 0, ("words", "segments", "patches")[min(axes, 2)]
         sharing = _SHARING[units] if self.sharing is None else self.sharing
-        squares, reached = _sum_evidence(evidence, self.start_layer)
-        roots = squares.sqrt()
+        squares, reached = list_held(evidence, self.start_layer, positive=True)
+        roots = torch.stack(squares).sum(0).sqrt()
         maps = evidence.fuse_heads(lambda readings: readings.attention, first=self.start_layer)
         links = sum_attention(evidence, maps, self.start_layer)
         others = average_over_linked(roots, evidence.input_tokens & reached, links)
         scores = (roots + sharing * others) / (1 + sharing)
         return lower_pooled_token(scores if cut else scores**2, evidence)
-
-
-def _sum_evidence(evidence: Evidence, first: int) -> tuple[Tensor, Tensor]:
-    """Sum the positive evidence at the blocks' inputs, and mark tokens that the class depends on.
-
-    Both are (classes, batch, tokens).
-    """
-    if evidence.flow is not None:
-        return sum_positive_flow_evidence(evidence, evidence.flow, first)
-    layers = slice(first, len(evidence.layers))
-    entering = zip(evidence.hidden[layers], evidence.hidden_gradient[layers], strict=True)
-    layered, reached = [], []
-    for hidden, gradient in entering:
-        layered.append((hidden * gradient).sum(-1).clamp_(min=0))
-        reached.append(gradient.any(-1))
-    return torch.stack(layered).sum(0), torch.stack(reached).any(0)

@@ -17,7 +17,7 @@ from whence.methods.shared.attention_maps import (
     require_known_layers,
     require_one_sequence,
 )
-from whence.methods.shared.flow_evidence import list_flow_evidence, sum_flow_reads
+from whence.methods.shared.flow_evidence import list_held, sum_flow_reads
 from whence.methods.shared.links import Links, average_over_linked, sum_attention
 from whence.methods.shared_evidence import SharedEvidence
 from whence.rules import RuleSet
@@ -111,7 +111,7 @@ class Whence(Method):
             require_one_sequence(evidence, self.start_layer)
         else:
             require_known_layers(evidence, self.start_layer)
-        held, reached = _list_held(evidence, self.start_layer)
+        held, reached = list_held(evidence, self.start_layer)
         is_cut = bool(evidence.layout.grid)
         linked = is_cut or self.reading == "location"
         read, links = _sum_read(evidence, self.start_layer, torch.zeros_like(held[0]), linked)
@@ -126,23 +126,6 @@ class Whence(Method):
             near = average_over_linked(total.clamp(min=0).sqrt(), mask, links)
             total = total.sign() * total.abs().sqrt() * near
         return lower_pooled_token(total, evidence)
-
-
-def _list_held(evidence: Evidence, first: int) -> tuple[list[Tensor], Tensor]:
-    """Multiply hidden states by gradients at the blocks' inputs; mark tokens the target depends on.
-
-    Returns:
-        (targets, batch, tokens) for each block; and one.
-    """
-    if evidence.flow is not None:
-        return list_flow_evidence(evidence, evidence.flow, first)
-    layers = slice(first, len(evidence.layers))
-    entering = zip(evidence.hidden[layers], evidence.hidden_gradient[layers], strict=True)
-    held, reached = [], []
-    for hidden, gradient in entering:
-        held.append((hidden * gradient).sum(-1))
-        reached.append(gradient.any(-1))
-    return held, torch.stack(reached).any(0)
 
 
 def _sum_read(

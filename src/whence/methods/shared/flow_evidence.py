@@ -7,51 +7,53 @@ from whence.evidence import Evidence
 from whence.tracing.flow.flow import FlowLayer, TokenFlow
 
 
-def list_flow_evidence(
-    evidence: Evidence, flow: TokenFlow, first: int
+def list_held(
+    evidence: Evidence, first: int, positive: bool = False
 ) -> tuple[list[Tensor], Tensor]:
-    """Multiply hidden states by gradients at the layers' inputs; mark tokens the class depends on.
+    """Multiply hidden states by gradients where blocks begin; mark tokens the target depends on.
 
-    A layer's tokens share their evidence evenly among those of the input that they are made of.
+    In a flow, a layer's tokens share their evidence evenly among those of the input that they are
+    made of.
 
     Args:
         evidence: Hidden states and gradients.
-        flow: How tokens pass the layers.
         first: The first layer that counts.
+        positive: Whether what speaks against the target at a token of a layer does not count.
 
     Returns:
         (targets, batch, tokens) for each layer whose tokens stand for parts of the input; and one.
     """
+    if evidence.flow is not None:
+        return _list_held_in_flow(evidence, evidence.flow, first, positive)
+    layers = slice(first, len(evidence.layers))
+    entering = zip(evidence.hidden[layers], evidence.hidden_gradient[layers], strict=True)
+    held, reached = [], []
+    for hidden, gradient in entering:
+        held.append(_multiply(hidden, gradient, positive))
+        reached.append(gradient.any(-1))
+    return held, torch.stack(reached).any(0)
+
+
+def _list_held_in_flow(
+    evidence: Evidence, flow: TokenFlow, first: int, positive: bool
+) -> tuple[list[Tensor], Tensor]:
     listed, reached = list[Tensor](), torch.zeros_like(evidence.pooling)
     entering = zip(flow.list_standing(), evidence.hidden, evidence.hidden_gradient, strict=True)
     for number, hidden, gradient in entering:
         if number < first:
             continue
-        held, of_layer = (hidden * gradient).sum(-1), torch.zeros_like(reached)
+        held = _multiply(hidden, gradient, positive).to(reached.dtype)
+        of_layer = torch.zeros_like(reached)
         for stands_for in flow.find_hidden(number):
-            of_layer = of_layer + stands_for.pull(held.to(reached.dtype))
+            of_layer = of_layer + stands_for.pull(held)
             reached = reached + stands_for.pull(gradient.any(-1).to(reached.dtype))
         listed.append(of_layer)
     return listed or [torch.zeros_like(reached)], reached > 0
 
 
-def sum_positive_flow_evidence(
-    evidence: Evidence, flow: TokenFlow, first: int
-) -> tuple[Tensor, Tensor]:
-    """Sum the positive evidence at the layers' inputs, and mark tokens that the class depends on.
-
-    As `list_flow_evidence`, but what speaks against the class at a layer's token does not count.
-    Both are (targets, batch, tokens).
-    """
-    summed = torch.zeros_like(evidence.pooling)
-    reached = torch.zeros_like(evidence.pooling)
-    entering = zip(flow.list_standing(), evidence.hidden, evidence.hidden_gradient, strict=True)
-    for number, hidden, gradient in entering:
-        positive = (hidden * gradient).sum(-1).clamp_(min=0).to(summed.dtype)
-        for stands_for in flow.find_hidden(number) if number >= first else ():
-            summed = summed + stands_for.pull(positive)
-            reached = reached + stands_for.pull(gradient.any(-1).to(summed.dtype))
-    return summed, reached > 0
+def _multiply(hidden: Tensor, gradient: Tensor, positive: bool) -> Tensor:
+    products = (hidden * gradient).sum(-1)
+    return products.clamp_(min=0) if positive else products
 
 
 def sum_flow_reads(flow: TokenFlow, reads: Tensor, number: int) -> Tensor | None:
