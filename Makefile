@@ -100,8 +100,10 @@ docs: $(DOCS)/.installed
 docs-serve: $(DOCS)/.installed
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs serve
 
+# The whole table of speed of this machine, all that fits it; the figures stay in out/speed-RUN.json.
+# ONLY="plain compiled" takes some sections, QUICK=1 a tiny model.
 benchmark: $(RUN)/.installed
-	$(RUN)/bin/python benchmarks/engine.py
+	$(RUN)/bin/python benchmarks/speed.py $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
 
 # Other libraries beside ours: time and memory on a ViT, then numbers on the text models of lxt.
 # AUTHORS=path/to/Transformer-Explainability adds the authors' code.

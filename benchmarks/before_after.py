@@ -1,81 +1,66 @@
 """Times of two checkouts of whence, in one run.
 
-    python benchmarks/before_after.py ../old-checkout --family vit --batch 1 8
+    python benchmarks/before_after.py ../old-checkout --only plain --batch 1 8 --rounds 15
 
-Two processes run this checkout's `benchmarks/engine.py` with the options given, one with the source
+Two processes run this checkout's `benchmarks/speed.py` with the options given, one with the source
 of each checkout, and take turns round by round, so that a busy machine slows both. A ratio is the
 time of this checkout divided by that of the other in the same round; its median over all rounds is
-shown, and the median of each time.
+shown, and its spread. The ratio of the plain forward, which is the same code in both, shows how
+much chance there is in the others.
 """
 
 import argparse
-import json
-import os
-import statistics
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
+
+from timing.runs import Run, read_commit
+from timing.tables import LEGEND, format_comparison
+from timing.workers import ROUND, ROWS, Worker, take_turns
 
 HERE = Path(__file__).parents[1]
 
 
-class Worker:
-    """A process that measures a checkout, one round at a time."""
-
-    def __init__(self, checkout: Path, options: list[str]) -> None:
-        script = HERE / "benchmarks" / "engine.py"
-        self._process = subprocess.Popen(
-            [sys.executable, str(script), *options, "--on-request"],
-            env={**os.environ, "PYTHONPATH": str(checkout.resolve() / "src")},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def read_line(self) -> str:
-        """What the process prints next."""
-        line = self._process.stdout.readline() if self._process.stdout else ""
-        if not line:
-            raise SystemExit("A checkout could not be measured; its error is above.")
-        return line
-
-    def measure(self) -> dict[str, float]:
-        """Measure one round: milliseconds by batch and row."""
-        assert self._process.stdin is not None
-        self._process.stdin.write("go\n")
-        self._process.stdin.flush()
-        return json.loads(self.read_line())
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.kill()
-        self._process.wait()
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("old", type=Path, help="the other checkout")
-    parser.add_argument("--turns", type=int, default=15, help="how many rounds each measures")
+    parser.add_argument("--only", nargs="+", default=["plain"], metavar="SECTION")
+    parser.add_argument("--rounds", type=int, default=15, help="how many each measures")
+    parser.add_argument("--json", type=Path, help="also write the figures of both to this file")
     arguments, options = parser.parse_known_args()
-    workers = [Worker(checkout, options) for checkout in (arguments.old, HERE)]
+    run = Run.start()
+    checkouts = {"before": arguments.old, "after": HERE}
+    run.versions["commit"] = ", ".join(
+        f"{n}: {read_commit(p / 'src')}" for n, p in checkouts.items()
+    )
+    run.rows = measure_both(checkouts, [*options, "--only", *arguments.only], arguments.rounds)
+    if arguments.json:
+        run.save(arguments.json)
+    print(f"{run.describe()}, {arguments.rounds} rounds\n\n{LEGEND}\n")
+    print(format_comparison(run.rows))
+
+
+def measure_both(
+    checkouts: dict[str, Path], options: list[str], rounds: int
+) -> list[dict[str, Any]]:
+    """Rows of both checkouts, which are variants of each other."""
+    workers: list[Worker] = []
     try:
-        for worker in workers:
-            worker.read_line()
-        turns = []
-        for turn in range(arguments.turns):
-            order = workers if turn % 2 == 0 else workers[::-1]
-            pair = [worker.measure() for worker in order]
-            turns.append(pair if turn % 2 == 0 else pair[::-1])
+        for checkout in checkouts.values():
+            workers.append(Worker(checkout, "speed.py", [*options, "--on-request"]))
+            workers[-1].read()  # one at a time, so that each has the machine while it compiles
+        take_turns(workers, ROUND, rounds)
+        by_worker = [worker.ask(ROWS) for worker in workers]
     finally:
         for worker in workers:
             worker.close()
-    print(f"`{' '.join(options)}`, {arguments.turns} rounds\n")
-    print("| batch | what | before, ms | after, ms | ratio |")
-    print("| ---: | --- | ---: | ---: | ---: |")
-    for row in turns[0][0]:
-        before, after = (statistics.median(turn[n][row] for turn in turns) for n in (0, 1))
-        ratio = statistics.median(new[row] / old[row] for old, new in turns)
-        print(f"| {row} | {before:.2f} | {after:.2f} | {ratio:.3f} |")
+    rows = []
+    for variant, own in zip(checkouts, by_worker, strict=True):
+        for row in own:
+            path = {"path": row["variant"]} if row["section"] == "compiled" else {}
+            rows.append({**row, "setting": row["setting"] | path, "variant": variant})
+    return rows
 
 
 if __name__ == "__main__":

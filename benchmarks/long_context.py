@@ -22,36 +22,11 @@ from typing import Any
 
 import torch
 import transformers
+from timing.models import LLAMA_SHAPES, build_llama
 
 from whence import Explainer, targets
 from whence.evidence import Forwards
 
-SHAPES = {
-    "8b": {
-        "hidden_size": 4096,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "intermediate_size": 14336,
-        "vocab_size": 128256,
-    },
-    "1b": {
-        "hidden_size": 2048,
-        "num_hidden_layers": 16,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "intermediate_size": 8192,
-        "vocab_size": 128256,
-    },
-    "tiny": {
-        "hidden_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "intermediate_size": 128,
-        "vocab_size": 1000,
-    },
-}
 METHODS = (
     "whence",
     "tiba",
@@ -66,18 +41,6 @@ METHODS = (
 )
 # Methods of one forward pass for each token: so many of them are measured.
 PASSES = {"value_zeroing": 4, "occlusion": 16}
-
-
-def build(shape: str, tokens: int, device: torch.device) -> torch.nn.Module:
-    config = transformers.LlamaConfig(**SHAPES[shape], max_position_embeddings=tokens)
-    torch.manual_seed(0)
-    with device:
-        before = torch.get_default_dtype()
-        torch.set_default_dtype(torch.bfloat16)
-        try:
-            return transformers.LlamaForCausalLM(config).eval()
-        finally:
-            torch.set_default_dtype(before)
 
 
 @contextlib.contextmanager
@@ -181,7 +144,7 @@ def format_table(rows: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--shape", choices=SHAPES, default="tiny")
+    parser.add_argument("--shape", choices=LLAMA_SHAPES, default="tiny")
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--generated", type=int, default=0, help="so many last tokens together")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -190,7 +153,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
     options = parser.parse_args()
     device = torch.device(options.device)
-    model = build(options.shape, options.tokens, device)
+    model = build_llama(options.shape, options.tokens, device)
     ids = torch.randint(0, model.config.vocab_size, (1, options.tokens), device=device)
     rows = measure_methods(model, ids, options)
     name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"

@@ -24,11 +24,12 @@ from unittest.mock import MagicMock, patch
 
 import timm
 import torch
+from timing.memory import measure_peak
+from timing.rounds import measure_seconds
 from torch import Tensor, nn
 from torch.nn import functional as F
 from typing_extensions import override
 
-from engine import measure_peak_memory, measure_seconds
 from whence import Explainer
 from whence.version import __version__
 
@@ -282,7 +283,7 @@ def measure(
         for _ in range(4 if name.endswith("compiled") else 1):
             results[name] = runs[name].run()
 
-    memory = {name: measure_peak_memory(partial(warm_up, name), device) for name in runs}
+    memory = {name: measure_peak(partial(warm_up, name), device).used for name in runs}
     fastest = dict.fromkeys(runs, float("inf"))
     for _ in range(rounds):
         for name, variant in runs.items():

@@ -22,8 +22,8 @@ from typing import Any
 import torch
 import transformers
 from PIL import Image
+from timing.models import SIZES
 
-from engine import SIZES
 from whence.demo import PHOTO
 from whence.methods import MethodSpecification
 from whence.models import LoadedModel, PreparedBatch, load

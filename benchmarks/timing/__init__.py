@@ -1,0 +1,1 @@
+"""What the scripts that measure speed share: models, rounds, memory, runs on disk, tables."""
