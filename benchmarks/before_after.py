@@ -13,7 +13,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from timing.runs import Run, read_commit
+from timing.runs import Run, read_commits
 from timing.tables import LEGEND, format_comparison
 from timing.workers import ROUND, ROWS, Worker, take_turns
 
@@ -31,9 +31,7 @@ def main() -> None:
     arguments, options = parser.parse_known_args()
     run = Run.start()
     checkouts = {"before": arguments.old, "after": HERE}
-    run.versions["commit"] = ", ".join(
-        f"{n}: {read_commit(p / 'src')}" for n, p in checkouts.items()
-    )
+    run.versions["commit"] = read_commits(checkouts)
     run.rows = measure_both(checkouts, [*options, "--only", *arguments.only], arguments.rounds)
     if arguments.json:
         run.save(arguments.json)

@@ -6,8 +6,9 @@
 
 The model is a ViT of 12 layers, so narrow that Python takes most of the time, or one of another
 size. Stages are those of cProfile, which slows all that is Python: the first table has the same
-calls without it. Kinds of operations in the backward pass are timed without cProfile. With
-``--before``, two processes measure the two checkouts in turns.
+calls without it. Kinds of operations in the backward pass are timed without cProfile; on a GPU
+their times are those of Python, which launches kernels and does not wait for them. Profiles are
+those of the fastest call. With ``--before``, two processes measure the two checkouts in turns.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import cProfile
 import functools
 import json
 import pstats
+import statistics
 import sys
 import time
 from collections import defaultdict
@@ -28,7 +30,7 @@ import torch
 from timing import models
 from timing.figures import divide_rounds, measure_spread
 from timing.rounds import measure_seconds
-from timing.runs import Run, read_commit
+from timing.runs import Run, read_commits
 from timing.stages import Profile
 from timing.tables import LEGEND, format_spread, write_table
 from timing.workers import Worker, take_turns
@@ -69,20 +71,23 @@ def main() -> None:
             workers.append(Worker(checkout, Path(__file__).name, words))
             workers[-1].read()
         times = take_turns(workers, TIME, options.rounds)
-        profiles = [worker.ask(PROFILE) for worker in workers]
-        kinds = [worker.ask(KINDS) for worker in workers]
+        profiles = choose_fastest(take_turns(workers, PROFILE, options.calls))
+        kinds = choose_fastest(take_turns(workers, KINDS, options.calls))
     finally:
         for worker in workers:
             worker.close()
     run = Run.start()
-    run.versions["commit"] = ", ".join(
-        f"{n}: {read_commit(p / 'src')}" for n, p in checkouts.items()
-    )
+    run.versions["commit"] = read_commits(checkouts)
     names = list(checkouts)
     parts = [run.describe(), LEGEND, format_times(names, times, profiles)]
     parts += [format_stages(names, profiles), format_kinds(names, kinds)]
     parts += [format_functions(n, one) for n, one in zip(names, profiles, strict=True)]
     print("\n\n".join(parts))
+
+
+def choose_fastest(answers: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Of each worker, the call that other work on the machine disturbed least."""
+    return [min(own, key=lambda answer: answer["milliseconds"]) for own in answers]
 
 
 # What a worker measures --------------------------------------------------------------------------
@@ -108,7 +113,7 @@ def answer(options: argparse.Namespace) -> None:
     requests: dict[str, Callable[[], Any]] = {
         TIME: lambda: {name: measure_seconds(run, device) * 1e3 for name, run in runs.items()},
         PROFILE: lambda: profile(runs[options.method], device, options),
-        KINDS: lambda: time_kinds(runs[options.method], device, options.calls),
+        KINDS: lambda: time_kinds(runs[options.method], device),
     }
     for line in sys.stdin:
         print(json.dumps(requests[line.strip()]()), flush=True)
@@ -117,26 +122,24 @@ def answer(options: argparse.Namespace) -> None:
 def profile(
     run: Callable[[], Any], device: torch.device, options: argparse.Namespace
 ) -> dict[str, Any]:
-    profiler, seconds = cProfile.Profile(), []
-    for _ in range(options.calls):
-        profiler.enable()
-        seconds.append(measure_seconds(run, device))
-        profiler.disable()
-    found = Profile(pstats.Stats(profiler), options.calls)
+    """One call under cProfile."""
+    with cProfile.Profile() as profiler:
+        seconds = measure_seconds(run, device)
+    found = Profile(pstats.Stats(profiler))
     return {
-        "traced": min(seconds) * 1e3,
+        "milliseconds": seconds * 1e3,
         "stages": found.list_stages(),
         "functions": found.list_functions(options.top, options.by),
     }
 
 
-def time_kinds(run: Callable[[], Any], device: torch.device, calls: int) -> dict[str, Any]:
-    """Milliseconds and numbers of operations that values pass backward, by kind; of one call."""
+def time_kinds(run: Callable[[], Any], device: torch.device) -> dict[str, Any]:
+    """Numbers and milliseconds of operations that values pass backward, by kind, of one call."""
     clock = KindClock()
     with clock.watch():
-        for _ in range(calls):
-            measure_seconds(run, device)
-    return {k: [clock.counts[k] / calls, s * 1e3 / calls] for k, s in clock.seconds.items()}
+        seconds = measure_seconds(run, device)
+    kinds = {kind: [clock.counts[kind], s * 1e3] for kind, s in clock.seconds.items()}
+    return {"milliseconds": seconds * 1e3, "kinds": kinds}
 
 
 class KindClock:
@@ -217,10 +220,12 @@ def format_times(
         cells = [f"{min(own):.2f}{format_spread(measure_spread(own))}" for own in each]
         ratio = ""
         if len(each) == 2:
-            ratios = sorted(divide_rounds(each[1], each[0]))
-            ratio = f"{ratios[len(ratios) // 2]:.3f}{format_spread(measure_spread(ratios))}"
+            ratios = divide_rounds(each[1], each[0])
+            ratio = f"{statistics.median(ratios):.3f}{format_spread(measure_spread(ratios))}"
         lines.append([what, *cells, ratio])
-    lines.append([f"{what}, under cProfile", *(f"{one['traced']:.2f}" for one in profiles), ""])
+    lines.append(
+        [f"{what}, under cProfile", *(f"{one['milliseconds']:.2f}" for one in profiles), ""]
+    )
     return write_table(head, lines, texts=("",))
 
 
@@ -242,12 +247,13 @@ def format_stages(names: list[str], profiles: list[dict[str, Any]]) -> str:
 def format_kinds(names: list[str], kinds: list[dict[str, Any]]) -> str:
     head = ["backward pass, without cProfile"]
     head += [f"{name}: {of}" for name in names for of in ("calls", "ms")]
-    every = dict.fromkeys(kind for one in kinds for kind in one)
-    ordered = sorted(every, key=lambda kind: (kind == WALK, -kinds[-1].get(kind, [0, 0])[1]))
+    found = [one["kinds"] for one in kinds]
+    every = dict.fromkeys(kind for one in found for kind in one)
+    ordered = sorted(every, key=lambda kind: (kind == WALK, -found[-1].get(kind, [0, 0])[1]))
     lines = []
     for kind in ordered:
-        counted = [one.get(kind, [0, 0]) for one in kinds]
-        lines.append([kind, *(c for n, ms in counted for c in (f"{n:.0f}", f"{ms:.2f}"))])
+        counted = [one.get(kind, [0, 0]) for one in found]
+        lines.append([kind, *(cell for n, ms in counted for cell in (str(n), f"{ms:.2f}"))])
     return write_table(head, lines, texts=head[:1])
 
 

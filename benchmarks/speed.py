@@ -33,7 +33,6 @@ from timing.workers import answer_requests
 def measure(words: list[str]) -> None:
     """Measure sections, and print and keep their tables."""
     options = parse_options(words)
-    torch.set_float32_matmul_precision("high" if options.precision == "tf32" else "highest")
     if options.on_request:
         answer_requests(list_groups(options))
         return

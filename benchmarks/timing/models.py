@@ -1,5 +1,7 @@
 """Models with random weights, which cost as much as trained ones, and inputs for them."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -114,9 +116,7 @@ def build_llama(
 
 def run_forward(model: nn.Module, inputs: dict[str, Tensor], precision: str | None = None) -> Any:
     """A plain forward pass without gradients."""
-    device = next(iter(inputs.values())).device.type
-    low = precision == "bfloat16"
-    with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=low):
+    with torch.no_grad(), _use_precision(inputs, precision):
         return model(**inputs, **_list_settings(model))
 
 
@@ -128,11 +128,22 @@ def run_backward(
     if not main.is_floating_point():
         name, main = "inputs_embeds", model.get_input_embeddings()(main)
     main = main.detach().requires_grad_()
-    low = precision == "bfloat16"
-    with torch.autocast(main.device.type, torch.bfloat16, enabled=low):
+    with _use_precision(inputs, precision):
         logits = model(**{name: main}, **_list_settings(model)).logits
-    rows = logits[:, -1] if logits.dim() == 3 else logits
-    return torch.autograd.grad(rows[:, 0].sum(), main)[0]
+        rows = logits[:, -1] if logits.dim() == 3 else logits
+        return torch.autograd.grad(rows[:, 0].sum(), main)[0]
+
+
+@contextmanager
+def _use_precision(inputs: dict[str, Tensor], precision: str | None) -> Iterator[None]:
+    """Compute matrix products in TF32 or bfloat16, as an explainer does with that precision."""
+    device, before = next(iter(inputs.values())).device.type, torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    try:
+        with torch.autocast(device, torch.bfloat16, enabled=precision == "bfloat16"):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def _list_settings(model: nn.Module) -> dict[str, bool]:

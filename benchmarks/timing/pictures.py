@@ -7,7 +7,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator, ScalarFormatter
+from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
 from whence._util.files import write_atomically
 
@@ -68,7 +68,9 @@ def _draw_panel(panel: Axes, rows: list[dict[str, Any]], varied: str, key: str) 
     panel.xaxis.set_minor_locator(NullLocator())
     if key == "fastest":
         panel.set_yscale("log")
-        panel.yaxis.set_major_formatter(ScalarFormatter())
+        panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        panel.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+        panel.yaxis.set_minor_locator(NullLocator())
     else:
         panel.set_ylim(bottom=0)
     panel.grid(axis="y", color="#dddddd", linewidth=0.6)

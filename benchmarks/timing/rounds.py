@@ -1,7 +1,8 @@
 """Functions measured in turns, round by round, so that a busy machine slows all of them."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,39 +57,41 @@ class WarmGroup:
         self.group = group
         self.peaks: dict[Key, Peak] = {}
         self.problems: dict[Key, str] = {}
-        self.last: dict[Key, float] = {}
         for key, run in group.runs.items():
             self._warm_up(key, run)
-        self.runs = {key: run for key, run in group.runs.items() if key not in self.problems}
 
     def _warm_up(self, key: Key, run: Run) -> None:
-        def run_all() -> None:
-            for _ in range(self.group.calls):
-                self.last[key] = self.group.measure_seconds(run)
+        calls, device = self.group.calls, self.group.device
+        with self._note_problem(key):
+            if calls > 0:
+                self.peaks[key] = measure_peak(lambda: [run() for _ in range(calls)], device)
 
-        if self.group.calls == 0:
-            return
+    @contextmanager
+    def _note_problem(self, key: Key) -> Iterator[None]:
         try:
-            self.peaks[key] = measure_peak(run_all, self.group.device)
+            yield
         except Exception as error:  # the other rows are measured all the same
             lines = str(error).splitlines() or [""]
             self.problems[key] = f"not measured: {type(error).__name__}: {lines[0][:200]}"
 
-    def measure_round(self, without: set[Key] | None = None) -> dict[Key, float]:
-        """Milliseconds of each, one after the other."""
-        return {
-            key: self.group.measure_seconds(run) * 1e3
-            for key, run in self.runs.items()
-            if key not in (without or ())
-        }
+    def measure_round(self, without: Collection[Key] = ()) -> dict[Key, float]:
+        """Milliseconds of each, one after the other, but of those that failed before."""
+        times = {}
+        for key, run in self.group.runs.items():
+            if key not in without and key not in self.problems:
+                with self._note_problem(key):
+                    times[key] = self.group.measure_seconds(run) * 1e3
+        return times
 
     def measure(self, rounds: int, patience: float) -> list[dict[str, Any]]:
         """Rows of so many rounds; what takes longer than `patience` seconds has one round."""
-        slow = {key for key, seconds in self.last.items() if seconds > patience}
-        times = {key: [self.last[key] * 1e3] if key in slow else [] for key in self.runs}
+        times: dict[Key, list[float]] = {key: [] for key in self.group.runs}
+        slow: set[Key] = set()
         for _ in range(rounds):
             for key, milliseconds in self.measure_round(slow).items():
                 times[key].append(milliseconds)
+                if milliseconds > patience * 1e3:
+                    slow.add(key)
         return list(self.make_rows(times))
 
     def make_rows(self, times: Mapping[Key, list[float]]) -> Iterator[dict[str, Any]]:

@@ -7,7 +7,7 @@ import secrets
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -142,6 +142,11 @@ def read_commit(folder: Path) -> str | None:
     except (OSError, subprocess.CalledProcessError):
         return None
     return f"{commit} with changes" if changed else commit
+
+
+def read_commits(checkouts: Mapping[str, Path]) -> str:
+    """The commits of several checkouts that a run measures, with their names."""
+    return ", ".join(f"{name}: {read_commit(path / 'src')}" for name, path in checkouts.items())
 
 
 def _read_cpu_name() -> str:

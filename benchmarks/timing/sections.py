@@ -36,7 +36,7 @@ LLAMA_METHODS = (
 GROWTH = {
     "cpu": {
         "batch": (1, 2, 4, 8, 16),
-        "tokens": (64, 112, 224, 320, 448),
+        "tokens": (64, 112, 224, 448),
         "layers": (3, 6, 12, 24),
         "classes": (1, 2, 4, 8, 16),
         "generated tokens": (1, 4, 16, 64),

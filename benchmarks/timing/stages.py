@@ -44,7 +44,7 @@ Function = tuple[str, int, str]
 
 
 class Profile:
-    """What cProfile saw of one or more calls.
+    """What cProfile saw of one call.
 
     Time of a function that works for whoever calls it (of torch, of Python, of helpers) counts for
     its callers, in the shares in which they called it. cProfile sees no operators of tensors
@@ -52,12 +52,10 @@ class Profile:
 
     Args:
         stats: Of cProfile.
-        calls: How many explanations were profiled; all figures are those of one.
     """
 
-    def __init__(self, stats: pstats.Stats, calls: int) -> None:
+    def __init__(self, stats: pstats.Stats) -> None:
         self._stats: Mapping[Function, Any] = stats.stats
-        self._calls = calls
         self._shares: dict[Function, dict[str, float]] = {}
 
     def list_stages(self) -> dict[str, dict[str, float]]:
@@ -66,7 +64,7 @@ class Profile:
         for function, (_, _, own, _, callers) in self._stats.items():
             where = "torch" if is_of_torch(function) else "python"
             for stage, share in self._split(function, own, callers):
-                stages[stage][where] += share * 1e3 / self._calls
+                stages[stage][where] += share * 1e3
         return stages
 
     def list_functions(self, count: int, by: str = "own") -> list[dict[str, Any]]:
@@ -81,9 +79,9 @@ class Profile:
         listed = [
             {
                 "function": f"{get_path(function)}: {function[2]}",
-                "calls": round(self._stats[function][1] / self._calls),
-                "own": seconds * 1e3 / self._calls,
-                "inclusive": self._stats[function][3] * 1e3 / self._calls,
+                "calls": self._stats[function][1],
+                "own": seconds * 1e3,
+                "inclusive": self._stats[function][3] * 1e3,
             }
             for function, seconds in own.items()
             if get_path(function) is not None

@@ -66,7 +66,7 @@ def take_turns(workers: Sequence[Worker], request: str, rounds: int) -> list[lis
 def answer_requests(groups: Iterator[Group]) -> None:
     """Measure a round of all groups for each line of the input, or tell the rows so far."""
     warm = [WarmGroup(group) for group in groups]
-    times: list[dict[Key, list[float]]] = [{key: [] for key in one.runs} for one in warm]
+    times: list[dict[Key, list[float]]] = [{key: [] for key in one.group.runs} for one in warm]
     print(json.dumps(READY), flush=True)
     for line in sys.stdin:
         if line.strip() == ROWS:
