@@ -7,7 +7,7 @@ from tests.tracing.helpers import predicted_classes, read_maps, record_case
 from whence import rules
 from whence.tracing.graph import find_blocks
 from whence.tracing.ops.softmax import ChunkedAttention
-from whence.tracing.readings import MapReadings, fuse_chunks, iterate_sites, read_places
+from whence.tracing.readings import MapReadings, PlaceReadings, fuse_chunks, iterate_sites
 
 STABLE = rules.get("stable")
 RULES = {"gradient": None, "relevance": STABLE}
@@ -50,20 +50,31 @@ def test_places_of_several_kinds_are_read_together(rule_set):
     classes = torch.tensor([[0, 3]] * 3)
     blocks = find_blocks(trace)
     tokens = {"hidden": [(block.input, block.input_edge) for block in blocks]}
-    maps, at_inputs, at_tokens = read_places(
-        trace, classes, rule_set, trace.sites[1:], trace.leaves, tokens
+    places = PlaceReadings({"input": trace.leaves}, tokens)
+    sites = iterate_sites(
+        trace,
+        trace.sites[1:],
+        ["gradient"],
+        {"gradient": classes},
+        {"gradient": rule_set},
+        release=False,
+        others=places.edges,
+        keep=lambda number, values: places.keep(number, values[0]),
     )
+    maps = [part.gradient for chunks in sites for part in chunks()][::-1]
+    found = places.finish(trace)
     expected = read_maps(trace, classes, rule_set)
     assert all(torch.equal(a, b) for a, b in zip(maps, expected[1:], strict=True))
-    assert torch.equal(at_inputs[0], trace.read(classes, trace.leaves, rule_set)[0])
+    assert torch.equal(found["input"][0], trace.read(classes, trace.leaves, rule_set)[0])
     edges = [block.input_edge for block in blocks]
     hidden = trace.read(classes, edges, rule_set)
-    assert all(torch.equal(a, b) for a, b in zip(at_tokens["hidden"], hidden, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(found["hidden"], hidden, strict=True))
 
 
 def test_nothing_is_read_where_nothing_is_asked_for():
     trace = record_case("hand-written")
-    assert read_places(trace, predicted_classes(trace), None, [], [], {}) == ([], [], {})
+    assert PlaceReadings({}, {"hidden": []}).finish(trace) == {"hidden": []}
+    assert trace.read(predicted_classes(trace), []) == []
 
 
 @pytest.mark.parametrize("kinds", [{"attention"}, {"gradient", "relevance"}, {"attention", *RULES}])

@@ -10,12 +10,13 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 from torch._library.custom_ops import CustomOpDef
 from torch._vmap_internals import _vmap
+from torch.autograd.function import _SingleLevelFunction
 from torch.autograd.graph import Node
 from torch.utils._pytree import TreeSpec as TreeSpec
 from torch.utils._pytree import tree_flatten, tree_unflatten
@@ -50,6 +51,7 @@ CLONE = "CloneBackward0"
 COPY = "torch::autograd::CopyBackwards"
 TO_COPY = "ToCopyBackward0"
 SUB = "SubBackward0"
+LAYER_NORM = "NativeLayerNormBackward0"
 MAX_POOLS = ("MaxPool2DWithIndicesBackward0", "MaxPool3DWithIndicesBackward0")
 PERMUTE = "PermuteBackward0"
 RESHAPE_ALIAS = "ReshapeAliasBackward0"
@@ -77,6 +79,9 @@ _saved_dim: Callable[[Node], int] = attrgetter("_saved_dim")
 _saved_dims: Callable[[Node], Sequence[int]] = attrgetter("_saved_dims")
 _saved_index: Callable[[Node], int] = attrgetter("_saved_index")
 _saved_start: Callable[[Node], int] = attrgetter("_saved_start")
+_saved_normalized_shape: Callable[[Node], Sequence[int]] = attrgetter("_saved_normalized_shape")
+_saved_norm_weight: Callable[[Node], Tensor | None] = attrgetter("_saved_weight")
+_saved_spread: Callable[[Node], Tensor] = attrgetter("_saved_result2")
 _saved_windows: Callable[[Node], tuple[Sequence[int], ...]] = attrgetter(
     "_saved_kernel_size", "_saved_stride", "_saved_padding", "_saved_dilation"
 )
@@ -139,11 +144,14 @@ _BOUNDS = {
 }
 
 
-def read_bounds(node: Node) -> list[object]:
-    """Read which part of a tensor a node takes, or where it moves it; empty if it takes all."""
-    names = _BOUNDS.get(node.name(), ())
-    bounds = (getattr(node, name, None) for name in names)
-    return [tuple(one) if isinstance(one, Sequence) else one for one in bounds]
+def read_kind(node: Node) -> object:
+    """Read the name of a node, with the part of a tensor that it takes, or where it moves it."""
+    name = node.name()
+    names = _BOUNDS.get(name)
+    if names is None:
+        return name
+    bounds = (getattr(node, bound, None) for bound in names)
+    return name, *(tuple(one) if isinstance(one, Sequence) else one for one in bounds)
 
 
 def run_node(node: Node, gradients: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
@@ -178,6 +186,54 @@ def run_node(node: Node, gradients: Sequence[Tensor | None]) -> Sequence[Tensor 
     return [None if source is None else next(needed) for source, _ in node.next_functions]
 
 
+def run_single_node(
+    output: Tensor, inputs: Sequence[Tensor], gradient: Tensor
+) -> tuple[Tensor, ...] | None:
+    """Gradients by leaves that a single node of torch's own has made an output of.
+
+    That is far quicker than autograd's engine.
+
+    Returns:
+        One for each input; None if the graph is another, or gradients need more than the node.
+    """
+    node = output.grad_fn
+    if len(inputs) != 1 or node is None or not callable(node):
+        return None
+    (x,), edges = inputs, node.next_functions
+    if len(output_metadata(node)) > 1:
+        return None
+    if not edges or getattr(edges[0][0], "variable", None) is not x:
+        return None
+    if any(upstream is not None for upstream, _ in edges[1:]):
+        return None
+    found = node(gradient)
+    found = found[0] if isinstance(found, tuple) else found
+    fits = isinstance(found, Tensor) and found.shape == x.shape and found.dtype == x.dtype
+    return (found,) if fits else None
+
+
+class SavedNorm(NamedTuple):
+    """What autograd keeps of a layer norm.
+
+    Attributes:
+        dims: The dimensions that it normalizes, counted from the end.
+        weight: The weight, or None.
+        inverse_spread: One over the root of variance and epsilon, in the shape of means.
+    """
+
+    dims: tuple[int, ...]
+    weight: Tensor | None
+    inverse_spread: Tensor
+
+
+def saved_layer_norm(node: Node | None) -> SavedNorm | None:
+    """Return what a node keeps of a layer norm; None if it is the node of another operation."""
+    if node is None or node.name() != LAYER_NORM:
+        return None
+    count = len(_saved_normalized_shape(node))
+    return SavedNorm(tuple(range(-count, 0)), _saved_norm_weight(node), _saved_spread(node))
+
+
 def has_lost_gradient(output: object, call: str) -> bool:
     """Tell whether autograd does not know that a call made an output of its arguments.
 
@@ -191,6 +247,12 @@ def has_lost_gradient(output: object, call: str) -> bool:
     if output.grad_fn is not None:
         return "NotImplemented" in output.grad_fn.name()
     return not (call.startswith(("new_", "detach", "floor_div")) or call.endswith("_like"))
+
+
+# A function of autograd whose ``apply`` is that of C++, without what transforms of functions need.
+SingleLevelFunction: Any = _SingleLevelFunction
+# Whether a model has switched on autocast for any device.
+is_any_autocast_enabled: Callable[[], bool] = torch._C._is_any_autocast_enabled
 
 
 # Operators ---------------------------------------------------------------------------------------

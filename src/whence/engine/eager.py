@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from whence.engine import checks
 from whence.engine.image_tokens import find_text_beside, name_image_tokens, stop_at_image_tokens
@@ -57,10 +57,20 @@ def run_eagerly(request: Request, max_bytes: float, max_map_bytes: float) -> Res
         TooLargeError: The operations keep more than they may.
         WhenceError: The request cannot be met.
     """
+    subject = request.subject
+    with subject.stand_ins.borrow(subject.model) as stand_in:
+        return _run_stand_in(request, max_bytes, max_map_bytes, stand_in)
+
+
+def _run_stand_in(
+    request: Request, max_bytes: float, max_map_bytes: float, stand_in: nn.Module
+) -> Result:
     for exact in (False, True):
         guard = Guard(exact)
         segment = _bound_segments(request) if max_bytes == math.inf else math.inf
-        trace = record_request(request, guard, max_bytes, max_map_bytes, segment)
+        trace = record_request(
+            request, guard, max_bytes, max_map_bytes, segment, None if exact else stand_in
+        )
         explained = request.arguments.explained_names
         if attend_to_each_other(request, trace):
             apart = [run_eagerly(one, max_bytes, max_map_bytes) for one in split_inputs(request)]
@@ -144,6 +154,7 @@ def record_request(
     max_bytes: float,
     max_map_bytes: float,
     max_segment_bytes: float = math.inf,
+    stand_in: nn.Module | None = None,
 ) -> Trace:
     """Record the model's forward pass."""
     subject, arguments = request.subject, request.arguments
@@ -160,6 +171,7 @@ def record_request(
             max_segment_bytes=max_segment_bytes,
             needs_attention=request.method.scores_tokens or request.keep_evidence,
             text=find_text_beside(request),
+            stand_in=stand_in,
         )
     except NoAttentionError as error:
         others = registry.list_at_input("image" if arguments.main.dim() > 3 else "text")

@@ -22,7 +22,7 @@ from whence.layout.spelling import TextTokenizer
 from whence.methods import Method
 from whence.rules import RuleSet
 from whence.targets import AskedClasses, AskedScalars, Readout, TargetArea
-from whence.tracing import unwrap_model
+from whence.tracing import StandIns, unwrap_model
 
 _Item = TypeVar("_Item")
 # Gibibytes that passes may take on a CPU if the user names no bound.
@@ -47,6 +47,7 @@ class Subject:
         names_stated: Whether it was the user who named the classes.
         rows: Finds which arguments hold one row for each sample.
         layouts: The layouts that were found, by the kind of inputs.
+        stand_ins: What is run in place of the model.
     """
 
     model: nn.Module
@@ -57,6 +58,7 @@ class Subject:
     names_stated: bool = False
     rows: SampleRows = dataclasses.field(default_factory=SampleRows, compare=False)
     layouts: dict[Hashable, FoundLayout] = field(default_factory=dict, repr=False, compare=False)
+    stand_ins: StandIns = field(default_factory=StandIns, repr=False, compare=False)
 
     @property
     def multi_label(self) -> bool:

@@ -35,10 +35,10 @@ from whence.tracing.readings import (
     HeadFusion,
     MapChunks,
     MapReadings,
+    PlaceReadings,
     fuse_chunks,
     iterate_sites,
     make_readings,
-    read_places,
 )
 from whence.tracing.trace import Trace
 
@@ -296,28 +296,38 @@ class Evidence(ExplainedTargets):
 
     @cached_property
     def _gradients(self) -> dict[str, list[Tensor]]:
+        if "_stream" in self.__dict__ and self._streamed_places is not None:
+            for _ in self._stream:  # which reads them on its way to the input
+                pass
+            return self._streamed_places.finish(self.trace)
         return self._read_declared("gradient", self.gradient_rules)
 
     @cached_property
     def _relevances(self) -> dict[str, list[Tensor]]:
         return self._read_declared("relevance", self.rules)
 
-    def _read_declared(self, what: str, rules: RuleSet | None) -> dict[str, list[Tensor]]:
-        """Gradient or relevance wherever it is declared, in one backward pass."""
+    def _list_places(self, what: str) -> PlaceReadings:
+        """Where gradient or relevance is declared, other than at the maps."""
         tokens = {}
         if f"hidden_{what}" in self.needs:
             tokens[f"hidden_{what}"] = self._list_hidden()
         if f"value_input_{what}" in self.needs:
             tokens[f"value_input_{what}"] = list_value_inputs(self._blocks)
-        inputs = self.trace.leaves if f"input_{what}" in self.needs else []
+        inputs = {f"input_{what}": self.trace.leaves} if f"input_{what}" in self.needs else {}
+        return PlaceReadings(inputs, tokens)
+
+    def _read_declared(self, what: str, rules: RuleSet | None) -> dict[str, list[Tensor]]:
+        """Gradient or relevance wherever it is declared, in one backward pass."""
+        places = self._list_places(what)
         layers = [] if self.streamed or what not in self.needs else self._read_layers
         sites = [site for layer in layers for site in layer.sites]
-        maps, at_inputs, at_tokens = read_places(
-            self.trace, self.make_seeds(rules), rules, sites, inputs, tokens
-        )
+        at = [*(site.weights for site in sites), *places.edges]
+        read = self.trace.read(self.make_seeds(rules), at, rules) if at else []
+        for number, value in enumerate(read[len(sites) :]):
+            places.keep(number, value)
+        maps = [s.split_heads(one, self.batch) for s, one in zip(sites, read, strict=False)]
         missing = len(self.layers) - len(layers) if layers else 0
-        joined = join_heads(maps, layers, missing)
-        return {what: joined, f"input_{what}": at_inputs, **at_tokens}
+        return {what: join_heads(maps, layers, missing), **places.finish(self.trace)}
 
     @property
     def _pools_from_stream(self) -> bool:
@@ -328,10 +338,13 @@ class Evidence(ExplainedTargets):
     def _stream(self) -> Iterator[MapChunks]:
         """Readings of the maps, layer by layer from the last.
 
-        Whatever else is declared is read before: what has been passed may be freed.
+        Gradients elsewhere are read on the way, unless they are known already. Whatever else is
+        declared is read before: what has been passed may be freed.
         """
         of_blocks = () if self.flow is None else ("blocks",)  # a flow has layers without any
-        for kind in set(self.needs) - {*AT_MAPS, "forwards", *of_blocks}:
+        places = self._streamed_places
+        on_the_way = () if places is None else places.kinds
+        for kind in set(self.needs) - {*AT_MAPS, "forwards", *of_blocks, *on_the_way}:
             getattr(self, kind)
         if not self._pools_from_stream:
             _ = self.pooling
@@ -339,7 +352,24 @@ class Evidence(ExplainedTargets):
         layers = self._read_layers
         read = [site for layer in layers for site in layer.sites]
         seeds = {kind: self.make_seeds(how) for kind, how in rules.items() if kind in self.needs}
-        return join_sites(
-            iterate_sites(self.trace, read, self.needs, seeds, rules, release=self.release),
-            [len(layer.sites) for layer in reversed(layers)],
+        sites = iterate_sites(
+            self.trace,
+            read,
+            self.needs,
+            seeds,
+            rules,
+            release=self.release,
+            others=() if places is None else places.edges,
+            keep=None if places is None else lambda number, values: places.keep(number, values[0]),
         )
+        return join_sites(sites, [len(layer.sites) for layer in reversed(layers)])
+
+    @cached_property
+    def _streamed_places(self) -> PlaceReadings | None:
+        """Where gradients are read while maps are streamed; None if in a pass of their own."""
+        alone = "gradient" in self.needs and "relevance" not in self.needs
+        if not (self.streamed and alone) or "_gradients" in self.__dict__:
+            return None
+        places = self._list_places("gradient")
+        places.find_order(self.trace)
+        return places

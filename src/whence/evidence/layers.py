@@ -96,6 +96,8 @@ def join_sites(sites: Iterator[MapChunks], counts: list[int]) -> Iterator[MapChu
             yield next(sites)
         else:
             yield partial(iter, [part for _ in range(count) for part in next(sites)()])
+    for _ in sites:  # none is left, but places upstream of the first may be read, too
+        pass
 
 
 def sum_keys(chunks: Iterator[MapReadings]) -> Tensor:

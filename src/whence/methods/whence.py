@@ -111,10 +111,10 @@ class Whence(Method):
             require_one_sequence(evidence, self.start_layer)
         else:
             require_known_layers(evidence, self.start_layer)
-        held, reached = list_held(evidence, self.start_layer)
         is_cut = bool(evidence.layout.grid)
         linked = is_cut or self.reading == "location"
-        read, links = _sum_read(evidence, self.start_layer, torch.zeros_like(held[0]), linked)
+        read, links = _sum_read(evidence, self.start_layer, linked)
+        held, reached = list_held(evidence, self.start_layer)  # which was read with the maps
         if is_cut:
             total = torch.stack(held).sum(0) + _READ * read
         else:
@@ -128,11 +128,9 @@ class Whence(Method):
         return lower_pooled_token(total, evidence)
 
 
-def _sum_read(
-    evidence: Evidence, first: int, read: Tensor, linked: bool
-) -> tuple[Tensor, Links | None]:
-    """Add what queries read of each token to zeros, (targets, batch, tokens); and link tokens."""
-    flow = evidence.flow
+def _sum_read(evidence: Evidence, first: int, linked: bool) -> tuple[Tensor, Links | None]:
+    """Add up what queries read of each token, (targets, batch, tokens); and link tokens."""
+    flow, read = evidence.flow, torch.zeros_like(evidence.pooling)
     numbers = reversed(range(first, len(evidence.layers)))
     fused = evidence.fuse_heads(_weigh_against_mean, heads="sum", first=first)
 

@@ -76,6 +76,12 @@ def _hold_gate(op: Function, gradient: Tensor) -> tuple[Tensor, ...]:
 
 def _hold_spread(op: Function, gradient: Tensor) -> tuple[Tensor, ...]:
     """The gradient of a norm whose denominator is taken as constant; the mean is not."""
+    saved = op.saved_norm
+    if saved is not None:
+        dims, weight, inverse_spread = saved
+        scaled = gradient * inverse_spread.to(gradient.dtype)
+        scaled = scaled if weight is None else scaled * weight
+        return (scaled - scaled.mean(dims, keepdim=True),)
     with torch.enable_grad():
         x = op.inputs[0].detach().requires_grad_()
         with _HoldSpreads():

@@ -11,6 +11,8 @@ from whence.rules.ruleset import Rule, batched_over_classes
 from whence.tracing.ops.products import HALF_TYPES, Linear, is_reduced_precision
 
 _CANCELLED = 1e-3
+# About so many multiplications take a GPU as long as the launches that the shortcut adds.
+_FEW_PRODUCTS = 10**9
 
 
 def z_plus(divide: Callable[[Tensor, Tensor], Tensor]) -> Rule:
@@ -35,7 +37,8 @@ def z_plus(divide: Callable[[Tensor, Tensor], Tensor]) -> Rule:
         w_negative = op.weight - w_positive
         x_positive, x_negative = op.x.clamp(min=0), op.x.clamp(max=0)
         coarse = is_reduced_precision() or op.x.dtype in HALF_TYPES
-        total = None if op.guard.exact or coarse else _sum_by_halves(op, w_positive)
+        plainly = op.guard.exact or coarse or _is_launch_bound(op)
+        total = None if plainly else _sum_by_halves(op, w_positive)
         if total is None or _has_cancelled(op, total):
             total = op.map(x_positive, w_positive).add_(op.map(x_negative, w_negative))
         s = divide(relevance, total)
@@ -43,6 +46,11 @@ def z_plus(divide: Callable[[Tensor, Tensor], Tensor]) -> Rule:
         return to_x.addcmul_(op.adjoint(s, w_negative), x_negative)
 
     return batched_over_classes(rule)
+
+
+def _is_launch_bound(op: Linear) -> bool:
+    """Whether a GPU multiplies faster than it is asked to: a product more is then fewer steps."""
+    return op.x.is_cuda and op.output.numel() * op.x.shape[-1] < _FEW_PRODUCTS
 
 
 def _sum_by_halves(op: Linear, w_positive: Tensor) -> Tensor:

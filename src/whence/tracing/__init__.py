@@ -5,13 +5,14 @@ from whence.tracing.logits import find_logits
 from whence.tracing.ops.attention import AttentionSite
 from whence.tracing.record import record
 from whence.tracing.registration import register_operation
-from whence.tracing.stand_in import copy_arguments, replicate, unwrap_model
+from whence.tracing.stand_in import StandIns, copy_arguments, replicate, unwrap_model
 from whence.tracing.trace import Trace
 
 __all__ = [
     "AttentionSite",
     "Edit",
     "Intervention",
+    "StandIns",
     "Trace",
     "copy_arguments",
     "find_logits",

@@ -43,8 +43,9 @@ def find_running_module(names: Mapping[int, str]) -> tuple[str, str] | None:
     """The path and the class of the module whose forward is running, given paths by id."""
     frame = sys._getframe(1)
     while frame is not None:
-        owner = frame.f_locals.get("self")
-        if isinstance(owner, nn.Module) and id(owner) in names:
-            return names[id(owner)], type(owner).__name__
+        if "self" in frame.f_code.co_varnames[:1]:  # to list all variables of a frame takes long
+            owner = frame.f_locals.get("self")
+            if isinstance(owner, nn.Module) and id(owner) in names:
+                return names[id(owner)], type(owner).__name__
         frame = frame.f_back  # type: ignore[assignment]
     return None

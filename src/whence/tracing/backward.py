@@ -59,38 +59,48 @@ def propagate_backward(
         asked.setdefault(edge.node, []).append(number)
     order, leading = sort_nodes(top, asked)
     step = _BackwardStep(batch, several)
-    arrived: list[dict[Node, dict[int, Value]]] = [{} for _ in rules]
+    arrived: list[dict[Node | None, dict[int, Value]]] = [{} for _ in rules]
     for waiting, seed in zip(arrived, seeds, strict=True):
         waiting[top] = {start.output_nr: seed}
     left = set(range(len(at)))
+    pairs = list(zip(arrived, rules, strict=True))
     for node in order:
         check_watcher()
-        incoming = [waiting.pop(node, {}) for waiting in arrived]
-        for number in asked.get(node, ()):
-            nr = at[number].output_nr
-            read = [
-                _to_dense(values[nr]) if nr in values else step.zeros(at[number], seed)
-                for values, seed in zip(incoming, seeds, strict=True)
-            ]
-            left.discard(number)
-            yield number, read
-            del read
+        incoming = [waiting.pop(node, None) for waiting in arrived]
+        if node in asked:
+            for number in asked[node]:
+                nr = at[number].output_nr
+                read = [
+                    _to_dense(values[nr])
+                    if values and nr in values
+                    else step.zeros(at[number], seed)
+                    for values, seed in zip(incoming, seeds, strict=True)
+                ]
+                left.discard(number)
+                yield number, read
+                del read
         edges = node.next_functions
         further = not (ends and node in asked)
-        wanted = tuple(further and upstream in leading for upstream, _ in edges)
+        wanted = tuple([further and upstream in leading for upstream, _ in edges])
         operation: Operation | None = getattr(node, "operation", None)
-        if operation is not None and True in wanted and any(incoming):
-            operation.fetch()
-        for values, waiting, rule_set in zip(incoming, arrived, rules, strict=True):
-            if not values or True not in wanted:
-                continue
-            results = step.pass_node(node, values, rule_set, wanted)
-            values.clear()
-            for (upstream, nr), leads, result in zip(edges, wanted, results, strict=True):
-                if leads and result is not None and upstream is not None:
-                    known = waiting.setdefault(upstream, {})
-                    known[nr] = _add(known[nr], result) if nr in known else result
-            del results
+        if True in wanted and any(incoming):
+            if operation is not None:
+                operation.fetch()
+            for number, (waiting, rule_set) in enumerate(pairs):
+                # Values of this node are freed as soon as it has been passed.
+                values, incoming[number] = incoming[number], None
+                if not values:
+                    continue
+                results = step.pass_node(node, edges, operation, values, rule_set, wanted)
+                del values
+                for (upstream, nr), leads, result in zip(edges, wanted, results, strict=True):
+                    if leads and result is not None:
+                        known = waiting.get(upstream)
+                        if known is None:
+                            waiting[upstream] = {nr: result}
+                        else:
+                            known[nr] = _add(known[nr], result) if nr in known else result
+                del results
         if release and operation is not None:
             operation.release()
     for number in left:
@@ -157,26 +167,27 @@ class _BackwardStep:
     def pass_node(
         self,
         node: Node,
+        edges: Sequence[tuple[Node | None, int]],
+        operation: Operation | None,
         values: dict[int, Value],
         rules: BackwardRules | None,
         wanted: tuple[bool, ...],
     ) -> Sequence[Value | None]:
         """The value of each input of a node, given those of its outputs."""
-        operation: Operation | None = getattr(node, "operation", None)
         if operation is not None:
             results = self._pass_operation(operation, values[0], rules, wanted)
             return [
                 None
                 if result is None or upstream is None
                 else _cast(result, output_metadata(upstream)[nr].dtype)
-                for (upstream, nr), result in zip(node.next_functions, results, strict=True)
+                for (upstream, nr), result in zip(edges, results, strict=True)
             ]
         if rules is not None and REFUSED in (notes := node_metadata(node)):
             raise NoRuleError.at_operation(rules.name, *notes[REFUSED])
         if len(values) == 1:
             (value,), name = values.values(), node.name()
-            simple = name in MOVES and name != internals.SLICE and len(node.next_functions) == 1
-            if simple and isinstance(value, Tensor) and not self._several:
+            simple = name in MOVES and name != internals.SLICE and len(edges) == 1
+            if simple and not self._several and not isinstance(value, SparseRows):
                 return (node(value),)  # type: ignore[operator]  # the most frequent case
             moved = self._pass_rows(node, name, value)
             if moved is not None:
@@ -190,22 +201,47 @@ class _BackwardStep:
         rules: BackwardRules | None,
         wanted: tuple[bool, ...],
     ) -> Sequence[Value | None]:
-        shapes: Sequence[torch.Size | None] = ()
-        if isinstance(value, SparseRows) and (rules is None or rules.supports_partial):
-            narrowed = operation.narrow_rows(*value.range)
-            if narrowed is not None:
-                operation, shapes = narrowed
-        operation.wanted = wanted if rules is None or rules.supports_partial else ()
-        plain = value.rows if shapes and isinstance(value, SparseRows) else _to_dense(value)
-        read = operation.gradient if rules is None else partial(rules.propagate, operation)
-        classes = operation.supports_classes if rules is None else rules.supports_classes(operation)
-        results = list(read(plain)) if classes else self._map_classes(read, [plain])
-        operation.wanted = ()
-        if not shapes or not isinstance(value, SparseRows):
-            return results
-        whole = zip(results, shapes, strict=True)
+        if isinstance(value, SparseRows):
+            return self._pass_sparse(operation, value, rules, wanted)
+        return self._pass_dense(operation, value, rules, wanted)
+
+    def _pass_sparse(
+        self,
+        operation: Operation,
+        value: SparseRows,
+        rules: BackwardRules | None,
+        wanted: tuple[bool, ...],
+    ) -> Sequence[Value | None]:
+        """Pass an operation by some of its rows, where that is possible."""
+        may_narrow = rules is None or rules.supports_partial
+        narrowed = operation.narrow_rows(*value.range) if may_narrow else None
+        if narrowed is None:
+            return self._pass_dense(operation, value.to_dense(), rules, wanted)
+        operation, shapes = narrowed
+        results = self._pass_dense(operation, value.rows, rules, wanted)
         dim, start = value.dim, value.start
-        return [r if r is None or s is None else SparseRows(r, dim, start, s) for r, s in whole]
+        return [
+            r if r is None or s is None else SparseRows(r, dim, start, s)
+            for r, s in zip(results, shapes, strict=True)
+        ]
+
+    def _pass_dense(
+        self,
+        operation: Operation,
+        value: Tensor,
+        rules: BackwardRules | None,
+        wanted: tuple[bool, ...],
+    ) -> Sequence[Tensor | None]:
+        if rules is None:
+            operation.wanted = wanted
+            read, classes = operation.gradient, not self._several or operation.supports_classes
+        else:
+            operation.wanted = wanted if rules.supports_partial else ()
+            read = partial(rules.propagate, operation)
+            classes = not self._several or rules.supports_classes(operation)
+        results = read(value) if classes else self._map_classes(read, [value])
+        operation.wanted = ()
+        return results
 
     def _pass_routing(self, node: Node, values: dict[int, Tensor]) -> list[Tensor | None]:
         """Pass a node of autograd's own, which only moves numbers, or knows gradients alone."""

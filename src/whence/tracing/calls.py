@@ -93,7 +93,7 @@ def name_of(function: Callable[..., Any] | str) -> str:
     return name.split(".")[0]
 
 
-@dataclass
+@dataclass(slots=True)
 class TorchCall:
     """A torch call with at least one argument that depends on the model's input."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch.autograd.graph import Node
 
-from whence._util.torch_internals import read_bounds
+from whence._util.torch_internals import read_kind
 from whence.tracing.trace import Trace
 
 
@@ -22,7 +22,6 @@ def make_fingerprint(trace: Trace) -> int:
             continue
         numbers[node] = len(numbers)
         upstream = [one for one, _ in node.next_functions if one is not None]
-        known = [numbers.get(one, -1) for one in upstream]
-        found.append((node.name(), *known, *read_bounds(node)))
+        found.append((read_kind(node), *[numbers.get(one, -1) for one in upstream]))
         waiting += upstream
     return hash(tuple(found))

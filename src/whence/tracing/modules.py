@@ -18,12 +18,16 @@ from typing_extensions import override
 from whence._util.torch_internals import is_dynamic_quantized_linear, without_torch_function
 from whence.errors import LostGradientError
 from whence.tracing.calls import TorchCall
-from whence.tracing.ops.base import is_traced
+from whence.tracing.ops.base import Function, Operation, is_traced
 from whence.tracing.ops.products import Linear
 from whence.tracing.recorders.functions import fits_kind
 from whence.tracing.recorders.whole import check_registered, record_whole
 from whence.tracing.recording import Recording
-from whence.tracing.registration import find_mixed_dims, find_registered_kind
+from whence.tracing.registration import (
+    find_mixed_dims,
+    find_registered_kind,
+    registered_kinds,
+)
 
 # How far, relative to its norm, the output of a linear map may be from what its weight gives:
 # quantized ones round their inputs.
@@ -54,6 +58,64 @@ def record_module(
     return record_forward
 
 
+def record_quickly(recording: Recording, module: nn.Module) -> Callable[[Tensor], Tensor] | None:
+    """A forward of a frequent module of torch that records its one call, without a mode seeing it.
+
+    It records what the call would be recorded as. None for all other modules.
+    """
+    of = type(module).forward
+    if registered_kinds or "forward" in vars(module):
+        return None
+    if of is nn.Dropout.forward and not module.training:
+        return _pass_unchanged
+    make_operation, forward = _QUICK.get(of), module.forward
+    if make_operation is None:
+        return None
+
+    def record_forward(input: Tensor) -> Tensor:  # noqa: A002  as torch names it
+        with without_torch_function():
+            if torch.is_grad_enabled() and is_traced(input):
+                operation = make_operation(module)
+                if operation is not None:
+                    return recording.apply(operation, input)
+        result: Tensor = forward(input)
+        return result
+
+    return record_forward
+
+
+def _pass_unchanged(input: Tensor) -> Tensor:  # noqa: A002  as torch names it
+    return input
+
+
+def _make_linear(module: nn.Linear) -> Operation | None:
+    weight, bias = module.weight, module.bias
+    if is_traced(weight) or is_traced(bias):
+        return None
+    return Linear(weight.detach(), None if bias is None else bias.detach())
+
+
+def _make_layer_norm(module: nn.LayerNorm) -> Operation | None:
+    shape, eps = module.normalized_shape, module.eps
+    weight: Tensor | None = module.weight  # None in a norm without
+    bias: Tensor | None = module.bias
+    if is_traced(weight) or is_traced(bias):
+        return None
+    weight = None if weight is None else weight.detach()
+    bias = None if bias is None else bias.detach()
+
+    def normalize(x: Tensor) -> Tensor:
+        return torch.layer_norm(x, shape, weight, bias, eps)
+
+    return Function("pass", normalize, len(shape), name="layer_norm")
+
+
+_QUICK: dict[Callable[..., Any], Callable[[Any], Operation | None]] = {
+    nn.Linear.forward: _make_linear,
+    nn.LayerNorm.forward: _make_layer_norm,
+}
+
+
 class HiddenLinear(Linear):
     """A linear map that a module computes in a way of its own.
 
@@ -75,10 +137,12 @@ class HiddenLinear(Linear):
 
 def is_linear_like(module: nn.Module) -> bool:
     """Whether a module says it is a linear map, but does not run torch's own ``nn.Linear``."""
-    sizes = getattr(module, "in_features", None), getattr(module, "out_features", None)
-    if not all(isinstance(size, int) for size in sizes):
+    if type(module).forward is nn.Linear.forward and "forward" not in vars(module):
         return False
-    return type(module).forward is not nn.Linear.forward or "forward" in vars(module)
+    if not ("in_features" in vars(module) or hasattr(type(module), "in_features")):
+        return False
+    sizes = getattr(module, "in_features", None), getattr(module, "out_features", None)
+    return all(isinstance(size, int) for size in sizes)
 
 
 def record_linear_module(recording: Recording, module: nn.Module, path: str) -> Callable[..., Any]:

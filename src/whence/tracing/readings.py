@@ -74,29 +74,50 @@ def fuse_chunks(
     return whole.div_(count) if heads == "mean" else whole
 
 
-def read_places(
-    trace: Trace,
-    targets: Tensor,
-    rules: BackwardRules | None,
-    sites: Sequence[AttentionSite],
-    inputs: Sequence[Tensor],
-    tokens: Mapping[str, Sequence[tuple[Tensor, GradientEdge]]],
-) -> tuple[list[Tensor], list[Tensor], dict[str, list[Tensor]]]:
-    """Gradient or relevance at attention sites, leaves and rows of tokens, in one backward pass.
+class PlaceReadings:
+    """Values at leaves and at rows of tokens, kept as a backward pass meets them.
 
-    Returns:
-        By heads at the sites; at the inputs; and by tokens.
+    Args:
+        inputs: Leaves of the graph, by what is read there.
+        tokens: Values of the forward pass whose rows are tokens, with their places in the graph.
+
+    Attributes:
+        edges: All places, in their order.
     """
-    edges = [edge for values in tokens.values() for _, edge in values]
-    places: list[Tensor | GradientEdge] = [*(site.weights for site in sites), *inputs, *edges]
-    read = iter(trace.read(targets, places, rules) if places else ())
-    maps = [site.split_heads(next(read), trace.batch) for site in sites]
-    at_inputs = [next(read) for _ in inputs]
-    at_tokens = {
-        kind: [trace.split_tokens(next(read), edge, value.shape) for value, edge in values]
-        for kind, values in tokens.items()
-    }
-    return maps, at_inputs, at_tokens
+
+    def __init__(
+        self,
+        inputs: Mapping[str, Sequence[Tensor]],
+        tokens: Mapping[str, Sequence[tuple[Tensor, GradientEdge]]],
+    ) -> None:
+        self._inputs, self._tokens = inputs, tokens
+        self._read: dict[int, Tensor] = {}
+        leaves = [leaf for values in inputs.values() for leaf in values]
+        of_tokens = [edge for values in tokens.values() for _, edge in values]
+        self.edges: list[Tensor | GradientEdge] = [*leaves, *of_tokens]
+
+    @property
+    def kinds(self) -> set[str]:
+        """What is read."""
+        return {*self._inputs, *self._tokens}
+
+    def find_order(self, trace: Trace) -> None:
+        """Find whether samples come first, while the trace can still be read."""
+        for values in self._tokens.values():
+            for value, edge in values:
+                trace.split_tokens(value, edge, value.shape)
+
+    def keep(self, number: int, value: Tensor) -> None:
+        """Keep the value of a place."""
+        self._read[number] = value
+
+    def finish(self, trace: Trace) -> dict[str, list[Tensor]]:
+        """The values at the leaves as they are, and those of tokens by tokens."""
+        read = iter([self._read[number] for number in range(len(self.edges))])
+        found = {kind: [next(read) for _ in leaves] for kind, leaves in self._inputs.items()}
+        for kind, values in self._tokens.items():
+            found[kind] = [trace.split_tokens(next(read), e, v.shape) for v, e in values]
+        return found
 
 
 def iterate_sites(
@@ -108,16 +129,29 @@ def iterate_sites(
     *,
     release: bool,
     start: GradientEdge | None = None,
+    others: Sequence[Tensor | GradientEdge] = (),
+    keep: Callable[[int, list[Tensor]], None] | None = None,
 ) -> Iterator[MapChunks]:
     """The attention maps from the last to the first, with the kinds of values read there.
 
     Values begin at the logits, or at another place of the graph.
+
+    Args:
+        trace: The recorded forward pass.
+        sites: The attention sites.
+        kinds: What is read of them.
+        targets: For gradient and relevance, as for `Trace.make_seeds`.
+        rules: For each of both, how values pass operations.
+        release: Whether to free all that has been passed.
+        start: A place to begin at, in place of the logits.
+        others: More places to be read in the same backward pass.
+        keep: Gets the number of each of them, with its values.
     """
     sites = sites[::-1]
     wanted = [kind for kind in rules if kind in kinds]
     values = trace.iterate_backward(
         [targets[kind] for kind in wanted],
-        [site.place for site in sites] if wanted else (),
+        [*(site.place for site in sites), *others] if wanted else (),
         [rules[kind] for kind in wanted],
         release=release,
         start=start,
@@ -129,6 +163,10 @@ def iterate_sites(
     for number, site in enumerate(sites):
         while wanted and number not in waiting:
             met, read = next(values)
+            if met >= len(sites):
+                if keep is not None:
+                    keep(met - len(sites), read)
+                continue
             waiting[met] = read
             if met != number:
                 products[met] = copy.copy(products[met])
@@ -147,6 +185,9 @@ def iterate_sites(
         del chunks, product
         if release:
             site.release()
+    for met, read in values if others else ():
+        if keep is not None:
+            keep(met - len(sites), read)
 
 
 def make_readings(found: Mapping[str, Tensor], first_query: int = 0) -> MapReadings:

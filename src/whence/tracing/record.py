@@ -16,13 +16,18 @@ from whence.errors import TooLargeError, WhenceError
 from whence.inputs.arguments import ArgumentKey, is_text
 from whence.tracing.intervention import Intervention
 from whence.tracing.logits import ABSENT_WEIGHTS, Logits, check_logits, read_logits
-from whence.tracing.modules import is_linear_like, record_linear_module, record_module
+from whence.tracing.modules import (
+    is_linear_like,
+    record_linear_module,
+    record_module,
+    record_quickly,
+)
 from whence.tracing.ops.attention import AttentionSite, find_head_order
 from whence.tracing.ops.guard import Guard
 from whence.tracing.recorder import Recorder
 from whence.tracing.recording import CHECKPOINT
 from whence.tracing.registration import find_module_kind
-from whence.tracing.stand_in import copy_arguments, replicate, unwrap_model
+from whence.tracing.stand_in import copy_arguments, name_modules, replicate, unwrap_model
 from whence.tracing.trace import Trace
 from whence.tracing.views import cut_at_text, make_views, select_view
 
@@ -41,6 +46,7 @@ def record(
     max_segment_bytes: float = math.inf,
     needs_attention: bool = True,
     text: ArgumentKey | None = None,
+    stand_in: nn.Module | None = None,
 ) -> Trace:
     """Run a model once and record it.
 
@@ -64,6 +70,8 @@ def record(
         needs_attention: Whether to refuse a model whose attention cannot be read; if not, the trace
             says what the problem is.
         text: Token ids that the model reads beside the explained input; see `Trace.at_text`.
+        stand_in: The stand-in of the model to run, which is of no other use while the trace is
+            read; one is made if left out.
 
     Raises:
         WhenceError: The model has no attention, or no logits that whence can follow.
@@ -83,6 +91,7 @@ def record(
             ignore_no_grad,
             needs_attention,
             text,
+            None if ignore_no_grad else stand_in,
         )
         if trace is not None:
             for name in names if needs_attention else ():
@@ -107,12 +116,13 @@ def _record(
     ignore_no_grad: bool,
     needs_attention: bool,
     text: ArgumentKey | None,
+    stand_in: nn.Module | None = None,
 ) -> Trace | None:
     """Record a forward pass; None if the logits do not depend on the input."""
     asked, names = names, names if text is None or text in names else (*names, text)
     with torch.inference_mode(False), torch.enable_grad():
-        stand_in = replicate(model)
-        modules = {module: name for name, module in stand_in.named_modules()}
+        stand_in = replicate(model) if stand_in is None else stand_in
+        modules = name_modules(stand_in)
         module_names = {id(module): name for module, name in modules.items()}
         given, named = copy_arguments(args, kwargs)
         holders: dict[ArgumentKey, Any] = {n: given if isinstance(n, int) else named for n in names}
@@ -127,6 +137,9 @@ def _record(
             module.__dict__["forward"] = record_module(trace, kind, module, modules[module])
         for module in linear:
             module.__dict__["forward"] = record_linear_module(trace, module, modules[module])
+        quick = [(m, run) for m in modules if (run := record_quickly(trace, m)) is not None]
+        for module, run in quick:
+            module.__dict__["forward"] = run
         for name in explained.keys() - ids.keys():
             holders[name][name] = trace.follow(explained[name], name)
         try:
@@ -182,7 +195,7 @@ def _record(
             return trace
         finally:
             trace.stop_recording()
-            for module in (*(module for module, _ in whole), *linear):
+            for module in (*(module for module, _ in (*whole, *quick)), *linear):
                 module.__dict__.pop("forward", None)
 
 

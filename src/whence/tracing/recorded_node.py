@@ -4,29 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
-from typing_extensions import override
 
+from whence._util.torch_internals import SingleLevelFunction
 from whence.tracing.ops.base import BackwardRules, Operation
 
 
-class RecordedNode(torch.autograd.Function):
+class RecordedNode(SingleLevelFunction):  # type: ignore[misc]
     """The autograd node of an operation."""
 
     @staticmethod
-    @override
     def forward(
         ctx: Any, operation: Operation, rules: BackwardRules | None, *inputs: Tensor
     ) -> Tensor:
+        """Compute the output, and keep the operation."""
         ctx.operation, ctx.rules = operation, rules
         # The same numbers in a tensor of its own: what an operation keeps must not become part of
         # the graph, and a view made in here could not be written to in place.
         return operation.forward(*inputs).data
 
     @staticmethod
-    @override
     def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor | None, ...]:
+        """Propagate by the rules, or as gradients."""
         operation: Operation = ctx.operation
         if ctx.rules is None:
             return (None, None, *operation.gradient(outputs[0]))

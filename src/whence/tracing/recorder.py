@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,11 +16,10 @@ from whence._util.torch_internals import SET_GRAD_ENABLED, AttributeGetter
 from whence.tracing import calls, registration
 from whence.tracing.calls import TorchCall, name_of
 from whence.tracing.ids import IdTracker
-from whence.tracing.ops.base import is_traced
 from whence.tracing.recorders import RECORDERS
 from whence.tracing.recorders.functions import record_routing
 from whence.tracing.recorders.whole import record_registered
-from whence.tracing.recording import Recording, flatten_lists, start_tracing
+from whence.tracing.recording import Recording, start_tracing
 
 # Attributes that are no tensors, which models ask for all the time.
 _FACTS = frozenset(("shape", "dtype", "device", "ndim", "is_cuda", "requires_grad", "is_leaf"))
@@ -32,6 +31,38 @@ _LOOKS: dict[str, Callable[[Any], Any]] = {
     "__float__": float,
     "__index__": operator.index,
 }
+
+
+class _CallFacts(NamedTuple):
+    """What is known of a torch function by its name.
+
+    Attributes:
+        name: The name.
+        is_fact: Whether it reads an attribute that is no tensor.
+        in_place: Whether it writes to its first argument.
+        is_attribute: Whether it reads any other attribute that needs no recording.
+    """
+
+    name: str
+    is_fact: bool
+    in_place: bool
+    is_attribute: bool
+
+
+# Facts of functions that were called before: a model calls few, each many times.
+_known_calls: dict[Callable[..., Any], _CallFacts] = {}
+_MAX_KNOWN = 4096
+
+
+def _find_facts(func: Callable[..., Any]) -> _CallFacts:
+    """What is known of a function, found once."""
+    name = name_of(func)
+    in_place = name == "__setitem__" or (name[-1] == "_" and name[-2:] != "__")
+    is_attribute = isinstance(func, AttributeGetter) and name not in calls.ROUTING
+    facts = _CallFacts(name, name in _FACTS, in_place, is_attribute)
+    if len(_known_calls) < _MAX_KNOWN:
+        _known_calls[func] = facts
+    return facts
 
 
 class Recorder(TorchFunctionMode):
@@ -63,15 +94,15 @@ class Recorder(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Record one call; while this runs, the mode is off."""
-        name, recording = name_of(func), self._recording
-        if name in _FACTS:
+        name, is_fact, in_place, is_attribute = _known_calls.get(func) or _find_facts(func)
+        if is_fact:
             return func(*args)
+        recording = self._recording
         if name in _LOOKS:
             return _LOOKS[name](recording.guard.look_at(args[0]))
         check_watcher()
         if name == SET_GRAD_ENABLED and self._ignore_no_grad:
             return None
-        in_place = name == "__setitem__" or (name[-1] == "_" and name[-2:] != "__")
         if in_place and not args:
             args, kwargs = _move_written_first(kwargs or {})
         if name == "requires_grad_":
@@ -83,31 +114,40 @@ class Recorder(TorchFunctionMode):
             result = func(*args, **(kwargs or {}))
             self._ids.observe(name, func, args, kwargs or {}, result)
             return result
-        args, kwargs = _detach_all(args), {k: _detach(v) for k, v in (kwargs or {}).items()}
-        constants = recording.intervention.follow_constants
-        constant = not any(map(is_traced, flatten_lists((*args, *kwargs.values()))))
-        if constant and not (constants and name == "multi_head_attention_forward"):
-            if in_place and isinstance(args[0], Tensor):
-                recording.preserve(args[0])
-            result = func(*args, **kwargs)
-            if name == "multinomial":
-                result = _order_draws(result, args[0])
-            lookup = self._ids.observe(name, func, args, kwargs, result)
-            if lookup is not None:
-                return recording.follow(result, lookup.argument, lookup.rows)
-            if constants and name == "linear" and result.dim() > 2:
-                recording.projected.append(args[0])
-                return recording.mark_routing(start_tracing(result), ())
-            return result
-        if isinstance(func, AttributeGetter) and name not in calls.ROUTING:
-            return func(*args, **kwargs)  # an attribute, such as shape
-        call = TorchCall(name, func, args, kwargs)
+        args, is_traced = _detach_all(args)
+        if kwargs:
+            values, is_any = _detach_all(kwargs.values())
+            kwargs, is_traced = dict(zip(kwargs, values, strict=True)), is_traced or is_any
+        call = TorchCall(name, func, args, kwargs or {})
+        if not is_traced:
+            constants = recording.intervention.follow_constants
+            if not (constants and name == "multi_head_attention_forward"):
+                return self._run_constant(call, in_place)
+        if is_attribute:
+            return func(*call.args, **call.kwargs)  # an attribute, such as shape
         if in_place:
             return _record_in_place(recording, call)
-        if kwargs.get("inplace"):
-            kwargs["inplace"] = False
-            return recording.overwrite(args[0], record_call(recording, call))
+        if call.kwargs.get("inplace"):
+            call.kwargs["inplace"] = False
+            return recording.overwrite(call.args[0], record_call(recording, call))
         return record_call(recording, call)
+
+    def _run_constant(self, call: TorchCall, in_place: bool) -> Any:
+        """Make a call that does not depend on the input, unless it looks up its embeddings."""
+        recording, name, args = self._recording, call.name, call.args
+        if in_place and isinstance(args[0], Tensor):
+            recording.preserve(args[0])
+        result = call.run()
+        if name == "multinomial":
+            result = _order_draws(result, args[0])
+        lookup = self._ids.observe(name, call.function, args, call.kwargs, result)
+        if lookup is not None:
+            return recording.follow(result, lookup.argument, lookup.rows)
+        constants = recording.intervention.follow_constants
+        if constants and name == "linear" and result.dim() > 2:
+            recording.projected.append(args[0])
+            return recording.mark_routing(start_tracing(result), ())
+        return result
 
 
 def _move_written_first(kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -117,20 +157,27 @@ def _move_written_first(kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dic
     return () if written is None else (kwargs[written],), rest
 
 
-def _detach_all(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(_detach(value) for value in values)
+def _detach_all(values: Iterable[Any]) -> tuple[tuple[Any, ...], bool]:
+    """Parameters without their gradients; and whether any value depends on the model's input.
 
-
-def _detach(value: Any) -> Any:
-    """Parameters without their gradients, also in lists and tuples; other values as they are."""
-    kind = type(value)
-    if kind is int or kind is float or value is None:
-        return value
-    if isinstance(value, Tensor):
-        return value.detach() if value.requires_grad and value.is_leaf else value
-    if kind is tuple:
-        return _detach_all(value)
-    return [_detach(v) for v in value] if kind is list else value
+    Values in lists and tuples are looked at, too.
+    """
+    found: list[Any] = []
+    is_traced = False
+    for value in values:
+        if isinstance(value, Tensor):
+            if value.requires_grad:
+                if value.is_leaf:
+                    value = value.detach()
+                else:
+                    is_traced = True
+        elif isinstance(value, list | tuple):
+            inner, is_any = _detach_all(value)
+            is_traced = is_traced or is_any
+            if type(value) in (list, tuple):  # others, such as sizes, hold no parameters
+                value = type(value)(inner)
+        found.append(value)
+    return tuple(found), is_traced
 
 
 # One call ----------------------------------------------------------------------------------------

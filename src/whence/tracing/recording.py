@@ -9,14 +9,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
+from itertools import starmap
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
-from whence._util.torch_internals import has_lost_gradient, node_metadata, view_base
+from whence._util.torch_internals import (
+    has_lost_gradient,
+    is_any_autocast_enabled,
+    node_metadata,
+    view_base,
+)
 from whence.errors import LostGradientError, NoRuleError, TooLargeError, WhenceError
 from whence.tracing.addresses import Address, AddressCounter, find_running_module
 from whence.tracing.backward import REFUSED
@@ -44,11 +50,20 @@ CHECKPOINT = (
 
 
 class TraceEntry(NamedTuple):
-    """A recorded operation, and where its inputs and its output are in the graph."""
+    """A recorded operation, and its node in the graph."""
 
     operation: Operation
-    inputs: tuple[GradientEdge, ...]
-    output: GradientEdge
+    node: Node
+
+    @property
+    def inputs(self) -> tuple[GradientEdge, ...]:
+        """Where its inputs are in the graph."""
+        return tuple(starmap(GradientEdge, self.node.next_functions))
+
+    @property
+    def output(self) -> GradientEdge:
+        """Where its output is in the graph."""
+        return GradientEdge(self.node, 0)
 
 
 class InputPlace(NamedTuple):
@@ -186,30 +201,33 @@ class Recording:
         operation.guard, operation.batch = self.guard, self.batch
         operation.index = self._operation_count
         self._operation_count += 1
-        edit = None
-        if self.intervention.edits or self.intervention.finds_addresses:
+        intervention, edit = self.intervention, None
+        if intervention.edits or intervention.finds_addresses:
             self.addresses.append(self._address_counter.next_address(self._module_names))
-            edit = self.intervention.edits.get(self.addresses[-1])
+            edit = intervention.edits.get(self.addresses[-1])
         if edit is not None and edit.inputs is not None:
             inputs = edit.inputs(*inputs)
-        device, rules = inputs[0].device.type, self.intervention.rules
-        is_on = torch.is_autocast_enabled(device)
-        with torch.autocast(device, enabled=False) if is_on else nullcontext():
-            output: Tensor = RecordedNode.apply(operation, rules, *inputs)  # type: ignore[no-untyped-call]
+        rules = intervention.rules
+        if is_any_autocast_enabled():
+            with torch.autocast(inputs[0].device.type, enabled=False):
+                output: Tensor = RecordedNode.apply(operation, rules, *inputs)
+        else:
+            output = RecordedNode.apply(operation, rules, *inputs)
         if operation.name == SOFTMAX:
             operation.where = self.where()
             self._pending_softmaxes[operation] = output
-        if self.intervention.refill is not None:
-            self.intervention.refill.take(operation)
+        if intervention.refill is not None:
+            intervention.refill.take(operation)
         self._is_edited |= edit is not None
-        if not self.intervention.keeps_operations(self._is_edited):
+        if not intervention.keeps_operations(self._is_edited):
             operation.release()
         else:
-            self.kept_bytes += output.nbytes
+            output_bytes = output.nbytes
+            self.kept_bytes += output_bytes
             if self.kept_bytes > self._max_bytes:
                 raise TooLargeError
-            self.segments.add(operation, output.nbytes)
-            self.entries.append(TraceEntry(operation, tuple(map(edge_of, inputs)), edge_of(output)))
+            self.segments.add(operation, output_bytes)
+            self.entries.append(TraceEntry(operation, output.grad_fn))  # type: ignore[arg-type]
         return output if edit is None or edit.output is None else start_tracing(edit.output(output))
 
     def note_attention(self, product: MatMul, a: Tensor, b: Tensor) -> None:
@@ -262,6 +280,14 @@ class Recording:
     def mark_routing(self, result: Any, before: Iterable[Node | None]) -> Any:
         """Know the nodes between a call's inputs and its outputs as routing."""
         known = set(before)
+        if isinstance(result, Tensor):  # nearly always one node, downstream of an input
+            node = result.grad_fn
+            if node is None or node in known or result.is_leaf:
+                return result
+            edges = node.next_functions
+            if len(edges) == 1 and edges[0][0] in known and not hasattr(node, "operation"):
+                self._routing.add(node)
+                return result
         outputs = flatten_lists((result,))
         waiting = [output.grad_fn for output in outputs if is_traced(output)]
         while waiting:

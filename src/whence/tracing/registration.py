@@ -134,13 +134,14 @@ def find_module_kind(module: nn.Module) -> str | None:
         return registered
     if type(module).__module__.startswith("torch."):
         return None
+    is_norm = type(module).__name__.lower().endswith(_NORM_SUFFIXES)
+    if not (is_norm or _is_named_activation(module)):
+        return None
     # Subclasses of torch's own norms and activations call one torch function, seen as such; and
     # what has weight matrices or modules of its own does more than its name says.
     matrices = any(parameter.dim() > 1 for parameter in module.parameters())
-    if isinstance(module, nn.LayerNorm | nn.GELU | nn.SiLU) or matrices or any(module.children()):
-        return None
-    is_norm = type(module).__name__.lower().endswith(_NORM_SUFFIXES)
-    return "pass" if is_norm or _is_named_activation(module) else None
+    known = isinstance(module, nn.LayerNorm | nn.GELU | nn.SiLU)
+    return None if known or matrices or any(module.children()) else "pass"
 
 
 def find_registered_kind(of: type[nn.Module]) -> str | None:

@@ -44,6 +44,7 @@ class NodeGraph:
         self._entries = {entry.operation.index: entry for entry in trace.entries}
         self._overwrites = trace.overwrites
         self._numbers: dict[Node, int] = {}
+        self._sources: dict[Node, list[GradientEdge]] = {}
         self._upstream: dict[Node, int] = {}  # a bit for each node upstream, and for itself
         self._roots: dict[Node, frozenset[Node]] = {}
         self._values: dict[GradientEdge, tuple[int, int]] = {}
@@ -96,14 +97,19 @@ class NodeGraph:
 
     def sources(self, node: Node) -> list[GradientEdge]:
         """Where the inputs of a node come from."""
-        # What was overwritten as a whole comes first, and has no part in the result.
-        edges = node.next_functions[node in self._overwrites :]
-        return [GradientEdge(source, nr) for source, nr in edges if source is not None]
+        known = self._sources.get(node)
+        if known is None:
+            # What was overwritten as a whole comes first, and has no part in the result.
+            edges = node.next_functions[node in self._overwrites :]
+            known = [GradientEdge(source, nr) for source, nr in edges if source is not None]
+            self._sources[node] = known
+        return known
 
     def is_routing(self, node: Node) -> bool:
         """Whether a node only moves numbers about."""
-        hides = not node.next_functions or REFUSED in node_metadata(node)
-        return operation_of(node) is None and not hides
+        if operation_of(node) is not None:
+            return False
+        return bool(node.next_functions) and REFUSED not in node_metadata(node)
 
     def is_upstream(self, node: Node, of: Node) -> bool:
         """Whether a node is upstream of another, or is that node."""

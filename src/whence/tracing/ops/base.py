@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from whence._util.torch_internals import SavedNorm, run_single_node, saved_layer_norm
 from whence.tracing.ops.activations import Activations
 from whence.tracing.ops.guard import Guard
 from whence.tracing.ops.skip_addition import SkipAddition
@@ -138,8 +139,14 @@ class Operation(Activations):
 
     def release(self) -> None:
         """Free all tensors, when nothing will be read backward any more."""
-        for name in [name for name, value in vars(self).items() if _holds_tensors(value)]:
-            delattr(self, name)
+        kept = vars(self)
+        tensors = [
+            name
+            for name, value in kept.items()
+            if isinstance(value, Tensor) or (type(value) is tuple and _holds_tensors(value))
+        ]
+        for name in tensors:
+            del kept[name]
 
     def preserve(self, overwritten: Tensor) -> None:
         """Copy what is kept of a tensor's memory before the model overwrites it."""
@@ -148,10 +155,8 @@ class Operation(Activations):
                 setattr(self, name, value.clone())
 
 
-def _holds_tensors(value: object) -> bool:
-    return isinstance(value, Tensor) or (
-        isinstance(value, tuple) and any(isinstance(part, Tensor) for part in value)
-    )
+def _holds_tensors(values: tuple[object, ...]) -> bool:
+    return any(isinstance(value, Tensor) for value in values)
 
 
 def shares_memory(a: Tensor, b: Tensor) -> bool:
@@ -289,9 +294,15 @@ class Function(Operation):
             graph = copy.copy(self)
             graph.keeps_graph = True
             graph.forward(*self.inputs)
-        return torch.autograd.grad(
+        single = run_single_node(graph._graph_output, graph.inputs, cotangent)
+        return single or torch.autograd.grad(
             graph._graph_output, graph.inputs, cotangent, retain_graph=True, materialize_grads=True
         )
+
+    @property
+    def saved_norm(self) -> SavedNorm | None:
+        """What torch has kept of a layer norm; None if it is none, or keeps no graph."""
+        return saved_layer_norm(self._graph_output.grad_fn) if self.keeps_graph else None
 
     def with_absolute_weights(self) -> Function:
         """Of a sum, the one with the absolute values of its weights; mostly it is the same."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from whence._util.torch_internals import without_torch_function
 from whence.tracing.calls import TorchCall
 from whence.tracing.ops.base import is_traced
+from whence.tracing.ops.products import MatMul
 from whence.tracing.ops.softmax import ChunkedAttention, Softmax, masked_softmax
 from whence.tracing.recording import Recording
 
@@ -36,18 +37,22 @@ def decompose_attention(
 ) -> Tensor:
     """Record ``scaled_dot_product_attention`` as the operations that it consists of."""
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    with recording.active():
-        if enable_gqa:
+    if enable_gqa:
+        with recording.active():
             key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
             value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
+    with without_torch_function():
         output = _record_without_maps(recording, query, key, value, attn_mask, scale, is_causal)
         if output is not None:
             return output
         if is_causal:
             size = query.shape[-2], key.shape[-2]
             attn_mask = torch.ones(size, dtype=torch.bool, device=query.device).tril()
+        if is_traced(query) and is_traced(key) and is_traced(value) and not is_traced(attn_mask):
+            return _record_parts(recording, query, key, value, attn_mask, scale)
+    with recording.active():
         scores = query @ key.mT
-        if attn_mask is not None and attn_mask.requires_grad and not attn_mask.is_leaf:
+        if is_traced(attn_mask):
             return (scores * scale + attn_mask).softmax(-1) @ value
     mask = None if attn_mask is None else attn_mask.detach()
     if scores.requires_grad:
@@ -56,6 +61,24 @@ def decompose_attention(
         weights = masked_softmax(scores, scale, mask)
     with recording.active():
         return weights @ value
+
+
+def _record_parts(
+    recording: Recording,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    scale: float,
+) -> Tensor:
+    """Record scores, softmax and product, all of which depend on the input, without more calls."""
+    keys = recording.mark_routing(key.mT, (key.grad_fn,))
+    scores = recording.apply(MatMul(), query, keys)
+    softmax = Softmax(scale, None if mask is None else mask.detach())
+    weights, product = recording.apply(softmax, scores), MatMul()
+    output = recording.apply(product, weights, value)
+    recording.note_attention(product, weights, value)
+    return output
 
 
 def _record_without_maps(
@@ -78,10 +101,12 @@ def _record_without_maps(
     queries_at_once = max(_LEAST_QUERIES, int(recording.max_map_bytes // bytes_of_query))
     if not query.shape[:2] == key.shape[:2] == value.shape[:2]:
         shared = torch.broadcast_shapes(query.shape[:2], key.shape[:2], value.shape[:2])  # type: ignore[no-untyped-call]
-        query, key, value = (x.expand(*shared, -1, -1) for x in (query, key, value))
+        query, key, value = (
+            recording.mark_routing(x.expand(*shared, -1, -1), (x.grad_fn,))
+            for x in (query, key, value)
+        )
     mask = None if mask is None else mask.detach()
     attention = ChunkedAttention(scale, mask, queries_at_once, causal=causal)
-    with without_torch_function():
-        output = recording.apply(attention, query, key, value)
+    output = recording.apply(attention, query, key, value)
     recording.note_chunked_attention(attention, (*query.shape[:-1], key.shape[-2]), output)
     return output

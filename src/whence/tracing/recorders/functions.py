@@ -19,9 +19,14 @@ from whence.tracing.recording import Recording, flatten_lists
 
 def record_routing(recording: Recording, call: TorchCall) -> Any:
     """Make a call whose ordinary backward routes relevance as it routes gradients."""
-    arguments = flatten_lists((*call.args, *call.kwargs.values()))
-    before = [x.grad_fn for x in arguments if is_traced(x)]
-    result = call.run()
+    args = call.args
+    before: list[Any]
+    if len(args) == 1 and not call.kwargs and isinstance(args[0], Tensor):
+        before = [args[0].grad_fn]
+    else:
+        arguments = flatten_lists((*args, *call.kwargs.values()))
+        before = [x.grad_fn for x in arguments if is_traced(x)]
+    result = call.function(*args, **call.kwargs)
     if isinstance(result, Tensor) and result.dtype == torch.int8:
         raise LostGradientError.at_call(call.name, recording.where())
     return recording.mark_routing(result if result is not None else call.args[0], before)

@@ -14,7 +14,8 @@ from whence.tracing.recording import Recording
 
 def record_linear(recording: Recording, call: TorchCall) -> Any:
     """Record a linear map; one whose weight depends on the input is a product."""
-    x, weight, bias = (call.argument(i, n) for i, n in enumerate(("input", "weight", "bias")))
+    x, weight = call.argument(0, "input"), call.argument(1, "weight")
+    bias = call.argument(2, "bias")
     if is_traced(weight) or is_traced(bias):
         with recording.active():
             product = x @ weight.mT
