@@ -59,6 +59,39 @@ def test_importing_whence_imports_no_library():
     assert run_and_list("import whence, numpy", EXTRAS | CORE) == ["numpy"]
 
 
+HELP = """
+from whence.cli.app import app
+try:
+    app({arguments!r})
+except SystemExit:
+    pass
+"""
+# What Typer and rich would import to show help, and help does not need.
+PUT_OFF = {"attr", "markdown_it", "pygments", "rich.markdown", "rich.pretty", "rich.traceback"}
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["explain", "--help"], ["explain", "--batch"]])
+def test_help_imports_only_what_shows_it(arguments):
+    code = f"import io, sys\nsys.stdout = io.StringIO()\n{HELP.format(arguments=arguments)}"
+    libraries = EXTRAS | CORE | PUT_OFF
+    listed = run_and_list(f"{code}\nsys.stdout = sys.__stdout__", libraries)
+    assert listed == ["rich", "typer"]
+
+
+def test_what_help_left_out_is_there_for_others():
+    code = """
+import typer.rich_utils
+from whence.cli.app import app
+import rich.markdown, rich.traceback
+assert typer.rich_utils.Markdown("a").markup == "a"
+assert isinstance(typer.rich_utils.Markdown("a"), rich.markdown.Markdown)
+"""
+    before_whence, after_whence = code, code.replace("import typer.rich_utils\n", "", 1)
+    after_whence = after_whence.replace("import rich.", "import typer.rich_utils, rich.", 1)
+    for one in (before_whence, after_whence):
+        assert "rich.markdown" in run_and_list(one, PUT_OFF)
+
+
 @pytest.mark.slow
 def test_all_public_names_need_no_extra():
     code = "import whence\nfor name in whence.__all__:\n    getattr(whence, name)"

@@ -1,9 +1,12 @@
 """Result files and their summary."""
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
 
 from tests.cli.commands import list_files, read_summary, run_explain
 from tests.saved import make_photo, save_image_model
@@ -99,6 +102,85 @@ def test_an_interruption_leaves_finished_results_and_their_summary(two_photos, m
     assert list_files(two_photos / "whence-out") == ["one.png", "one.safetensors", "summary.json"]
     (entry,) = json.loads((two_photos / "whence-out" / "summary.json").read_text())["inputs"]
     assert entry["name"] == "one"
+
+
+@pytest.fixture
+def photo_folder(two_photos):
+    """Some photos of several sizes, one that is damaged, and a file that is none."""
+    folder = two_photos / "photos"
+    folder.mkdir()
+    for number in range(9):
+        make_photo(40 + 4 * number, 50).save(folder / f"{number}.png")
+    make_photo().save(folder / "comment.jpg", comment=b"as found")
+    (folder / "broken.jpg").write_text("no photo")
+    (folder / "table.xyz").write_text("1")
+    return folder
+
+
+def use_processes(monkeypatch, on_gpu):
+    """Let few photos be many, on a machine of four CPUs."""
+    for module in ("batches", "results"):
+        monkeypatch.setattr(f"whence.pipeline.{module}.MANY", 4)
+        monkeypatch.setattr(f"whence.pipeline.{module}.count_cpus", lambda: 4)
+    if on_gpu:
+        gpu = torch.device("cuda")
+        monkeypatch.setattr("whence.pipeline.results.find_device", lambda _: gpu)
+
+
+def read_result(file):
+    """All of a file; of a safetensors file not the order of its header, which is random."""
+    if file.suffix != ".safetensors":
+        return file.read_bytes()
+    with safe_open(file, "pt") as opened:
+        tensors = {name: opened.get_tensor(name).tolist() for name in opened.keys()}  # noqa: SIM118
+        return opened.metadata(), tensors, file.stat().st_size
+
+
+@pytest.mark.parametrize(("format", "on_gpu"), [("png", True), ("html", False)])
+def test_processes_write_the_same_files_in_the_same_order(
+    photo_folder, monkeypatch, tmp_path, format, on_gpu
+):
+    options = ("photos", "--batch", "3", "--format", format, "--top", "2", "--out", "out")
+    alone = run_explain(*options, code=1)
+    shutil.move("out", tmp_path / "alone")
+    use_processes(monkeypatch, on_gpu)
+    here = []
+    monkeypatch.setattr("whence.pipeline.results._write_files", lambda *_: here.append(1))
+    beside = run_explain(*options, code=1)
+    assert here == []  # all was written elsewhere
+    assert (beside.stdout, beside.stderr) == (alone.stdout, alone.stderr)
+    assert list_files(tmp_path / "alone") == list_files(Path("out"))
+    assert len(list_files(Path("out"))) == 21
+    for file in (tmp_path / "alone").iterdir():
+        assert read_result(file) == read_result(Path("out") / file.name), file.name
+
+
+def test_an_interruption_of_processes_leaves_finished_results(photo_folder, monkeypatch):
+    from whence.models import LoadedModel
+
+    explain, calls = LoadedModel.explain, []
+
+    def interrupted(self, prepared, **request):
+        calls.append(prepared)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return explain(self, prepared, **request)
+
+    monkeypatch.setattr(LoadedModel, "explain", interrupted)
+    use_processes(monkeypatch, on_gpu=True)
+    run_explain("photos", "--batch", "3", "--out", "out", code=130)
+    entries = json.loads(Path("out/summary.json").read_text())["inputs"]
+    files = [file for entry in entries for file in entry["files"].values()]
+    assert sorted([*files, "summary.json"]) == list_files(Path("out"))
+
+
+def test_a_failure_to_write_in_a_process_is_that_of_the_input(photo_folder, monkeypatch):
+    use_processes(monkeypatch, on_gpu=True)
+    Path("out/3.png").mkdir(parents=True)  # where a figure cannot go
+    result = run_explain("photos", "--out", "out", "--force", code=1)
+    assert "3.png: The folder 'out' cannot be written to: Is a directory." in result.stderr
+    entries = json.loads(Path("out/summary.json").read_text())["inputs"]
+    assert sum(entry["error"] is None for entry in entries) == 9
 
 
 def test_a_failed_input_leaves_no_earlier_result_of_its_name(two_photos):

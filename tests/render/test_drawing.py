@@ -13,7 +13,7 @@ from PIL import Image
 from tests.render.samples import explain_image
 from whence import WhenceError
 from whence.render import Figure, draw_figure
-from whence.render.drawing import TextLine, measure_text, shorten, wrap_text
+from whence.render.drawing import Picture, TextLine, measure_text, shorten, wrap_text
 
 SVG = "{http://www.w3.org/2000/svg}"
 PHOTO = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 60, 3), np.uint8))
@@ -82,3 +82,14 @@ def test_text_is_wrapped_into_lines():
 def test_long_text_is_shortened_to_its_room():
     assert shorten("short", 15, 100) == "short"
     assert shorten("never mind", 15, 0) == "…"
+
+
+@pytest.mark.parametrize("is_photo", [False, True])
+def test_a_png_holds_the_pixels_of_the_figure(tmp_path, is_photo):
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 50, 3), dtype=np.uint8)
+    picture = Picture(5, 5, 25, 20, Image.fromarray(pixels).resize, "noise", is_photo)
+    figure = Figure(40, 30, "#ffffff", [picture, TextLine(2, 28, "words", 8, "#000000")])
+    figure.save(tmp_path / "a.png")
+    with Image.open(tmp_path / "a.png") as saved:
+        assert np.array_equal(np.asarray(saved), np.asarray(figure.to_image(2.0)))
+        assert [round(one) for one in saved.info["dpi"]] == [192, 192]

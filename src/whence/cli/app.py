@@ -18,6 +18,7 @@ from typing_extensions import override
 
 from whence.cli import benchmark, explain, generate, methods, models, report, serve
 from whence.cli.options import ALL_TEXT
+from whence.cli.rich_parts import import_help
 from whence.errors import WhenceError
 from whence.version import __version__
 
@@ -43,6 +44,7 @@ class _Commands(TyperGroup):
             raise typer.Exit(2) from None
 
 
+import_help()
 app = typer.Typer(
     name="whence",
     cls=_Commands,
@@ -101,6 +103,8 @@ def _add_command(
     """Add a command; lines of its docstring are joined to paragraphs, as terminals wrap them."""
     paragraphs = (inspect.getdoc(command) or "").split("\n\n")
     text = "\n\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs)
+    # Typer reads them three times, and texts of them would be evaluated each time.
+    command.__annotations__ = inspect.get_annotations(command, eval_str=True)
     app.command(help=text, epilog=epilog, cls=cls)(command)
 
 

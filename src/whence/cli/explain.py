@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from whence.explanation import Explanation
     from whence.inputs.sources import Kind, Source
     from whence.pipeline import InputResult
-    from whence.pipeline.results import SummaryEntry
+    from whence.pipeline.entries import SummaryEntry
 
 EPILOG = """[bold]Examples[/bold]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -24,6 +25,8 @@ def read_image(path: str | Path) -> Image.Image:
     """Read an image file as RGB: upright, opaque, 8 bits, and no larger than `MAX_SIDE`."""
     path = Path(path)
     check_is_file(path, "an image")
+    if threading.current_thread() is not threading.main_thread():
+        return decode_image(path, f"'{path}'")  # all threads share the filters of warnings
     with warnings.catch_warnings():
         # Pillow warns of images that are large but that it opens all the same.
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)

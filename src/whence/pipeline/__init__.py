@@ -1,6 +1,7 @@
 """From photos and texts to explanations and result files, a batch at a time."""
 
 from whence.pipeline.batches import BatchExplainer, ExplainedInput, explain_sources
+from whence.pipeline.entries import InputResult, OutputSettings
 from whence.pipeline.generate import (
     GenerateSettings,
     GenerationResult,
@@ -9,7 +10,7 @@ from whence.pipeline.generate import (
     read_prompt,
 )
 from whence.pipeline.generate_images import generate_after_images
-from whence.pipeline.results import InputResult, OutputSettings, explain_to_files, format_summary
+from whence.pipeline.results import explain_to_files, format_summary
 from whence.pipeline.settings import ExplainSettings
 
 __all__ = [

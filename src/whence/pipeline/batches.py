@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import torch
 
+from whence._util.cpus import count_cpus
 from whence._util.text import first_line
 from whence.errors import WhenceError, WhenceWarning
 from whence.explanation import Explanation
@@ -27,6 +28,10 @@ from whence.pipeline.settings import ExplainSettings
 
 # Further warnings of a run are not shown.
 _MAX_WARNINGS = 100
+# With fewer photos, threads and processes take longer to start than they save.
+MANY = 48
+# More would only wait: these prepare some hundred photos a second.
+_MAX_THREADS = 4
 _SHORT_MEMORY = "The device's memory is too small; give a smaller --batch or --memory."
 
 
@@ -44,8 +49,13 @@ class ExplainedInput:
     index: int  # which of the inputs it is, counted from 0
     loaded: LoadedModel
     explanations: dict[str, Explanation] = field(default_factory=dict)
-    prepared: PreparedBatch | None = None  # a batch of one; None if it failed
+    part: PreparedBatch | None = None  # a batch of one, wherever it is; None if it failed
     error: str | None = None
+
+    @cached_property
+    def prepared(self) -> PreparedBatch | None:
+        """The input as a batch of one on the model's device; None if it failed."""
+        return None if self.part is None else self.loaded.move(self.part)
 
 
 @dataclass(frozen=True)
@@ -57,10 +67,6 @@ class ExplainedBatch:
     explanations: dict[str, Explanation]
     prepared: PreparedBatch  # all of them, on the model's device
     parts: list[PreparedBatch]  # each of them, as it was prepared
-
-    def select_prepared(self, sample: int) -> PreparedBatch:
-        """Select one of the prepared inputs, as a batch of one."""
-        return self.prepared if len(self.parts) == 1 else self.loaded.move(self.parts[sample])
 
 
 @dataclass(frozen=True)
@@ -116,7 +122,7 @@ class BatchExplainer:
                     label: select_sample(one, sample, found.prepared)
                     for label, one in found.explanations.items()
                 }
-                yield ExplainedInput(index, self.loaded, selected, found.select_prepared(sample))
+                yield ExplainedInput(index, self.loaded, selected, found.parts[sample])
 
     def explain_batches(
         self, inputs: Iterable[Readable]
@@ -302,9 +308,16 @@ def explain_sources(
             # It explains inputs of the other kind: these inputs fail, and the others do not.
             yield from (ExplainedInput(index, loaded, error=unsuited) for index in indices)
             continue
-        explainer = BatchExplainer(settings, loaded)
+        explainer = BatchExplainer(settings, loaded, _count_threads(kind, len(indices)))
         for one in explainer.explain([sources[index] for index in indices]):
             yield dataclasses.replace(one, index=indices[one.index])
+
+
+def _count_threads(kind: Kind, inputs: int) -> int:
+    """Count the threads that read and prepare inputs; one for few of them, and for texts."""
+    if kind != "image" or inputs < MANY:
+        return 1
+    return min(_MAX_THREADS, count_cpus())
 
 
 def _find_unsuited_method(

@@ -20,7 +20,8 @@ from whence.layout.grouping import KINDS, Grouping, Passages
 from whence.methods import registry
 from whence.methods.registry import MethodSpecification
 from whence.models import LoadedModel, load_language_model
-from whence.pipeline.results import OutputSettings, check_absent, choose_names
+from whence.pipeline.entries import OutputSettings
+from whence.pipeline.results import check_absent, choose_names
 from whence.render import format_generation_page
 from whence.render.files import format_csv, format_json
 from whence.rules import get as get_rules

@@ -14,8 +14,9 @@ from whence.inputs.images import read_image
 from whence.inputs.sources import Source
 from whence.inputs.texts import validate_text
 from whence.models.vision_language import load_vision_language_model
+from whence.pipeline.entries import OutputSettings
 from whence.pipeline.generate import GenerateSettings, GenerationResult, TokenCounter
-from whence.pipeline.results import OutputSettings, check_absent, choose_names
+from whence.pipeline.results import check_absent, choose_names
 from whence.render import format_generation_page
 from whence.render.files import format_json
 

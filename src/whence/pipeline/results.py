@@ -9,81 +9,43 @@ import json
 import os
 import re
 from collections.abc import Generator, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
+from whence._util.cpus import count_cpus
 from whence._util.files import check_writable, exists, stage_files
 from whence.errors import WhenceError
 from whence.explanation import Explanation, PairExplanation
 from whence.explanation.table import list_unit_records
-from whence.inputs.sources import Kind, Source
-from whence.pipeline.batches import ExplainedInput, explain_sources
+from whence.inputs.sources import Source
+from whence.models import find_device
+from whence.pipeline.batches import MANY, ExplainedInput, explain_sources
+from whence.pipeline.entries import (
+    ClassSummary,
+    InputResult,
+    OutputSettings,
+    SummaryEntry,
+    WriteJob,
+)
 from whence.pipeline.settings import ExplainSettings
 from whence.render.compared import list_text_words, list_texts
 from whence.render.sentences import describe_decisions
 from whence.version import __version__
 
+if TYPE_CHECKING:
+    from whence.pipeline.workers import Workers
+
 _FORMAT = "whence summary 1"
 _FILE = "summary.json"
 _TOP = 5
 _MAX_NAME_LENGTH = 60
-
-
-class ClassSummary(TypedDict):
-    """One explained class: its probability, the highest scores, and a photo's peak regions.
-
-    A box, a place or a mask has an area: its kind, and left, top, right and bottom as shares of
-    what the model saw.
-    """
-
-    index: int
-    name: str
-    probability: float | None
-    top: list[dict[str, Any]]
-    regions: NotRequired[list[dict[str, Any]]]
-    area: NotRequired[dict[str, Any]]
-    words: NotRequired[list[dict[str, Any]]]  # of the text that the input is compared with
-
-
-class SummaryEntry(TypedDict):
-    """The summary of one input."""
-
-    name: str
-    input: str
-    kind: Kind
-    model: str
-    files: dict[str, str]
-    classes: list[ClassSummary]
-    notes: list[str]
-    error: str | None
-    method: NotRequired[str]
-    class_specific: NotRequired[bool]
-    settings: NotRequired[dict[str, Any]]
-    details: NotRequired[Any]
-    sentence: NotRequired[str]
-    model_knows: NotRequired[str]
-    checks: NotRequired[list[dict[str, Any]]]
-    texts: NotRequired[list[dict[str, Any]]]  # that the input is compared with, and how they fit
-
-
-@dataclass(frozen=True)
-class OutputSettings:
-    """The folder and the form of result files."""
-
-    folder: Path
-    image_format: str = "png"  # or "svg", or "html" for a page
-    force: bool = False  # whether results may replace files
-    outlines: bool = False  # whether figures outline the peak regions of maps
-
-
-@dataclass(frozen=True)
-class InputResult:
-    """The result of one input, whose files are written."""
-
-    index: int  # which of the inputs it is, counted from 0
-    entry: SummaryEntry
-    explanation: Explanation | None = None  # None if it failed
+# With two, a process that draws would take one from the model.
+_MIN_CPUS = 3
+_MAX_PROCESSES = 24
 
 
 def explain_to_files(
@@ -104,17 +66,37 @@ def explain_to_files(
     earlier = _read_entries(output.folder, output.force)
     if not output.force:
         check_absent([output.folder / name for one in files for name in one.values()])
-    models = settings.load_models(sources)
     entries: dict[int, SummaryEntry] = {}
+    workers = _start_workers(settings, sources)  # while the models are loaded
     try:
-        for one in explain_sources(settings, sources, models):
-            index = one.index
-            result = _write_result(output, names[index], sources[index], files[index], one)
-            entries[index] = result.entry
-            yield result
+        explained = explain_sources(settings, sources, settings.load_models(sources))
+        jobs = (
+            _make_job(output, names[one.index], sources[one.index], files[one.index], one)
+            for one in explained
+        )
+        written = ((job, _write_result(job)) for job in jobs)
+        for job, entry in written if workers is None else workers.run(jobs):
+            entries[job.index] = entry
+            yield InputResult(job.index, entry, None if entry["error"] else job.explanation)
     finally:  # also when interrupted, since files of some inputs are written
+        if workers is not None:
+            entries |= {job.index: entry for job, entry in workers.finish()}
         if entries:
             _write_summary(output.folder, [entries[index] for index in sorted(entries)], earlier)
+
+
+def _start_workers(
+    settings: ExplainSettings, sources: Sequence[Source]
+) -> Workers[WriteJob, SummaryEntry] | None:
+    """Start processes that draw and write; None where inputs or CPUs are few."""
+    if sum(source.kind != "text" for source in sources) < MANY or count_cpus() < _MIN_CPUS:
+        return None
+    from whence.pipeline.workers import Workers  # late: few inputs need none of it
+
+    # A GPU needs this process and its threads; on a CPU, explaining takes most of the time.
+    on_gpu = find_device(settings.device).type != "cpu"
+    count = min(_MAX_PROCESSES, count_cpus() - 2 if on_gpu else count_cpus() // 2)
+    return Workers(_write_result, count, ahead=count + 2 * settings.batch, at_once=on_gpu)
 
 
 def choose_names(sources: Sequence[Source]) -> list[str]:
@@ -170,24 +152,41 @@ def check_absent(files: Sequence[Path]) -> None:
         )
 
 
-def _write_result(
+def _make_job(
     output: OutputSettings, name: str, source: Source, files: dict[str, str], one: ExplainedInput
-) -> InputResult:
-    error, model = one.error, one.loaded.title
-    if one.prepared is not None:
-        (explanation,) = one.explanations.values()
+) -> WriteJob:
+    model = one.loaded.title
+    if one.part is None:
+        return WriteJob(output, one.index, name, source, files, model, error=one.error)
+    (explanation,) = one.explanations.values()
+    explanation, notes = _move_to_cpu(explanation), one.part.notes[0]
+    return WriteJob(output, one.index, name, source, files, model, explanation, notes)
+
+
+def _move_to_cpu(explanation: Explanation) -> Explanation:
+    if explanation.scores.device.type == "cpu":
+        return explanation
+    moved: dict[str, Any] = {
+        name: value.cpu() for name, value in vars(explanation).items() if isinstance(value, Tensor)
+    }
+    return replace(explanation, **moved)
+
+
+def _write_result(job: WriteJob) -> SummaryEntry:
+    """Write the files of one input, and describe its result or why it failed."""
+    error = job.error
+    if job.explanation is not None:
         try:
-            _write_files(output, name, files, explanation)
+            _write_files(job.output, job.name, job.files, job.explanation)
         except WhenceError as problem:
             error = str(problem)
         else:
-            notes = one.prepared.notes[0]
-            entry = _describe_result(name, source, model, files, explanation, notes)
-            return InputResult(one.index, entry, explanation)
-    if output.force:  # an earlier result of that name is not this input's
-        for file in files.values():
-            (output.folder / file).unlink(missing_ok=True)
-    return InputResult(one.index, _describe_failure(name, source, model, str(error)))
+            return _describe_result(job, job.explanation)
+    if job.output.force:  # an earlier result of that name is not this input's
+        for file in job.files.values():
+            with suppress(OSError):
+                (job.output.folder / file).unlink()
+    return _describe_failure(job, str(error))
 
 
 def _write_files(
@@ -205,31 +204,24 @@ def _write_files(
             (stage / files["page"]).write_text(page, encoding="utf-8")
 
 
-def _describe_result(
-    name: str,
-    source: Source,
-    model: str,
-    files: dict[str, str],
-    explanation: Explanation,
-    notes: list[str],
-) -> SummaryEntry:
+def _describe_result(job: WriteJob, explanation: Explanation) -> SummaryEntry:
     """Describe the result of one input."""
     classes = _describe_classes(explanation)
     entry: SummaryEntry = {
-        "name": name,
-        "input": source.title,
-        "kind": source.kind,
-        "model": model,
+        "name": job.name,
+        "input": job.source.title,
+        "kind": job.source.kind,
+        "model": job.model,
         "model_knows": explanation.model_knows,
         "method": explanation.method,
         "class_specific": explanation.class_specific,
         "settings": explanation.settings,
         "details": None if explanation.details is None else explanation.details[0],
-        "files": files,
+        "files": job.files,
         "classes": classes,
         "sentence": describe_decisions(explanation),
         "checks": [asdict(check) for check in explanation.checks],
-        "notes": [*notes, *explanation.notes],
+        "notes": [*job.notes, *explanation.notes],
         "error": None,
     }
     if isinstance(explanation, PairExplanation):
@@ -239,13 +231,13 @@ def _describe_result(
     return entry
 
 
-def _describe_failure(name: str, source: Source, model: str, error: str) -> SummaryEntry:
+def _describe_failure(job: WriteJob, error: str) -> SummaryEntry:
     """Describe an input that could not be explained."""
     return {
-        "name": name,
-        "input": source.title,
-        "kind": source.kind,
-        "model": model,
+        "name": job.name,
+        "input": job.source.title,
+        "kind": job.source.kind,
+        "model": job.model,
         "files": {},
         "classes": [],
         "notes": [],

@@ -10,6 +10,7 @@ from functools import lru_cache
 from html import escape
 from math import ceil
 from pathlib import Path
+from zlib import Z_RLE
 
 from PIL import Image, ImageDraw, ImageFont
 
@@ -175,7 +176,8 @@ class Figure:
         if check_ending(path, (".png", ".svg")) == ".svg":
             content = self.to_svg().encode()
         else:
-            content = encode_png(self.to_image(_FINE), dpi=96 * _FINE)
+            has_photo = any(isinstance(one, Picture) and one.is_photo for one in self.shapes)
+            content = encode_png(self.to_image(_FINE), 96 * _FINE, has_photo)
         write_atomically(Path(path), content)
 
     def _repr_svg_(self) -> str:
@@ -220,11 +222,19 @@ def wrap_text(text: str, size: float, width: float) -> list[str]:
     return lines
 
 
-def encode_png(image: Image.Image, dpi: float = 96) -> bytes:
-    """The content of a PNG file."""
+def encode_png(image: Image.Image, dpi: float = 96, is_photo: bool = False) -> bytes:
+    """The content of a PNG file.
+
+    Args:
+        image: What it shows.
+        dpi: Its pixels for an inch.
+        is_photo: Whether most of it is photos. Then it is compressed by runs of equal bytes, which
+            takes half of the time and gives files as small; those of text would be larger.
+    """
     stream = io.BytesIO()
     # Photos hardly shrink further, but the usual level takes three times as long.
-    image.save(stream, "PNG", dpi=(dpi, dpi), compress_level=4)
+    level = {"compress_level": 1, "compress_type": Z_RLE} if is_photo else {"compress_level": 4}
+    image.save(stream, "PNG", dpi=(dpi, dpi), **level)
     return stream.getvalue()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import sqrt
 from typing import TYPE_CHECKING
 
@@ -79,6 +79,7 @@ class MapPainter:
     media: Media | None = None  # a video or a sound; without it and a photo, maps are drawn alone
     frames: int = 1  # of a video, how many are shown
     parts: str = "Frames"  # what these are called
+    _resized: dict[Size, Image.Image] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def has_photo(self) -> bool:
@@ -123,11 +124,19 @@ class MapPainter:
         canvas = self._resize_photo(size)
         if not self.areas:
             return canvas
+        canvas = canvas.copy()  # maps are drawn on it, too
         left, top, right, bottom = self._find_seen(size) if self.whole else (0, 0, *size)
         canvas.paste(draw_areas(canvas.crop((left, top, right, bottom)), self.areas), (left, top))
         return canvas
 
     def _resize_photo(self, size: Size) -> Image.Image:
+        """The photo at a size, which all maps have: it is resized once, and not to be changed."""
+        if size not in self._resized:
+            self._resized.clear()
+            self._resized[size] = self._resize_photo_anew(size)
+        return self._resized[size]
+
+    def _resize_photo_anew(self, size: Size) -> Image.Image:
         if isinstance(self.media, Video):
             return join_frames(self.media, self.frames, size)
         if self.media is not None:

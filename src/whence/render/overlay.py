@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
@@ -62,10 +64,10 @@ def blend(
     A strength below 1 makes the colours paler; the photo stays as it is beside strong ones.
     """
     indices = quantize(upsample(shares, photo.size), colors)
-    table, alphas = tabulate_colors(colors), tabulate_opacities(colors, opacity * strength)
+    alphas = tabulate_opacities(colors, opacity * strength)
     heat = Image.fromarray(indices)
-    heat.putpalette(table.tobytes())
-    alpha = Image.fromarray(indices).point([int(a) for a in alphas])
+    heat.putpalette(_list_palette(colors))
+    alpha = Image.fromarray(indices).point(alphas.tolist())
     # The photo loses colour so that the heatmap's colours are the only strong ones.
     muted = Image.blend(photo, photo.convert("L").convert("RGB"), min(1.0, 1.5 * opacity))
     return Image.composite(heat.convert("RGB"), muted, alpha)
@@ -107,6 +109,11 @@ def tabulate_colors(colors: Colormap) -> Bytes:
     """
     values = _list_level_values(colors)
     return colors(np.sign(values) * (1 + np.abs(values)) / 2 if colors.diverging else values)
+
+
+@lru_cache(maxsize=8)
+def _list_palette(colors: Colormap) -> bytes:
+    return tabulate_colors(colors).tobytes()
 
 
 def tabulate_opacities(colors: Colormap, opacity: float) -> Bytes:
