@@ -82,7 +82,7 @@ def test_an_interruption_leaves_nothing(here, report, monkeypatch):
 
     monkeypatch.setattr(build, "build_entry", interrupted)
     report("photos", code=130)
-    assert len(calls) == 2
+    assert len(calls) >= 2  # another thread may have begun the next
     assert sorted(file.name for file in here.iterdir()) == ["photos"]
 
 

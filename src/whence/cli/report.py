@@ -50,8 +50,8 @@ def report(
         bool,
         typer.Option(
             "--no-faithfulness",
-            help="Do not measure how faithful maps are, which takes 18 forward passes for each "
-            "input, class and method.",
+            help="Do not measure how faithful maps are, which takes up to 18 forward passes for "
+            "each input, class and method.",
         ),
     ] = False,
     title: Annotated[

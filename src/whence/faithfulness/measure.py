@@ -11,18 +11,19 @@ of a text are deleted, and the rest is tokenised again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from whence.errors import WhenceError
 from whence.explanation import Explanation
-from whence.faithfulness.photos import PhotoUnits
-from whence.faithfulness.result import Faithfulness, MethodCurves
+from whence.faithfulness.orders import find_orders
+from whence.faithfulness.photos import PhotoRunner, PhotoUnits
+from whence.faithfulness.result import Faithfulness
+from whence.faithfulness.sparse import delete_sparsely
 from whence.faithfulness.texts import TextUnits
-from whence.metrics.curves import compute_curves
-from whence.metrics.deletion import FRACTIONS, Progress, count_units, delete_in_order, rank_units
+from whence.metrics.deletion import FRACTIONS, Progress, count_units, delete_in_order
 from whence.models import LoadedModel, PreparedBatch
 from whence.models.forward import choose_chunk_size
 
@@ -58,10 +59,78 @@ def measure(
     Raises:
         WhenceError: There is nothing to delete, or no probability to watch.
     """
-    if not explanations:
-        raise WhenceError("Name at least one method whose faithfulness is measured.")
     if draws < 0:
         raise WhenceError(f"The number of random draws is 0 or more, not {draws}.")
+    _check_can_be_measured(loaded, prepared, explanations)
+    units = (PhotoUnits if loaded.kind == "image" else TextUnits)(loaded, prepared)
+    orders = find_orders(units, explanations, against, draws, seed)
+    logits = delete_in_order(
+        orders.ranks,
+        count_units(orders.ranks.shape[1], FRACTIONS),
+        units.run,
+        chunk_size=choose_chunk_size(loaded, is_watched=progress is not None),
+        progress=progress,
+    )
+    return orders.collect(logits)
+
+
+def measure_photos(
+    loaded: LoadedModel,
+    photos: Sequence[tuple[PreparedBatch, Mapping[str, Explanation]]],
+    *,
+    against: int | None = None,
+    chunk_size: int | None = None,
+) -> list[Faithfulness]:
+    """Measure photos as `measure` does, in full batches and without steps that hardly matter.
+
+    The two steps between 0 and 30 %, 30 and 60 %, or 60 and 90 % are left out where the class's
+    probability is below 1 % at both ends, or above 99 % at both; there, the curve is a straight
+    line. docs/report.md tells how far scores are from those with all steps.
+
+    Args:
+        loaded: The model.
+        photos: Each with its explanations, as `measure` takes them; no random orders are drawn.
+        against: As for `measure`.
+        chunk_size: How many rows go through the model at once; chosen by the device if left out.
+
+    Raises:
+        WhenceError: One of the photos cannot be measured.
+    """
+    for prepared, explanations in photos:
+        _check_can_be_measured(loaded, prepared, explanations)
+    units = [PhotoUnits(loaded, prepared) for prepared, _ in photos]
+    if len({one.run.size for one in units}) > 1:
+        alone = [
+            measure_photos(loaded, [one], against=against, chunk_size=chunk_size) for one in photos
+        ]
+        return [one for (one,) in alone]
+    of_photos = [
+        find_orders(one, explanations, against)
+        for one, (_, explanations) in zip(units, photos, strict=True)
+    ]
+    counts = torch.tensor([len(one.ranks) for one in of_photos])
+
+    def watch(logits: Tensor) -> Tensor:
+        parts = torch.split(logits, counts.tolist())
+        return torch.cat([one.watch(part) for one, part in zip(of_photos, parts, strict=True)])
+
+    logits = delete_sparsely(
+        torch.cat([one.ranks for one in of_photos]),
+        PhotoRunner(loaded, torch.cat([one.run.pixels for one in units])),
+        torch.arange(len(photos)).repeat_interleave(counts),
+        torch.cat([one.clean.expand(len(one.ranks), -1) for one in of_photos]),
+        watch,
+        chunk_size or choose_chunk_size(loaded),
+    )
+    parts = torch.split(logits, counts.tolist())
+    return [one.collect(part) for one, part in zip(of_photos, parts, strict=True)]
+
+
+def _check_can_be_measured(
+    loaded: LoadedModel, prepared: PreparedBatch, explanations: Mapping[str, Explanation]
+) -> None:
+    if not explanations:
+        raise WhenceError("Name at least one method whose faithfulness is measured.")
     if len(prepared) != 1 or any(len(one.scores) != 1 for one in explanations.values()):
         raise WhenceError("Faithfulness is measured on one input at a time, not on a batch.")
     if any(e.logits.shape[-1] == 1 and not e.multi_label for e in explanations.values()):
@@ -69,47 +138,3 @@ def measure(
             f"The model '{loaded.name}' answers with a single number, not with probabilities of "
             f"classes that could be watched."
         )
-    units = (PhotoUnits if loaded.kind == "image" else TextUnits)(loaded, prepared)
-    first = next(iter(explanations.values()))
-    scores = torch.cat([units.score(one) for one in explanations.values()])
-    drawn = units.draw_scores(draws, seed, first).to(scores)
-    orders = (rank_units(scores, "highest"), rank_units(scores, "lowest"))
-    ranks = torch.cat([*orders, rank_units(drawn, "highest")]).int()
-    logits = delete_in_order(
-        ranks,
-        count_units(ranks.shape[1], FRACTIONS),
-        units.run,
-        chunk_size=choose_chunk_size(loaded, is_watched=progress is not None),
-        progress=progress,
-    )
-    logits = torch.cat([first.logits[:1].expand(len(ranks), 1, -1).to(logits), logits], 1)
-    ranks = ranks.cpu()  # curves keep views of it, to show inputs without their deleted units
-    curves: list[MethodCurves] = []
-    for name, explanation in explanations.items():
-        targets = explanation.target[0].reshape(-1).tolist()
-        for target, shown in zip(targets, explanation.classes(), strict=True):
-            at, opposite, random = len(curves), len(scores) + len(curves), 2 * len(scores)
-            values = _watch(logits, target, against, explanation.multi_label)
-            by_order = {"most": ranks[at], "least": ranks[opposite]}
-            curves.append(
-                MethodCurves(
-                    method=name,
-                    target=target,
-                    class_name=shown.name,
-                    class_specific=explanation.class_specific,
-                    most=tuple(values[at].tolist()),
-                    least=tuple(values[opposite].tolist()),
-                    random=tuple(values[random:].mean(0).tolist()) if draws else None,
-                    _ranks=by_order | ({"random": ranks[random]} if draws else {}),
-                    _units=units,
-                )
-            )
-    return Faithfulness(tuple(curves), units.words)
-
-
-def _watch(logits: Tensor, target: int, against: int | None, multi_label: bool) -> Tensor:
-    """Probability of a class at each step, (orders, steps), among all classes or two."""
-    if against is not None:
-        logits, target, multi_label = logits[..., [target, against]], 0, False
-    classes = torch.full((len(logits),), target, device=logits.device)
-    return compute_curves(logits, classes, multi_label=multi_label)["probability"].cpu()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,12 +12,14 @@ from whence import methods
 from whence._util.files import check_writable, exists, write_atomically
 from whence._util.fingerprint import hash_weights, list_versions
 from whence.errors import WhenceError
-from whence.faithfulness import STEPS
+from whence.faithfulness import Faithfulness
 from whence.inputs.sources import Kind, Source
 from whence.methods import MethodSpecification
 from whence.models import LoadedModel
 from whence.pipeline import ExplainedInput, ExplainSettings, explain_sources
+from whence.report.cores import PHOTOS_AT_ONCE, can_share_cores, map_in_workers, share_cores
 from whence.report.entry import Entry, build_entry
+from whence.report.measuring import count_measured_at_once, describe_measuring, measure_inputs
 from whence.report.page import render_page
 
 
@@ -50,11 +52,9 @@ def build_report(
     models = request.how.load_models(sources)
     for loaded in models.values():
         loaded.check_is_photo_or_text("The report")
-    names = shorten_names(sources)
     entries: dict[int, Entry] = {}
-    for one in explain_sources(request.how, sources, models):
-        entry = _build_entry(request, names[one.index], sources[one.index], one)
-        entries[one.index] = entry
+    for index, entry in _build_entries(request, sources, models):
+        entries[index] = entry
         on_entry(entry)
     ordered = [entries[place] for place in range(len(sources))]
     if all(one.error is not None for one in ordered):
@@ -99,17 +99,6 @@ def list_settings(request: ReportRequest, models: Mapping[Kind, LoadedModel]) ->
     return settings | (describe_measuring() if request.faithfulness else {})
 
 
-def describe_measuring() -> dict[str, object]:
-    """How faithfulness is measured, for the settings at the end of the page."""
-    return {
-        "faithfulness": {
-            "deleted": ", ".join(f"{step:.0%}" for step in STEPS),
-            "photos": "pixels of the upsampled map, black before normalisation",
-            "texts": "words, deleted and the rest tokenised again",
-        }
-    }
-
-
 def _list_options(method: MethodSpecification) -> dict[str, object]:
     """The options that the method runs with, defaults included."""
     built = methods.build(method.name, method.options)
@@ -117,9 +106,49 @@ def _list_options(method: MethodSpecification) -> dict[str, object]:
     return {**rules, **dataclasses.asdict(built)}  # type: ignore[call-overload]
 
 
-def _build_entry(request: ReportRequest, name: str, source: Source, one: ExplainedInput) -> Entry:
+def _build_entries(
+    request: ReportRequest, sources: Sequence[Source], models: dict[Kind, LoadedModel]
+) -> Iterator[tuple[int, Entry]]:
+    """Explain inputs, and build the entry of each as soon as it is explained, in any order."""
+    names, how = shorten_names(sources), request.how
+    is_shared = can_share_cores(models.values())
+    if is_shared and not how.compile:  # what is compiled is for batches of one size
+        how = dataclasses.replace(how, batch=min(how.batch, PHOTOS_AT_ONCE))
+
+    def build(inputs: list[ExplainedInput]) -> list[tuple[int, Entry]]:
+        measured = measure_inputs(inputs) if request.faithfulness else {}
+        return [
+            (at, _build_entry(names[at], sources[at], one, measured.get(at)))
+            for one in inputs
+            for at in [one.index]
+        ]
+
+    with share_cores(is_shared) as workers:
+        groups = _group_inputs(explain_sources(how, sources, models))
+        for built in map_in_workers(build, groups, workers):
+            yield from built
+
+
+def _group_inputs(inputs: Iterable[ExplainedInput]) -> Iterator[list[ExplainedInput]]:
+    """Group inputs that follow each other, of one model, so that together they fill a batch."""
+    group: list[ExplainedInput] = []
+    for one in inputs:
+        if group and group[0].loaded is not one.loaded:
+            yield group
+            group = []
+        group.append(one)
+        if len(group) >= count_measured_at_once(one.loaded):
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def _build_entry(
+    name: str, source: Source, one: ExplainedInput, measured: Faithfulness | str | None
+) -> Entry:
     try:
-        entry = build_entry(name, source.kind, one, request.faithfulness)
+        entry = build_entry(name, source.kind, one, measured)
     except WhenceError as error:
         entry = Entry(name, source.kind, error=str(error))
     if entry.error is None or source.path is None:

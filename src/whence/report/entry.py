@@ -9,10 +9,8 @@ import torch
 from markupsafe import Markup
 from PIL import Image
 
-from whence._util.text import first_line
-from whence.errors import WhenceError
 from whence.explanation import ExplainedClass, Explanation
-from whence.faithfulness import STEPS, Faithfulness, measure
+from whence.faithfulness import STEPS, Faithfulness
 from whence.inputs.sources import Kind
 from whence.pipeline import ExplainedInput
 from whence.render.sentences import describe_evidence, name_model
@@ -74,18 +72,24 @@ class Entry:
         return self.results[: len({result.method for result in self.results})]
 
 
-def build_entry(name: str, kind: Kind, explained: ExplainedInput, faithfulness: bool) -> Entry:
-    """Collect the results of an input, or the reason why there are none."""
+def build_entry(
+    name: str, kind: Kind, explained: ExplainedInput, measured: Faithfulness | str | None
+) -> Entry:
+    """Collect the results of an input, or the reason why there are none.
+
+    Args:
+        name: The name that is shown.
+        kind: Of the input.
+        explained: Its explanations.
+        measured: Their faithfulness, or why it could not be measured; None if it was not asked for.
+    """
     if explained.prepared is None:
         return Entry(name, kind, error=explained.error)
     explanations, notes = explained.explanations, [*explained.prepared.notes[0]]
     notes += [note for one in explanations.values() for note in one.notes]
-    measured: Faithfulness | None = None
-    if faithfulness:
-        try:
-            measured = measure(explained.loaded, explained.prepared, explanations, draws=0)
-        except WhenceError as error:  # the explanation is there all the same
-            notes.append(f"faithfulness was not measured: {first_line(error)}")
+    if isinstance(measured, str):  # the explanation is there all the same
+        notes.append(f"faithfulness was not measured: {measured}")
+        measured = None
     shown = explained.prepared.photos[0].crop if explained.prepared.photos else None
     first = next(iter(explanations.values()))
     predicted = name_prediction(first, explained.loaded.class_names)

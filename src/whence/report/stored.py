@@ -19,12 +19,14 @@ from whence.distributed.restoring import (
 )
 from whence.distributed.sampling import DrawnRows, draw_rows
 from whence.errors import WhenceError
-from whence.faithfulness import Faithfulness, measure
+from whence.faithfulness import Faithfulness
 from whence.inputs.sources import Kind
 from whence.models import LoadedModel
 from whence.pipeline import ExplainSettings
-from whence.report.build import check_place, describe_measuring
+from whence.report.build import check_place
+from whence.report.cores import can_share_cores, map_in_workers, share_cores
 from whence.report.entry import Entry, collect_entry, name_prediction
+from whence.report.measuring import describe_measuring, measure_one
 from whence.report.page import RunOverview, render_page
 from whence.targets import find_class_index
 
@@ -80,9 +82,11 @@ def build_stored_report(request: StoredReportRequest) -> StoredReport:
         problem = first_line(error)
     builder = _EntryBuilder(loaded, folder.settings.explain, request.faithfulness)
     entries: dict[str, Entry] = {}
-    with bar("Reading results", len(drawn.rows)) as advance:
-        for restored in restore_inputs(folder, drawn.rows, loaded):
-            entries[restored.id] = builder.build(restored)
+    is_shared = loaded is not None and can_share_cores([loaded])
+    with bar("Reading results", len(drawn.rows)) as advance, share_cores(is_shared) as workers:
+        restored = restore_inputs(folder, drawn.rows, loaded)
+        for entry in map_in_workers(builder.build, restored, workers):
+            entries[entry.name] = entry
             advance(1)
     ordered = [entries[name] for name in sorted(entries)]
     ordered += [Entry(one["id"], kind, error=one["error"]) for one in drawn.failures]
@@ -139,7 +143,7 @@ class _EntryBuilder:
             names, count = self.loaded.class_names, self.loaded.class_count
             against = find_class_index(self.how.against, names, count)
         explanations = {self.how.methods[0].label: restored.explanation}
-        return measure(self.loaded, restored.prepared, explanations, against=against, draws=0)
+        return measure_one(self.loaded, restored.prepared, explanations, against)
 
 
 def _summarize(folder: ResultFolder, drawn: DrawnRows, problem: str) -> RunOverview:
