@@ -45,9 +45,9 @@ def find_blocks_of_stream(trace: Trace, layers: list[AttentionLayer]) -> list[Bl
 
 def list_hidden_states(trace: Trace, blocks: list[Block]) -> list[tuple[Tensor, GradientEdge]]:
     """List what enters each block and leaves the last, with its place in the graph."""
-    last = blocks[-1].output
     entering = [(block.input, block.input_edge) for block in blocks]
-    return [*entering, (last.output, trace.entries[last.index].output)]
+    last = trace.entries[blocks[-1].output.index].output
+    return [*entering, (blocks[-1].find_value(last), last)]
 
 
 def list_entering(

@@ -8,7 +8,8 @@ weight. It is recorded as a linear map if its values prove it to be one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,17 +18,74 @@ from typing_extensions import override
 
 from whence._util.torch_internals import is_dynamic_quantized_linear, without_torch_function
 from whence.errors import LostGradientError
+from whence.tracing.block_calls import BlockCall, CannotKeepError
 from whence.tracing.calls import TorchCall
 from whence.tracing.ops.base import is_traced
 from whence.tracing.ops.products import Linear
 from whence.tracing.recorders.functions import fits_kind
 from whence.tracing.recorders.whole import check_registered, record_whole
 from whence.tracing.recording import Recording
-from whence.tracing.registration import find_mixed_dims, find_registered_kind
+from whence.tracing.registration import (
+    find_mixed_dims,
+    find_module_kind,
+    find_registered_kind,
+)
 
 # How far, relative to its norm, the output of a linear map may be from what its weight gives:
 # quantized ones round their inputs.
 _TOLERANCE = 0.02
+
+
+@contextmanager
+def record_modules(
+    recording: Recording, modules: Mapping[nn.Module, str], blocks: Iterable[nn.Module] = ()
+) -> Iterator[None]:
+    """While entered, modules that are one operation are recorded as one.
+
+    Args:
+        recording: Where operations are recorded.
+        modules: Modules and their paths.
+        blocks: Those whose operations are freed together, and computed again.
+    """
+    whole = [(m, kind) for m in modules if (kind := find_module_kind(m)) is not None]
+    linear = [module for module in modules if is_linear_like(module)]
+    changed = dict.fromkeys((*(module for module, _ in whole), *linear, *blocks))
+    before = {module: module.__dict__.get("forward") for module in changed}
+    for module, kind in whole:
+        module.__dict__["forward"] = record_module(recording, kind, module, modules[module])
+    for module in linear:
+        module.__dict__["forward"] = record_linear_module(recording, module, modules[module])
+    for module in blocks:
+        module.__dict__["forward"] = record_block(recording, module)
+    try:
+        yield
+    finally:
+        for module, forward in before.items():
+            module.__dict__["forward"] = forward
+            if forward is None:
+                del module.__dict__["forward"]
+
+
+def record_block(recording: Recording, module: nn.Module) -> Callable[..., Any]:
+    """A forward that keeps the arguments of a module, so that it can be called again."""
+    forward, segments = module.forward, recording.segments
+
+    def record_forward(*args: Any, **kwargs: Any) -> Any:
+        if segments.in_block or not torch.is_grad_enabled():
+            return forward(*args, **kwargs)
+        try:
+            with without_torch_function():
+                call = BlockCall(module, forward, args, kwargs)
+        except CannotKeepError:
+            return forward(*args, **kwargs)
+        followed = len(recording.inputs)
+        with segments.record_block(call) as finish:
+            returned = forward(*args, **kwargs)
+            with without_torch_function():
+                finish(returned if len(recording.inputs) == followed else None)
+        return returned
+
+    return record_forward
 
 
 def record_module(

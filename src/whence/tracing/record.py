@@ -14,14 +14,15 @@ from torch import Tensor, nn
 
 from whence.errors import TooLargeError, WhenceError
 from whence.inputs.arguments import ArgumentKey, is_text
+from whence.tracing.block_calls import BlockCall, find_repeated_modules
 from whence.tracing.intervention import Intervention
 from whence.tracing.logits import ABSENT_WEIGHTS, Logits, check_logits, read_logits
-from whence.tracing.modules import is_linear_like, record_linear_module, record_module
+from whence.tracing.modules import record_modules
 from whence.tracing.ops.attention import AttentionSite, find_head_order
 from whence.tracing.ops.guard import Guard
 from whence.tracing.recorder import Recorder
-from whence.tracing.recording import CHECKPOINT
-from whence.tracing.registration import find_module_kind
+from whence.tracing.recording import CHECKPOINT, Recording
+from whence.tracing.segments import Refill
 from whence.tracing.stand_in import copy_arguments, replicate, unwrap_model
 from whence.tracing.trace import Trace
 from whence.tracing.views import cut_at_text, make_views, select_view
@@ -39,6 +40,7 @@ def record(
     max_bytes: float = math.inf,
     max_map_bytes: float = math.inf,
     max_segment_bytes: float = math.inf,
+    max_block_bytes: float | None = None,
     needs_attention: bool = True,
     text: ArgumentKey | None = None,
 ) -> Trace:
@@ -61,6 +63,8 @@ def record(
             can then be read site by site only.
         max_segment_bytes: How many bytes operations keep at a time; what is beyond is freed, and
             computed again when it is read.
+        max_block_bytes: How many of them those in the blocks of the model keep, which can be called
+            again one by one; the same if left out.
         needs_attention: Whether to refuse a model whose attention cannot be read; if not, the trace
             says what the problem is.
         text: Token ids that the model reads beside the explained input; see `Trace.at_text`.
@@ -79,7 +83,7 @@ def record(
             output,
             intervention,
             Guard() if guard is None else guard,
-            (max_bytes, max_map_bytes, max_segment_bytes),
+            (max_bytes, max_map_bytes, max_segment_bytes, max_block_bytes),
             ignore_no_grad,
             needs_attention,
             text,
@@ -103,7 +107,7 @@ def _record(
     output: Callable[[Any], Tensor] | None,
     intervention: Intervention | None,
     guard: Guard,
-    bounds: tuple[float, float, float],
+    bounds: tuple[float, float, float, float | None],
     ignore_no_grad: bool,
     needs_attention: bool,
     text: ArgumentKey | None,
@@ -121,16 +125,11 @@ def _record(
         trace = Trace(batch, guard, intervention or Intervention(), module_names, *bounds)
         ids = {name: x for name, x in explained.items() if not x.is_floating_point()}
         recorder = Recorder(trace, ids, ignore_no_grad)
-        whole = [(m, kind) for m in modules if (kind := find_module_kind(m)) is not None]
-        linear = [module for module in modules if is_linear_like(module)]
-        for module, kind in whole:
-            module.__dict__["forward"] = record_module(trace, kind, module, modules[module])
-        for module in linear:
-            module.__dict__["forward"] = record_linear_module(trace, module, modules[module])
         for name in explained.keys() - ids.keys():
             holders[name][name] = trace.follow(explained[name], name)
+        blocks = [] if bounds[2] == math.inf or guard.exact else find_repeated_modules(stand_in)
         try:
-            with recorder, _explain_failures(stand_in):
+            with record_modules(trace, modules, blocks), recorder, _explain_failures(stand_in):
                 returned = stand_in(*given, **named)
                 if output is not None:
                     logits = dict.fromkeys(names, Logits(output(returned)))
@@ -154,11 +153,15 @@ def _record(
             )
             trace.finish(logits[names[0]], rerecord)
             trace.segments.finish()
+            trace.segments.call_again = partial(
+                _call_again,
+                *(batch, guard, modules, bounds[1], ignore_no_grad),
+            )
             trace.segments.run_again = lambda refill: _record(
                 *(model, args, kwargs, asked, output),
                 Intervention(refill=refill, forward_only=True),
                 guard,
-                (math.inf, bounds[1], math.inf),
+                (math.inf, bounds[1], math.inf, None),
                 ignore_no_grad,
                 needs_attention,
                 text,
@@ -182,8 +185,32 @@ def _record(
             return trace
         finally:
             trace.stop_recording()
-            for module in (*(module for module, _ in whole), *linear):
-                module.__dict__.pop("forward", None)
+
+
+def _call_again(
+    batch: int,
+    guard: Guard,
+    modules: Mapping[nn.Module, str],
+    max_map_bytes: float,
+    ignore_no_grad: bool,
+    call: BlockCall,
+    refill: Refill,
+) -> bool:
+    """Call a block again for what its operations keep; tell whether it computed the same."""
+    names = {id(module): name for module, name in modules.items()}
+    own = {module: modules[module] for module in call.module.modules()}
+    intervention = Intervention(refill=refill, forward_only=True)
+    recording = Recording(batch, guard, intervention, names, max_map_bytes=max_map_bytes)
+    with torch.inference_mode(False), torch.enable_grad(), record_modules(recording, own):
+        try:
+            differs = call.repeat(Recorder(recording, ignore_no_grad=ignore_no_grad))
+        except (WhenceError, TooLargeError):
+            raise
+        except Exception:  # a module may fail in any way without the state that it had
+            return False
+        finally:
+            recording.stop_recording()
+    return not guard.shortcut_fails(differs)
 
 
 def _read_first_sample(trace: Trace, site: AttentionSite) -> Tensor:

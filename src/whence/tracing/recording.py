@@ -100,6 +100,7 @@ class Recording:
         max_bytes: How many bytes the operations may keep.
         max_map_bytes: Attention with larger maps is recorded without them, to be read by sites.
         max_segment_bytes: How many bytes operations keep at a time, as `Segments` does it.
+        max_block_bytes: The same for those in blocks.
 
     Attributes:
         sites: The attention sites that the logits depend on, nearest the input first.
@@ -122,12 +123,13 @@ class Recording:
         max_bytes: float = math.inf,
         max_map_bytes: float = math.inf,
         max_segment_bytes: float = math.inf,
+        max_block_bytes: float | None = None,
     ) -> None:
         self.batch = batch
         self.guard = guard
         self.intervention = intervention
         self.max_map_bytes = max_map_bytes
-        self.segments = Segments(max_segment_bytes)
+        self.segments = Segments(max_segment_bytes, max_block_bytes)
         self.sites: list[AttentionSite] = []
         self.inputs: list[InputPlace] = []
         self.entries: list[TraceEntry] = []
@@ -140,7 +142,7 @@ class Recording:
         self.projected: list[Tensor] = []
         self._module_names = module_names
         self._max_bytes = max_bytes
-        self._operation_count = 0
+        self._operation_count = intervention.refill.start if intervention.refill else 0
         self._is_edited = False
         self._recorder: AbstractContextManager[Any] | None = None
         self._pending_softmaxes: dict[Operation, Tensor] = {}  # not yet seen to weigh values
@@ -277,6 +279,7 @@ class Recording:
         """Copy what operations keep of this tensor's memory, which is about to be overwritten."""
         for entry in self.entries:
             entry.operation.preserve(tensor)
+        self.segments.preserve(tensor)
         if self.intervention.refill is not None:
             self.intervention.refill.preserve(tensor)
 
