@@ -19,7 +19,8 @@ from torch.autograd.graph import GradientEdge
 from whence._util.torch_internals import flatten_tree
 from whence.tracing.ops.base import is_traced, shares_memory
 
-_CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
+_LISTS = (nn.ModuleList, nn.ModuleDict)
+_CONTAINERS = (*_LISTS, nn.Sequential)
 # What a call cannot change, or is not expected to.
 _CONSTANTS = (
     *(bool, int, float, complex, str, bytes, type(None), type(...), slice, range, enum.Enum),
@@ -47,7 +48,7 @@ def find_repeated_modules(model: nn.Module) -> list[nn.Module]:
     found: dict[nn.Module, None] = {}
     for container in model.modules():
         if isinstance(container, _CONTAINERS):
-            children = list(container.children())
+            children = [child for child in container.children() if not isinstance(child, _LISTS)]
             kinds = [type(child) for child in children]
             for child in children:
                 if kinds.count(type(child)) > 1 and any(True for _ in child.children()):

@@ -196,7 +196,9 @@ class Segments:
             self._staying += output_bytes
         self._kept_bytes += output_bytes
         self._block_bytes += output_bytes * (own.call is not None)
-        if self._kept_bytes > self._max_bytes or self._block_bytes > self._max_block_bytes:
+        # The last block is read first, so that nothing after it frees it but want of memory.
+        too_many = own.call is not None and self._block_bytes > self._max_block_bytes
+        if too_many or self._kept_bytes > self._max_bytes:
             self._make_room(own)
 
     def _make_room(self, own: _Segment) -> None:
