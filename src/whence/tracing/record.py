@@ -22,7 +22,7 @@ from whence.tracing.ops.attention import AttentionSite, find_head_order
 from whence.tracing.ops.guard import Guard
 from whence.tracing.recorder import Recorder
 from whence.tracing.recording import CHECKPOINT, Recording
-from whence.tracing.segments import Refill
+from whence.tracing.segments import Bounds, Refill
 from whence.tracing.stand_in import copy_arguments, replicate, unwrap_model
 from whence.tracing.trace import Trace
 from whence.tracing.views import cut_at_text, make_views, select_view
@@ -40,7 +40,7 @@ def record(
     max_bytes: float = math.inf,
     max_map_bytes: float = math.inf,
     max_segment_bytes: float = math.inf,
-    max_block_bytes: float | None = None,
+    max_block_bytes: float = math.inf,
     needs_attention: bool = True,
     text: ArgumentKey | None = None,
 ) -> Trace:
@@ -64,7 +64,7 @@ def record(
         max_segment_bytes: How many bytes operations keep at a time; what is beyond is freed, and
             computed again when it is read.
         max_block_bytes: How many of them those in the blocks of the model keep, which can be called
-            again one by one; the same if left out.
+            again one by one.
         needs_attention: Whether to refuse a model whose attention cannot be read; if not, the trace
             says what the problem is.
         text: Token ids that the model reads beside the explained input; see `Trace.at_text`.
@@ -83,7 +83,7 @@ def record(
             output,
             intervention,
             Guard() if guard is None else guard,
-            (max_bytes, max_map_bytes, max_segment_bytes, max_block_bytes),
+            Bounds(max_bytes, max_map_bytes, max_segment_bytes, max_block_bytes),
             ignore_no_grad,
             needs_attention,
             text,
@@ -107,7 +107,7 @@ def _record(
     output: Callable[[Any], Tensor] | None,
     intervention: Intervention | None,
     guard: Guard,
-    bounds: tuple[float, float, float, float | None],
+    bounds: Bounds,
     ignore_no_grad: bool,
     needs_attention: bool,
     text: ArgumentKey | None,
@@ -122,12 +122,15 @@ def _record(
         holders: dict[ArgumentKey, Any] = {n: given if isinstance(n, int) else named for n in names}
         explained: dict[ArgumentKey, Tensor] = {n: holder[n] for n, holder in holders.items()}
         batch = len(explained[names[0]])
-        trace = Trace(batch, guard, intervention or Intervention(), module_names, *bounds)
+        blocks: list[nn.Module] = []
+        if bounds.segment < math.inf and not guard.exact:
+            blocks = find_repeated_modules(stand_in)
+            bounds = bounds.share_among(len(blocks))
+        trace = Trace(batch, guard, intervention or Intervention(), module_names, bounds)
         ids = {name: x for name, x in explained.items() if not x.is_floating_point()}
         recorder = Recorder(trace, ids, ignore_no_grad)
         for name in explained.keys() - ids.keys():
             holders[name][name] = trace.follow(explained[name], name)
-        blocks = [] if bounds[2] == math.inf or guard.exact else find_repeated_modules(stand_in)
         try:
             with record_modules(trace, modules, blocks), recorder, _explain_failures(stand_in):
                 returned = stand_in(*given, **named)
@@ -153,15 +156,16 @@ def _record(
             )
             trace.finish(logits[names[0]], rerecord)
             trace.segments.finish()
+            unbound = Bounds(map=bounds.map, kept_map=bounds.kept_map)
             trace.segments.call_again = partial(
                 _call_again,
-                *(batch, guard, modules, bounds[1], ignore_no_grad),
+                *(batch, guard, modules, unbound, ignore_no_grad),
             )
             trace.segments.run_again = lambda refill: _record(
                 *(model, args, kwargs, asked, output),
                 Intervention(refill=refill, forward_only=True),
                 guard,
-                (math.inf, bounds[1], math.inf, None),
+                unbound,
                 ignore_no_grad,
                 needs_attention,
                 text,
@@ -181,7 +185,7 @@ def _record(
                             find_head_order(one.sites, one.batch, read, guard.look_at)
                 if any(site.heads_first and site.output is not None for site in trace.sites):
                     # Their maps can be computed again for some samples only, not for some heads.
-                    return rerecord(intervention, max_bytes=bounds[0])
+                    return rerecord(intervention, max_bytes=bounds.all)
             return trace
         finally:
             trace.stop_recording()
@@ -191,7 +195,7 @@ def _call_again(
     batch: int,
     guard: Guard,
     modules: Mapping[nn.Module, str],
-    max_map_bytes: float,
+    bounds: Bounds,
     ignore_no_grad: bool,
     call: BlockCall,
     refill: Refill,
@@ -200,7 +204,7 @@ def _call_again(
     names = {id(module): name for module, name in modules.items()}
     own = {module: modules[module] for module in call.module.modules()}
     intervention = Intervention(refill=refill, forward_only=True)
-    recording = Recording(batch, guard, intervention, names, max_map_bytes=max_map_bytes)
+    recording = Recording(batch, guard, intervention, names, bounds)
     with torch.inference_mode(False), torch.enable_grad(), record_modules(recording, own):
         try:
             differs = call.repeat(Recorder(recording, ignore_no_grad=ignore_no_grad))

@@ -12,17 +12,46 @@ such segments takes up to n more forward passes, half as long on average.
 
 from __future__ import annotations
 
+import math
 import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from whence.tracing.block_calls import BlockCall, BlockDiffersError
 from whence.tracing.ops.base import Operation, shares_memory
+
+# The share of the bound that a segment may take at least, however much stays in memory.
+_LEAST_SHARE = 1 / 4
+# So many blocks may keep maps as large as those that are in memory together elsewhere.
+_BLOCKS_WITH_MAPS = 4
+
+
+class Bounds(NamedTuple):
+    """How many bytes a recorded forward pass may keep.
+
+    Attributes:
+        all: All operations; more is an error.
+        map: Maps of one attention that are in memory together.
+        segment: Operations at a time; what is beyond is freed, and computed again when it is read.
+        block: The same for operations of blocks, which are computed again by themselves.
+        kept_map: The maps of an attention that keeps them; None if it is the bound of all maps.
+    """
+
+    all: float = math.inf
+    map: float = math.inf
+    segment: float = math.inf
+    block: float = math.inf
+    kept_map: float | None = None
+
+    def share_among(self, blocks: int) -> Bounds:
+        """The same bounds, with maps kept only where those of all blocks can be."""
+        share = min(1.0, _BLOCKS_WITH_MAPS / max(1, blocks))
+        return self._replace(kept_map=self.map * share)
 
 
 class SegmentComplete(Exception):  # noqa: N818  # it ends a run, and is no error
@@ -86,9 +115,6 @@ class Refill:
             self._call.preserve(overwritten)
 
 
-# The share of the bound that a segment may take at least, however much stays in memory.
-_LEAST_SHARE = 1 / 4
-
 RunAgain: TypeAlias = Callable[[Refill], object]
 CallAgain: TypeAlias = Callable[[BlockCall, Refill], bool]
 
@@ -143,9 +169,9 @@ class Segments:
     run_again: RunAgain
     call_again: CallAgain
 
-    def __init__(self, max_bytes: float, max_block_bytes: float | None = None) -> None:
+    def __init__(self, max_bytes: float, max_block_bytes: float = math.inf) -> None:
         self._max_bytes = max_bytes
-        self._max_block_bytes = max_bytes if max_block_bytes is None else max_block_bytes
+        self._max_block_bytes = max_block_bytes
         self._segments: list[_Segment] = []
         self._count = self._staying = self._kept_bytes = self._block_bytes = 0
         self._fetched: _Segment | None = None

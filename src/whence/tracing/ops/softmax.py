@@ -26,7 +26,7 @@ def masked_softmax(scores: Tensor, scale: float, mask: Tensor | None) -> Tensor:
 
 
 def _overwrite_and_normalize(scores: Tensor, mask: Tensor) -> Tensor:
-    """Softmax of scores under a mask; they are overwritten where shapes allow it, as maps are large.
+    """Softmax of scores under a mask; they are overwritten where shapes allow, as they are large.
 
     A row with no key left is zero.
     """
