@@ -86,6 +86,9 @@ class BlockCall:
         self._tensors: dict[int, _KeptTensor] = {}
         keeper = _Copier(self._keep)
         self._arguments = keeper.copy((args, kwargs))
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, Tensor):
+                self._tensors[id(value)].is_argument = True
         self._random_state = _read_random_state()
         self._output: Tensor | None = None
         self._is_random = False
@@ -169,7 +172,11 @@ class _KeptTensor:
     Attributes:
         value: The values, outside of the graph.
         edge: Where it is in the graph; None for a constant.
+        is_argument: Whether it is an argument itself, to which a model may write, and no part of
+            one, such as the keys and values of a cache, of which there are many.
     """
+
+    is_argument = False
 
     def __init__(self, tensor: Tensor) -> None:
         self.value = tensor.detach()
@@ -179,7 +186,10 @@ class _KeptTensor:
 
     def restore(self) -> Tensor:
         """A tensor like the one that was kept."""
-        return self.value if self.edge is None else self.value.detach().requires_grad_().clone()
+        if self.edge is None:
+            return self.value
+        leaf = self.value.detach().requires_grad_()
+        return leaf.clone() if self.is_argument else leaf.view_as(leaf)
 
 
 class _Copier:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -36,34 +36,57 @@ from whence.tracing.registration import (
 _TOLERANCE = 0.02
 
 
-@contextmanager
-def record_modules(
-    recording: Recording, modules: Mapping[nn.Module, str], blocks: Iterable[nn.Module] = ()
-) -> Iterator[None]:
-    """While entered, modules that are one operation are recorded as one.
+class RecordedModules(NamedTuple):
+    """Modules that are recorded in a way of their own.
 
-    Args:
-        recording: Where operations are recorded.
-        modules: Modules and their paths.
-        blocks: Those whose operations are freed together, and computed again.
+    Attributes:
+        paths: The paths of all modules.
+        whole: Those that are one operation as a whole, with its kind.
+        linear: Those that say they are linear maps, and may hide their calls.
     """
-    whole = [(m, kind) for m in modules if (kind := find_module_kind(m)) is not None]
-    linear = [module for module in modules if is_linear_like(module)]
-    changed = dict.fromkeys((*(module for module, _ in whole), *linear, *blocks))
-    before = {module: module.__dict__.get("forward") for module in changed}
-    for module, kind in whole:
-        module.__dict__["forward"] = record_module(recording, kind, module, modules[module])
-    for module in linear:
-        module.__dict__["forward"] = record_linear_module(recording, module, modules[module])
-    for module in blocks:
-        module.__dict__["forward"] = record_block(recording, module)
-    try:
-        yield
-    finally:
-        for module, forward in before.items():
-            module.__dict__["forward"] = forward
-            if forward is None:
-                del module.__dict__["forward"]
+
+    paths: Mapping[nn.Module, str]
+    whole: list[tuple[nn.Module, str]]
+    linear: list[nn.Module]
+
+    @classmethod
+    def find(cls, model: nn.Module) -> RecordedModules:
+        """Find them in a model."""
+        paths = {module: path for path, module in model.named_modules()}
+        whole = [(one, kind) for one in paths if (kind := find_module_kind(one)) is not None]
+        return cls(paths, whole, [one for one in paths if is_linear_like(one)])
+
+    def select(self, block: nn.Module) -> RecordedModules:
+        """Those of one module of the model."""
+        own = set(block.modules())
+        whole = [(one, kind) for one, kind in self.whole if one in own]
+        return self._replace(whole=whole, linear=[one for one in self.linear if one in own])
+
+    @contextmanager
+    def record(self, recording: Recording, blocks: Iterable[nn.Module] = ()) -> Iterator[None]:
+        """While entered, they are recorded.
+
+        Args:
+            recording: Where operations are recorded.
+            blocks: Modules whose operations are freed together, and computed again.
+        """
+        changed = dict.fromkeys((*(one for one, _ in self.whole), *self.linear, *blocks))
+        before = {module: module.__dict__.get("forward") for module in changed}
+        for module, kind in self.whole:
+            path = self.paths[module]
+            module.__dict__["forward"] = record_module(recording, kind, module, path)
+        for module in self.linear:
+            path = self.paths[module]
+            module.__dict__["forward"] = record_linear_module(recording, module, path)
+        for module in blocks:
+            module.__dict__["forward"] = record_block(recording, module)
+        try:
+            yield
+        finally:
+            for module, forward in before.items():
+                module.__dict__["forward"] = forward
+                if forward is None:
+                    del module.__dict__["forward"]
 
 
 def record_block(recording: Recording, module: nn.Module) -> Callable[..., Any]:

@@ -17,7 +17,7 @@ from whence.inputs.arguments import ArgumentKey, is_text
 from whence.tracing.block_calls import BlockCall, find_repeated_modules
 from whence.tracing.intervention import Intervention
 from whence.tracing.logits import ABSENT_WEIGHTS, Logits, check_logits, read_logits
-from whence.tracing.modules import record_modules
+from whence.tracing.modules import RecordedModules
 from whence.tracing.ops.attention import AttentionSite, find_head_order
 from whence.tracing.ops.guard import Guard
 from whence.tracing.recorder import Recorder
@@ -116,8 +116,8 @@ def _record(
     asked, names = names, names if text is None or text in names else (*names, text)
     with torch.inference_mode(False), torch.enable_grad():
         stand_in = replicate(model)
-        modules = {module: name for name, module in stand_in.named_modules()}
-        module_names = {id(module): name for module, name in modules.items()}
+        modules = RecordedModules.find(stand_in)
+        module_names = {id(module): path for module, path in modules.paths.items()}
         given, named = copy_arguments(args, kwargs)
         holders: dict[ArgumentKey, Any] = {n: given if isinstance(n, int) else named for n in names}
         explained: dict[ArgumentKey, Tensor] = {n: holder[n] for n, holder in holders.items()}
@@ -132,7 +132,7 @@ def _record(
         for name in explained.keys() - ids.keys():
             holders[name][name] = trace.follow(explained[name], name)
         try:
-            with record_modules(trace, modules, blocks), recorder, _explain_failures(stand_in):
+            with modules.record(trace, blocks), recorder, _explain_failures(stand_in):
                 returned = stand_in(*given, **named)
                 if output is not None:
                     logits = dict.fromkeys(names, Logits(output(returned)))
@@ -159,7 +159,7 @@ def _record(
             unbound = Bounds(map=bounds.map, kept_map=bounds.kept_map)
             trace.segments.call_again = partial(
                 _call_again,
-                *(batch, guard, modules, unbound, ignore_no_grad),
+                *(batch, guard, modules, module_names, unbound, ignore_no_grad),
             )
             trace.segments.run_again = lambda refill: _record(
                 *(model, args, kwargs, asked, output),
@@ -194,18 +194,18 @@ def _record(
 def _call_again(
     batch: int,
     guard: Guard,
-    modules: Mapping[nn.Module, str],
+    modules: RecordedModules,
+    module_names: Mapping[int, str],
     bounds: Bounds,
     ignore_no_grad: bool,
     call: BlockCall,
     refill: Refill,
 ) -> bool:
     """Call a block again for what its operations keep; tell whether it computed the same."""
-    names = {id(module): name for module, name in modules.items()}
-    own = {module: modules[module] for module in call.module.modules()}
     intervention = Intervention(refill=refill, forward_only=True)
-    recording = Recording(batch, guard, intervention, names, bounds)
-    with torch.inference_mode(False), torch.enable_grad(), record_modules(recording, own):
+    recording = Recording(batch, guard, intervention, module_names, bounds)
+    own = modules.select(call.module)
+    with torch.inference_mode(False), torch.enable_grad(), own.record(recording):
         try:
             differs = call.repeat(Recorder(recording, ignore_no_grad=ignore_no_grad))
         except (WhenceError, TooLargeError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Protocol, Self, TypeVar
 
 import torch
@@ -68,4 +69,9 @@ def _to_shapes(value: _SomeTensors) -> _SomeTensors:
     """Tensors of the same shapes and types that hold no numbers."""
     if isinstance(value, tuple):
         return tuple(map(_to_shapes, value))
-    return torch.empty(value.shape, dtype=value.dtype, device="meta")
+    return _make_shape(value.shape, value.dtype)
+
+
+@lru_cache(512)
+def _make_shape(shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
