@@ -3,24 +3,34 @@
     python benchmarks/long_context.py --shape 8b --tokens 4096
     python benchmarks/long_context.py --shape 1b --tokens 8192 --only whence attnlrp gae
     python benchmarks/long_context.py --shape 1b --tokens 320 --generated 64
+    python benchmarks/long_context.py --shape 8b --tokens 4096 --only attnlrp --baseline --profile
 
 The model is a Llama with random weights in bfloat16, which cost as much as trained ones. A row is
 the second of two runs; memory is all that was allocated at most, weights included. Methods of one
 forward pass for each token run for some of them, and the time of all is estimated. With
 ``--generated``, the last tokens are explained together, each as what the model says after the
 tokens before it, and the time is told in those of one of them.
+
+``--baseline`` measures what a library could do at best that patches the model: input times gradient
+by autograd with norms and gates as constants and products halved, as AttnLRP has it, without maps;
+without and with torch's gradient checkpointing by block. ``--profile`` lists the kernels of each
+row that take the most time on the GPU, and the functions that take it on the CPU.
 """
 
 import argparse
 import contextlib
+import cProfile
 import gc
 import json
+import pstats
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 import transformers
 from timing.models import LLAMA_SHAPES, build_llama
 
@@ -87,6 +97,102 @@ def run_backward(model: torch.nn.Module, ids: torch.Tensor) -> None:
     model(inputs_embeds=embeddings, use_cache=False).logits[0, -1].max().backward()
 
 
+class HeldNorm(torch.nn.Module):
+    """An RMSNorm whose denominator is a constant for autograd."""
+
+    def __init__(self, norm: torch.nn.Module) -> None:
+        super().__init__()
+        self.weight, self.eps = norm.weight, norm.variance_epsilon
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Normalize rows."""
+        wide = x.float()
+        spread = torch.rsqrt(wide.detach().pow(2).mean(-1, keepdim=True) + self.eps)
+        return self.weight * (wide * spread).to(x.dtype)
+
+
+class HalvedProducts(torch.nn.Module):
+    """A gated feed-forward part whose gate is a constant, and whose product is halved."""
+
+    def __init__(self, mlp: torch.nn.Module) -> None:
+        super().__init__()
+        self.mlp = mlp
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Compute the feed-forward part."""
+        gate = self.mlp.gate_proj(x)
+        held = gate * torch.sigmoid(gate.detach())
+        product = held * self.mlp.up_proj(x)
+        return self.mlp.down_proj(product / 2 + (product / 2).detach())
+
+
+@contextlib.contextmanager
+def patch_rules(model: torch.nn.Module) -> Iterator[None]:
+    """While on, autograd's gradients of a Llama are AttnLRP's, but for attention's halves."""
+    layers, names = model.model.layers, ("input_layernorm", "post_attention_layernorm", "mlp")
+    before = [{name: getattr(layer, name) for name in names} for layer in layers]
+    try:
+        for layer in layers:
+            layer.input_layernorm = HeldNorm(layer.input_layernorm)
+            layer.post_attention_layernorm = HeldNorm(layer.post_attention_layernorm)
+            layer.mlp = HalvedProducts(layer.mlp)
+        yield
+    finally:
+        for layer, modules in zip(layers, before, strict=True):
+            for name, module in modules.items():
+                setattr(layer, name, module)
+
+
+@contextlib.contextmanager
+def checkpoint_blocks(model: torch.nn.Module) -> Iterator[None]:
+    """While on, blocks keep what enters them alone, by torch's gradient checkpointing."""
+    layers = model.model.layers
+    for layer in layers:
+        run = type(layer).forward.__get__(layer)
+        layer.forward = partial(torch.utils.checkpoint.checkpoint, run, use_reentrant=False)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer.forward
+
+
+def measure_baselines(model: torch.nn.Module, ids: torch.Tensor) -> list[dict[str, Any]]:
+    rows = []
+    for patched in (False, True):
+        for checkpointed in (False, True):
+            if not (patched or checkpointed):
+                continue
+            name = "AttnLRP patched by hand" if patched else "forward and backward"
+            with contextlib.ExitStack() as stack:
+                if patched:
+                    stack.enter_context(patch_rules(model))
+                if checkpointed:
+                    stack.enter_context(checkpoint_blocks(model))
+                seconds, peak = measure(lambda: run_backward(model, ids), ids.device, 3)
+            what = name + (", checkpointed by block" if checkpointed else "")
+            rows.append({"what": what, "seconds": seconds, "peak": peak})
+            print(json.dumps(rows[-1]), flush=True)
+    return rows
+
+
+def print_profile(run: Callable[[], Any], device: torch.device) -> None:
+    """Print what takes the most time in one run: kernels of a GPU, and functions of a CPU."""
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if device.type == "cuda":
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    with torch.profiler.profile(activities=activities) as profiled:
+        run()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+    averages = profiled.key_averages()
+    for order in ("self_device_time_total", "self_cpu_time_total")[device.type != "cuda" :]:
+        print(averages.table(sort_by=order, row_limit=25, max_name_column_width=90), flush=True)
+    profiler = cProfile.Profile()
+    profiler.runcall(run)
+    pstats.Stats(profiler).sort_stats("tottime").print_stats(25)
+
+
 def measure_methods(
     model: torch.nn.Module, ids: torch.Tensor, options: argparse.Namespace
 ) -> list[dict[str, Any]]:
@@ -97,6 +203,9 @@ def measure_methods(
     rows = [{"what": "forward", "seconds": forward, "peak": peak}]
     backward, peak = measure(lambda: run_backward(model, ids), device, 3)
     rows.append({"what": "forward and backward", "seconds": backward, "peak": peak})
+    print(json.dumps(rows), flush=True)
+    if options.baseline:
+        rows += measure_baselines(model, ids)
     explainer = Explainer(model)
     inputs = {"input_ids": ids}
     many = {}
@@ -120,6 +229,8 @@ def measure_methods(
             row = {"what": method, "error": f"{type(error).__name__}: {str(error)[:300]}"}
         rows.append(row)
         print(json.dumps(row), flush=True)
+        if options.profile and "error" not in row and method not in PASSES:
+            print_profile(explain, device)
     return rows
 
 
@@ -150,6 +261,8 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--only", nargs="+", metavar="METHOD")
     parser.add_argument("--memory", type=float, help="gibibytes that an explanation may keep")
+    parser.add_argument("--baseline", action="store_true", help="also what autograd takes")
+    parser.add_argument("--profile", action="store_true", help="print what takes the time")
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
     options = parser.parse_args()
     device = torch.device(options.device)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.tracing.helpers import record_case, to_double
+from tests.tracing.helpers import to_double
 from tests.zoo import CASES, build_model
 from whence import rules
 from whence.tracing import record
@@ -15,6 +15,17 @@ from whence.tracing.ops.base import Add, Operation
 from whence.tracing.segments import Segments
 
 NAMES = ("timm-vit-fused", "Bert-sdpa", "ViTForImageClassification-eager")
+
+
+@pytest.fixture(params=["blocks", "whole runs"])
+def scheme(request, monkeypatch):
+    """Blocks are called again, or there are none, so that the whole model runs again."""
+    if request.param == "whole runs":
+        without_blocks(monkeypatch)
+
+
+def without_blocks(monkeypatch) -> None:
+    monkeypatch.setattr("whence.tracing.block_calls._CONTAINERS", ())
 
 
 def record_in_segments(name: str, max_segment_bytes: float):
@@ -34,22 +45,24 @@ def count_kept(trace) -> int:
     return sum(not tensor.is_meta for tensor in first)
 
 
+@pytest.mark.usefixtures("scheme")
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("rule_set", [None, "stable", "attnlrp", "reference"])
 def test_values_are_those_of_a_pass_that_keeps_all(name, rule_set):
     how = None if rule_set is None else rules.get(rule_set)
     whole, cut = (record_in_segments(name, bound) for bound in (math.inf, 30_000))
     assert count_kept(whole) == len(whole.entries)
-    assert 0 < count_kept(cut) < len(cut.entries) / 3
+    assert 0 < count_kept(cut) < len(cut.entries) * 0.6
     classes = torch.tensor([[0, 1]] * whole.batch)
     for trace in (whole, cut):
         edges = [block.input_edge for block in find_blocks(trace)]
         trace.found = trace.read(classes, [*trace.leaves, *edges], how)
     for ours, theirs in zip(cut.found, whole.found, strict=True):
         assert torch.equal(ours, theirs)
-    assert 0 < count_kept(cut) < len(cut.entries) / 3
+    assert 0 < count_kept(cut) < len(cut.entries) * 0.6
 
 
+@pytest.mark.usefixtures("scheme")
 @pytest.mark.parametrize("name", NAMES)
 def test_hidden_states_are_found(name):
     whole, cut = (record_in_segments(name, bound) for bound in (math.inf, 30_000))
@@ -58,7 +71,8 @@ def test_hidden_states_are_found(name):
         assert torch.equal(ours.value_input, theirs.value_input)
 
 
-def test_sums_stay():
+def test_sums_stay(monkeypatch):
+    without_blocks(monkeypatch)
     cut = record_in_segments("timm-vit-fused", 1)
     sums = [entry.operation for entry in cut.entries if isinstance(entry.operation, Add)]
     assert sums
@@ -70,20 +84,23 @@ def test_segments_leave_room_for_what_stays():
     def add(activations, size):
         operation = Operation()
         operation.activations, operation.output = activations, torch.zeros(size)
-        operation.index = len(segments._operations)
+        operation.index = segments._count
         segments.add(operation, size)
 
     segments = Segments(100)
     for size in (40, 40, 40, 40):
         add(("output",), size)
         add(("a",), 10)
-    assert segments._starts == [0, 4]  # as they come: 40 + 10 + 40 + 10 each
+    assert [one.start for one in segments._segments] == [0, 4]  # 40 + 10 + 40 + 10 each
     segments.finish()
-    assert segments._starts == [0, 2, 4]  # 40 stay, so that 60 are left for a segment
-    assert [one.output.is_meta for one in segments._operations] == [True, False] * 2 + [False] * 4
+    # 40 stay, so that 60 are left for a segment.
+    assert [one.start for one in segments._segments] == [0, 2, 4]
+    operations = [operation for one in segments._segments for operation in one.operations]
+    assert [one.output.is_meta for one in operations] == [True, False] * 2 + [False] * 4
 
 
 def test_the_model_runs_again_no_further_than_the_segment(monkeypatch):
+    without_blocks(monkeypatch)
     cut = record_in_segments("timm-vit-fused", 1)  # a segment for each operation
     seen = []
     run_again = cut.segments.run_again
@@ -138,9 +155,9 @@ def test_what_is_overwritten_in_place_is_preserved_again():
         assert torch.allclose(found[0], expected)
 
 
-def test_a_model_that_computes_something_else_is_an_error():
-    trace = record_case("timm-vit-fused")
+def test_a_model_that_computes_something_else_is_an_error(monkeypatch):
+    without_blocks(monkeypatch)
+    trace = record_in_segments("timm-vit-fused", 1)
     trace.segments.run_again = lambda refill: None
-    trace.segments._starts, trace.segments._filled = [0, 2], 1
     with pytest.raises(RuntimeError, match="something else"):
         trace.segments.fetch(0)

@@ -67,9 +67,9 @@ def _run_stand_in(
 ) -> Result:
     for exact in (False, True):
         guard = Guard(exact)
-        segment = _bound_segments(request) if max_bytes == math.inf else math.inf
+        bounds = _bound_segments(request) if max_bytes == math.inf else (math.inf, math.inf)
         trace = record_request(
-            request, guard, max_bytes, max_map_bytes, segment, None if exact else stand_in
+            request, guard, max_bytes, max_map_bytes, *bounds, None if exact else stand_in
         )
         explained = request.arguments.explained_names
         if attend_to_each_other(request, trace):
@@ -154,6 +154,7 @@ def record_request(
     max_bytes: float,
     max_map_bytes: float,
     max_segment_bytes: float = math.inf,
+    max_block_bytes: float = math.inf,
     stand_in: nn.Module | None = None,
 ) -> Trace:
     """Record the model's forward pass."""
@@ -169,6 +170,7 @@ def record_request(
             max_bytes=max_bytes,
             max_map_bytes=max_map_bytes,
             max_segment_bytes=max_segment_bytes,
+            max_block_bytes=max_block_bytes,
             needs_attention=request.method.scores_tokens or request.keep_evidence,
             text=find_text_beside(request),
             stand_in=stand_in,
@@ -194,12 +196,15 @@ def record_request(
         raise
 
 
-def _bound_segments(request: Request) -> float:
-    """How many bytes operations may keep at a time of a pass that cannot be cut by samples."""
+def _bound_segments(request: Request) -> tuple[float, float]:
+    """How many bytes operations may keep of a pass that cannot be cut by samples; those of blocks.
+
+    Those of blocks keep less: a block is computed again by itself, for others the model runs again.
+    """
     if request.keep_evidence or not _IN_SEGMENTS.issuperset(request.method.needs):
-        return math.inf
+        return math.inf, math.inf
     memory = bound_forwards_bytes(request.arguments.main.device, request.memory)
-    return memory * _SHARE_OF_A_SEGMENT
+    return memory * _SHARE_OF_A_SEGMENT, request.max_bytes * _SHARE_OF_A_SEGMENT
 
 
 def score(

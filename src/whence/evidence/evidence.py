@@ -116,7 +116,7 @@ class Evidence(ExplainedTargets):
         if self._pools_from_stream:
             first = next(self._stream)
             self.__dict__["_stream"] = chain((first,), self._stream)
-            weights = sum_keys(first())
+            weights = sum_keys(first(every_key=True))
         elif self.class_specific and "gradient" in self.needs:
             weights = sum_keys(iter((make_readings({"gradient": self.gradient[-1]}),)))
         else:
@@ -246,6 +246,7 @@ class Evidence(ExplainedTargets):
         """A matrix (..., queries, keys) for each layer, from the last to a first one.
 
         Methods that are `streamed` can ask for this once: each layer is freed before the next.
+        Where maps are long, keys that none of some queries attends to may be left out, as zeros.
 
         Args:
             weigh: Makes maps (..., heads, queries, keys) of the readings of some queries.

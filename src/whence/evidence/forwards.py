@@ -89,7 +89,7 @@ class Forwards:
         self._arguments = found
         self._output, self._text = output, text
         # By sample: the same operations are then recorded without maps, of any number of rows.
-        self._map_bytes = trace.max_map_bytes / trace.batch
+        self._map_bytes = trace.bounds.map / trace.batch
         self.rows_at_once = max(1, int(max_bytes * trace.batch / _count_kept_bytes(trace)))
 
     def chunks(self, rows: int, doing: str, at_once: int | None = None) -> Iterator[slice]:

@@ -1,7 +1,6 @@
 """What evidence reads at layers and blocks: heads put together, hidden states, values' inputs."""
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -22,6 +21,7 @@ from whence.tracing.readings import (
     MapChunks,
     MapReadings,
     fuse_chunks,
+    hand_over,
     iterate_sites,
     make_readings,
 )
@@ -45,9 +45,9 @@ def find_blocks_of_stream(trace: Trace, layers: list[AttentionLayer]) -> list[Bl
 
 def list_hidden_states(trace: Trace, blocks: list[Block]) -> list[tuple[Tensor, GradientEdge]]:
     """List what enters each block and leaves the last, with its place in the graph."""
-    last = blocks[-1].output
     entering = [(block.input, block.input_edge) for block in blocks]
-    return [*entering, (last.output, trace.entries[last.index].output)]
+    last = trace.entries[blocks[-1].output.index].output
+    return [*entering, (blocks[-1].find_value(last), last)]
 
 
 def list_entering(
@@ -86,7 +86,7 @@ def iterate_layers(lists: Mapping[str, list[Tensor]], first: int) -> Iterator[Ma
     """Readings of layers, from the last to a first one, of lists by their kind."""
     for number in reversed(range(first, max(map(len, lists.values())))):
         found = {kind: values[number] for kind, values in lists.items()}
-        yield partial(iter, (make_readings(found),))
+        yield hand_over(make_readings(found))
 
 
 def join_sites(sites: Iterator[MapChunks], counts: list[int]) -> Iterator[MapChunks]:
@@ -95,7 +95,7 @@ def join_sites(sites: Iterator[MapChunks], counts: list[int]) -> Iterator[MapChu
         if count == 1:
             yield next(sites)
         else:
-            yield partial(iter, [part for _ in range(count) for part in next(sites)()])
+            yield hand_over(*(p for _ in range(count) for p in next(sites)(every_key=True)))
     for _ in sites:  # none is left, but places upstream of the first may be read, too
         pass
 
@@ -109,4 +109,4 @@ def read_last_layer(trace: Trace, layer: AttentionLayer, seeds: Tensor) -> Tenso
     """How strongly targets depend on each query of a layer: (classes, batch, queries)."""
     plain = {"gradient": None}
     sites = iterate_sites(trace, layer.sites, plain, {"gradient": seeds}, plain, release=False)
-    return sum_keys(part for chunks in sites for part in chunks())
+    return sum_keys(part for chunks in sites for part in chunks(every_key=True))

@@ -132,15 +132,17 @@ def _sum_read(evidence: Evidence, first: int, linked: bool) -> tuple[Tensor, Lin
     """Add up what queries read of each token, (targets, batch, tokens); and link tokens."""
     flow, read = evidence.flow, torch.zeros_like(evidence.pooling)
     numbers = reversed(range(first, len(evidence.layers)))
-    fused = evidence.fuse_heads(_weigh_against_mean, heads="sum", first=first)
+    weigh = _join_weighed if linked else _weigh_against_mean
+    fused = evidence.fuse_heads(weigh, heads="sum", first=first)
 
     def iterate_maps() -> Iterator[Tensor]:
         nonlocal read
-        for number, both in zip(numbers, fused, strict=True):
-            reads = both[1:].sum(-2) if flow is None else sum_flow_reads(flow, both[1:], number)
+        for number, maps in zip(numbers, fused, strict=True):
+            own = maps[1:] if linked else maps
+            reads = own.sum(-2) if flow is None else sum_flow_reads(flow, own, number)
             if reads is not None:
                 read = read + reads.to(read.dtype)
-            yield both[0]
+            yield maps[0]
 
     if linked:
         links = sum_attention(evidence, iterate_maps(), first)
@@ -151,11 +153,18 @@ def _sum_read(evidence: Evidence, first: int, linked: bool) -> tuple[Tensor, Lin
 
 
 def _weigh_against_mean(readings: MapReadings) -> Tensor:
-    """Attention maps, and these times their gradients less the mean over the keys a query sees."""
+    """Attention maps times their gradients less the mean over the keys that a query sees."""
     attention, gradient = readings.attention, readings.gradient
-    seen = (attention > 0).to(gradient.dtype)
-    mean = (gradient * seen).sum(-1, keepdim=True) / seen.sum(-1, keepdim=True).clamp(min=1)
-    return torch.cat([attention[None].to(gradient.dtype), attention * (gradient - mean)])
+    seen = attention > 0
+    count = seen.sum(-1, keepdim=True).clamp(min=1)
+    mean = torch.where(seen, gradient, 0).sum(-1, keepdim=True) / count
+    return attention * (gradient - mean)
+
+
+def _join_weighed(readings: MapReadings) -> Tensor:
+    """Attention maps, and these weighed by their gradients."""
+    weighed = _weigh_against_mean(readings)
+    return torch.cat([readings.attention[None].to(weighed.dtype), weighed])
 
 
 def _locate(total: Tensor, mask: Tensor, links: Links | None) -> Tensor:

@@ -8,8 +8,9 @@ weight. It is recorded as a linear map if its values prove it to be one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from typing_extensions import override
 
 from whence._util.torch_internals import is_dynamic_quantized_linear, without_torch_function
 from whence.errors import LostGradientError
+from whence.tracing.block_calls import BlockCall, CannotKeepError
 from whence.tracing.calls import TorchCall
 from whence.tracing.ops.base import Function, Operation, is_traced
 from whence.tracing.ops.products import Linear
@@ -25,13 +27,97 @@ from whence.tracing.recorders.whole import check_registered, record_whole
 from whence.tracing.recording import Recording
 from whence.tracing.registration import (
     find_mixed_dims,
+    find_module_kind,
     find_registered_kind,
     registered_kinds,
 )
+from whence.tracing.stand_in import name_modules
 
 # How far, relative to its norm, the output of a linear map may be from what its weight gives:
 # quantized ones round their inputs.
 _TOLERANCE = 0.02
+
+
+class RecordedModules(NamedTuple):
+    """Modules that are recorded in a way of their own.
+
+    Attributes:
+        paths: The paths of all modules.
+        whole: Those that are one operation as a whole, with its kind.
+        linear: Those that say they are linear maps, and may hide their calls.
+        quick: Frequent modules of torch, whose one call is recorded without a mode seeing it.
+    """
+
+    paths: Mapping[nn.Module, str]
+    whole: list[tuple[nn.Module, str]]
+    linear: list[nn.Module]
+    quick: list[nn.Module]
+
+    @classmethod
+    def find(cls, model: nn.Module) -> RecordedModules:
+        """Find them in a model."""
+        paths = name_modules(model)
+        whole = [(one, kind) for one in paths if (kind := find_module_kind(one)) is not None]
+        linear = [one for one in paths if is_linear_like(one)]
+        return cls(paths, whole, linear, [one for one in paths if _is_quick(one)])
+
+    def select(self, block: nn.Module) -> RecordedModules:
+        """Those of one module of the model."""
+        own = set(block.modules())
+        whole = [(one, kind) for one, kind in self.whole if one in own]
+        linear, quick = ([one for one in some if one in own] for some in (self.linear, self.quick))
+        return self._replace(whole=whole, linear=linear, quick=quick)
+
+    @contextmanager
+    def record(self, recording: Recording, blocks: Iterable[nn.Module] = ()) -> Iterator[None]:
+        """While entered, they are recorded.
+
+        Args:
+            recording: Where operations are recorded.
+            blocks: Modules whose operations are freed together, and computed again.
+        """
+        whole = (module for module, _ in self.whole)
+        changed = dict.fromkeys((*whole, *self.linear, *self.quick, *blocks))
+        before = {module: module.__dict__.get("forward") for module in changed}
+        for module, kind in self.whole:
+            path = self.paths[module]
+            module.__dict__["forward"] = record_module(recording, kind, module, path)
+        for module in self.linear:
+            path = self.paths[module]
+            module.__dict__["forward"] = record_linear_module(recording, module, path)
+        for module in self.quick:
+            module.__dict__["forward"] = record_quickly(recording, module)
+        for module in blocks:
+            module.__dict__["forward"] = record_block(recording, module)
+        try:
+            yield
+        finally:
+            for module, forward in before.items():
+                module.__dict__["forward"] = forward
+                if forward is None:
+                    del module.__dict__["forward"]
+
+
+def record_block(recording: Recording, module: nn.Module) -> Callable[..., Any]:
+    """A forward that keeps the arguments of a module, so that it can be called again."""
+    forward, segments = module.forward, recording.segments
+
+    def record_forward(*args: Any, **kwargs: Any) -> Any:
+        if segments.in_block or not torch.is_grad_enabled():
+            return forward(*args, **kwargs)
+        try:
+            with without_torch_function():
+                call = BlockCall(module, forward, args, kwargs)
+        except CannotKeepError:
+            return forward(*args, **kwargs)
+        followed = len(recording.inputs)
+        with segments.record_block(call) as finish:
+            returned = forward(*args, **kwargs)
+            with without_torch_function():
+                finish(returned if len(recording.inputs) == followed else None)
+        return returned
+
+    return record_forward
 
 
 def record_module(
@@ -58,19 +144,22 @@ def record_module(
     return record_forward
 
 
-def record_quickly(recording: Recording, module: nn.Module) -> Callable[[Tensor], Tensor] | None:
-    """A forward of a frequent module of torch that records its one call, without a mode seeing it.
-
-    It records what the call would be recorded as. None for all other modules.
-    """
+def _is_quick(module: nn.Module) -> bool:
+    """Whether a module is a frequent one of torch, and nobody has said more of it."""
     of = type(module).forward
-    if registered_kinds or "forward" in vars(module):
-        return None
-    if of is nn.Dropout.forward and not module.training:
+    unchanged = not registered_kinds and "forward" not in vars(module)
+    return unchanged and (of in _QUICK or (of is nn.Dropout.forward and not module.training))
+
+
+def record_quickly(recording: Recording, module: nn.Module) -> Callable[[Tensor], Tensor]:
+    """A forward of a frequent module of torch that records its one call by itself.
+
+    It records what the call would be recorded as.
+    """
+    of, forward = type(module).forward, module.forward
+    if of is nn.Dropout.forward:
         return _pass_unchanged
-    make_operation, forward = _QUICK.get(of), module.forward
-    if make_operation is None:
-        return None
+    make_operation = _QUICK[of]
 
     def record_forward(input: Tensor) -> Tensor:  # noqa: A002  as torch names it
         with without_torch_function():

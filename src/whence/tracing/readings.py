@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
+from torch.nn import functional as F
 
 from whence.tracing.ops.attention import Arrangement, AttentionSite
 from whence.tracing.ops.base import BackwardRules
@@ -51,8 +52,26 @@ _COMBINE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 HeadFusion = Literal["mean", "sum", "max", "min"]
-MapChunks = Callable[[], Iterator[MapReadings]]
-"""Gives the readings of one site, some queries at a time."""
+
+
+class MapChunks(Protocol):
+    """Gives the readings of one site, some queries at a time."""
+
+    def __call__(self, *, every_key: bool = False) -> Iterator[MapReadings]:
+        """Readings of some queries after others.
+
+        Args:
+            every_key: Whether to read also at keys that these queries do not attend to, at the end.
+        """
+
+
+def hand_over(*parts: MapReadings) -> MapChunks:
+    """Readings that are in memory, as chunks."""
+
+    def chunks(*, every_key: bool = False) -> Iterator[MapReadings]:  # noqa: ARG001  all have all
+        return iter(parts)
+
+    return chunks
 
 
 def fuse_chunks(
@@ -69,9 +88,15 @@ def fuse_chunks(
         del maps, part, readings
     if not fused:
         raise ValueError("A layer has at least one head.")
-    rows = [fused.pop(first) for first in sorted(fused)]
+    widest = max(part.shape[-1] for part in fused.values())
+    rows = [_widen(fused.pop(first), widest) for first in sorted(fused)]
     whole = rows[0] if len(rows) == 1 else torch.cat(rows, -2)
     return whole.div_(count) if heads == "mean" else whole
+
+
+def _widen(part: Tensor, keys: int) -> Tensor:
+    """A matrix (..., queries, some keys) with zeros for the keys after these."""
+    return part if part.shape[-1] == keys else F.pad(part, (0, keys - part.shape[-1]))
 
 
 class PlaceReadings:
@@ -179,7 +204,7 @@ def iterate_sites(
             found = {kind: site.split_heads(one, trace.batch) for kind, one in found.items()}
             if "attention" in kinds:
                 found["attention"] = site.split_heads(site.weights.detach(), trace.batch)
-            chunks = partial(iter, (make_readings(found),))
+            chunks = hand_over(make_readings(found))
         found = {}
         yield chunks
         del chunks, product
@@ -202,18 +227,20 @@ def _read_in_chunks(
     at_output: Mapping[str, Tensor],
     rules: Mapping[str, BackwardRules | None],
     arrangement: Arrangement | None,
+    *,
+    every_key: bool = False,
 ) -> Iterator[MapReadings]:
     """What there is at maps that were not kept, given what was read at the attention's output."""
     attention.fetch()
     classes = max((len(values) for values in at_output.values()), default=1)
-    for rows, part in attention.split_queries(classes):
+    for rows, part in attention.split_queries(classes, every_key=every_key):
         product = part.split_operations()[-1]
         product.wanted = (True, False)
         found = {"attention": product.a} if "attention" in kinds else {}
         for kind, values in at_output.items():
-            found[kind] = torch.stack(
-                [_read_at_map(product, one[..., rows, :], rules[kind]) for one in values]
-            )
+            read = [_read_at_map(product, one[..., rows, :], rules[kind]) for one in values]
+            found[kind] = read[0][None] if len(read) == 1 else torch.stack(read)
+            del read
         if arrangement is not None:
             found = {kind: arrangement.split(values) for kind, values in found.items()}
         readings = make_readings(found, rows.start)

@@ -14,20 +14,16 @@ from torch import Tensor, nn
 
 from whence.errors import TooLargeError, WhenceError
 from whence.inputs.arguments import ArgumentKey, is_text
+from whence.tracing.block_calls import BlockCall, find_repeated_modules
 from whence.tracing.intervention import Intervention
 from whence.tracing.logits import ABSENT_WEIGHTS, Logits, check_logits, read_logits
-from whence.tracing.modules import (
-    is_linear_like,
-    record_linear_module,
-    record_module,
-    record_quickly,
-)
+from whence.tracing.modules import RecordedModules
 from whence.tracing.ops.attention import AttentionSite, find_head_order
 from whence.tracing.ops.guard import Guard
 from whence.tracing.recorder import Recorder
-from whence.tracing.recording import CHECKPOINT
-from whence.tracing.registration import find_module_kind
-from whence.tracing.stand_in import copy_arguments, name_modules, replicate, unwrap_model
+from whence.tracing.recording import CHECKPOINT, Recording
+from whence.tracing.segments import Bounds, Refill
+from whence.tracing.stand_in import copy_arguments, replicate, unwrap_model
 from whence.tracing.trace import Trace
 from whence.tracing.views import cut_at_text, make_views, select_view
 
@@ -44,6 +40,7 @@ def record(
     max_bytes: float = math.inf,
     max_map_bytes: float = math.inf,
     max_segment_bytes: float = math.inf,
+    max_block_bytes: float = math.inf,
     needs_attention: bool = True,
     text: ArgumentKey | None = None,
     stand_in: nn.Module | None = None,
@@ -67,6 +64,8 @@ def record(
             can then be read site by site only.
         max_segment_bytes: How many bytes operations keep at a time; what is beyond is freed, and
             computed again when it is read.
+        max_block_bytes: How many of them those in the blocks of the model keep, which can be called
+            again one by one.
         needs_attention: Whether to refuse a model whose attention cannot be read; if not, the trace
             says what the problem is.
         text: Token ids that the model reads beside the explained input; see `Trace.at_text`.
@@ -87,7 +86,7 @@ def record(
             output,
             intervention,
             Guard() if guard is None else guard,
-            (max_bytes, max_map_bytes, max_segment_bytes),
+            Bounds(max_bytes, max_map_bytes, max_segment_bytes, max_block_bytes),
             ignore_no_grad,
             needs_attention,
             text,
@@ -112,7 +111,7 @@ def _record(
     output: Callable[[Any], Tensor] | None,
     intervention: Intervention | None,
     guard: Guard,
-    bounds: tuple[float, float, float],
+    bounds: Bounds,
     ignore_no_grad: bool,
     needs_attention: bool,
     text: ArgumentKey | None,
@@ -122,28 +121,23 @@ def _record(
     asked, names = names, names if text is None or text in names else (*names, text)
     with torch.inference_mode(False), torch.enable_grad():
         stand_in = replicate(model) if stand_in is None else stand_in
-        modules = name_modules(stand_in)
-        module_names = {id(module): name for module, name in modules.items()}
+        modules = RecordedModules.find(stand_in)
+        module_names = {id(module): path for module, path in modules.paths.items()}
         given, named = copy_arguments(args, kwargs)
         holders: dict[ArgumentKey, Any] = {n: given if isinstance(n, int) else named for n in names}
         explained: dict[ArgumentKey, Tensor] = {n: holder[n] for n, holder in holders.items()}
         batch = len(explained[names[0]])
-        trace = Trace(batch, guard, intervention or Intervention(), module_names, *bounds)
+        blocks: list[nn.Module] = []
+        if bounds.segment < math.inf and not guard.exact:
+            blocks = find_repeated_modules(stand_in)
+            bounds = bounds.share_among(len(blocks))
+        trace = Trace(batch, guard, intervention or Intervention(), module_names, bounds)
         ids = {name: x for name, x in explained.items() if not x.is_floating_point()}
         recorder = Recorder(trace, ids, ignore_no_grad)
-        whole = [(m, kind) for m in modules if (kind := find_module_kind(m)) is not None]
-        linear = [module for module in modules if is_linear_like(module)]
-        for module, kind in whole:
-            module.__dict__["forward"] = record_module(trace, kind, module, modules[module])
-        for module in linear:
-            module.__dict__["forward"] = record_linear_module(trace, module, modules[module])
-        quick = [(m, run) for m in modules if (run := record_quickly(trace, m)) is not None]
-        for module, run in quick:
-            module.__dict__["forward"] = run
         for name in explained.keys() - ids.keys():
             holders[name][name] = trace.follow(explained[name], name)
         try:
-            with recorder, _explain_failures(stand_in):
+            with modules.record(trace, blocks), recorder, _explain_failures(stand_in):
                 returned = stand_in(*given, **named)
                 if output is not None:
                     logits = dict.fromkeys(names, Logits(output(returned)))
@@ -167,11 +161,16 @@ def _record(
             )
             trace.finish(logits[names[0]], rerecord)
             trace.segments.finish()
+            unbound = Bounds(map=bounds.map, kept_map=bounds.kept_map)
+            trace.segments.call_again = partial(
+                _call_again,
+                *(batch, guard, modules, module_names, unbound, ignore_no_grad),
+            )
             trace.segments.run_again = lambda refill: _record(
                 *(model, args, kwargs, asked, output),
                 Intervention(refill=refill, forward_only=True),
                 guard,
-                (math.inf, bounds[1], math.inf),
+                unbound,
                 ignore_no_grad,
                 needs_attention,
                 text,
@@ -191,12 +190,36 @@ def _record(
                             find_head_order(one.sites, one.batch, read, guard.look_at)
                 if any(site.heads_first and site.output is not None for site in trace.sites):
                     # Their maps can be computed again for some samples only, not for some heads.
-                    return rerecord(intervention, max_bytes=bounds[0])
+                    return rerecord(intervention, max_bytes=bounds.all)
             return trace
         finally:
             trace.stop_recording()
-            for module in (*(module for module, _ in (*whole, *quick)), *linear):
-                module.__dict__.pop("forward", None)
+
+
+def _call_again(
+    batch: int,
+    guard: Guard,
+    modules: RecordedModules,
+    module_names: Mapping[int, str],
+    bounds: Bounds,
+    ignore_no_grad: bool,
+    call: BlockCall,
+    refill: Refill,
+) -> bool:
+    """Call a block again for what its operations keep; tell whether it computed the same."""
+    intervention = Intervention(refill=refill, forward_only=True)
+    recording = Recording(batch, guard, intervention, module_names, bounds)
+    own = modules.select(call.module)
+    with torch.inference_mode(False), torch.enable_grad(), own.record(recording):
+        try:
+            differs = call.repeat(Recorder(recording, ignore_no_grad=ignore_no_grad))
+        except (WhenceError, TooLargeError):
+            raise
+        except Exception:  # a module may fail in any way without the state that it had
+            return False
+        finally:
+            recording.stop_recording()
+    return not guard.shortcut_fails(differs)
 
 
 def _read_first_sample(trace: Trace, site: AttentionSite) -> Tensor:

@@ -7,7 +7,6 @@ one forward pass serves any number of backward passes.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from itertools import starmap
@@ -37,10 +36,11 @@ from whence.tracing.ops.guard import Guard
 from whence.tracing.ops.products import MatMul
 from whence.tracing.ops.softmax import SOFTMAX, ChunkedAttention
 from whence.tracing.recorded_node import RecordedNode
-from whence.tracing.segments import Segments
+from whence.tracing.segments import Bounds, Segments
 
 # Kinds that every rule set has: no need to note where they were called.
 _COMMON_KINDS = frozenset(("linear", "matmul", "add", "sum", "pass"))
+_NO_BOUNDS = Bounds()
 
 CHECKPOINT = (
     "Part of the model runs inside of torch.utils.checkpoint, which hides its calls. Switch "
@@ -112,9 +112,8 @@ class Recording:
         guard: Looks at values.
         intervention: How the run differs from the model's own forward pass.
         module_names: Paths of the model's modules, by id, for messages.
-        max_bytes: How many bytes the operations may keep.
-        max_map_bytes: Attention with larger maps is recorded without them, to be read by sites.
-        max_segment_bytes: How many bytes operations keep at a time, as `Segments` does it.
+        bounds: How many bytes it may keep. Attention with larger maps is recorded without them, to
+            be read by sites.
 
     Attributes:
         sites: The attention sites that the logits depend on, nearest the input first.
@@ -134,15 +133,13 @@ class Recording:
         guard: Guard,
         intervention: Intervention,
         module_names: Mapping[int, str],
-        max_bytes: float = math.inf,
-        max_map_bytes: float = math.inf,
-        max_segment_bytes: float = math.inf,
+        bounds: Bounds = _NO_BOUNDS,
     ) -> None:
         self.batch = batch
         self.guard = guard
         self.intervention = intervention
-        self.max_map_bytes = max_map_bytes
-        self.segments = Segments(max_segment_bytes)
+        self.bounds = bounds
+        self.segments = Segments(bounds.segment, bounds.block)
         self.sites: list[AttentionSite] = []
         self.inputs: list[InputPlace] = []
         self.entries: list[TraceEntry] = []
@@ -154,8 +151,7 @@ class Recording:
         self.attention_problem = ""
         self.projected: list[Tensor] = []
         self._module_names = module_names
-        self._max_bytes = max_bytes
-        self._operation_count = 0
+        self._operation_count = intervention.refill.start if intervention.refill else 0
         self._is_edited = False
         self._recorder: AbstractContextManager[Any] | None = None
         self._pending_softmaxes: dict[Operation, Tensor] = {}  # not yet seen to weigh values
@@ -224,7 +220,7 @@ class Recording:
         else:
             output_bytes = output.nbytes
             self.kept_bytes += output_bytes
-            if self.kept_bytes > self._max_bytes:
+            if self.kept_bytes > self.bounds.all:
                 raise TooLargeError
             self.segments.add(operation, output_bytes)
             self.entries.append(TraceEntry(operation, output.grad_fn))  # type: ignore[arg-type]
@@ -303,6 +299,7 @@ class Recording:
         """Copy what operations keep of this tensor's memory, which is about to be overwritten."""
         for entry in self.entries:
             entry.operation.preserve(tensor)
+        self.segments.preserve(tensor)
         if self.intervention.refill is not None:
             self.intervention.refill.preserve(tensor)
 

@@ -1,21 +1,57 @@
 """Segments: what the operations of a long forward pass keep, within a bound of memory.
 
-Operations are cut into segments, in their order. What those of a complete segment keep is freed.
-When one of them is read backward, the model runs again, up to the end of its segment, and the
-operations of that segment keep again what they had. So a pass of n segments takes up to n more
-forward passes, half as long on average, and never more memory than one segment and the stream.
+Operations are cut into segments, in their order: the calls of the model's blocks, and what lies
+between them. What operations of a segment keep is freed where memory is short. When one of them is
+read backward, the operations of its segment keep again what they had. A block is called again for
+that, with the arguments that it had. So a pass backward takes one more forward pass in all, and the
+memory of one block and of what enters all of them.
+
+For operations outside of blocks, the model runs again up to the end of the segment. A pass of n
+such segments takes up to n more forward passes, half as long on average.
 """
 
 from __future__ import annotations
 
+import math
 import weakref
 from bisect import bisect_right
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeAlias
 
 from torch import Tensor
+from torch.autograd.graph import GradientEdge
 
-from whence.tracing.ops.base import Operation
+from whence.tracing.block_calls import BlockCall, BlockDiffersError
+from whence.tracing.ops.base import Operation, shares_memory
+
+# The share of the bound that a segment may take at least, however much stays in memory.
+_LEAST_SHARE = 1 / 4
+# So many blocks may keep maps as large as those that are in memory together elsewhere.
+_BLOCKS_WITH_MAPS = 4
+
+
+class Bounds(NamedTuple):
+    """How many bytes a recorded forward pass may keep.
+
+    Attributes:
+        all: All operations; more is an error.
+        map: Maps of one attention that are in memory together.
+        segment: Operations at a time; what is beyond is freed, and computed again when it is read.
+        block: The same for operations of blocks, which are computed again by themselves.
+        kept_map: The maps of an attention that keeps them; None if it is the bound of all maps.
+    """
+
+    all: float = math.inf
+    map: float = math.inf
+    segment: float = math.inf
+    block: float = math.inf
+    kept_map: float | None = None
+
+    def share_among(self, blocks: int) -> Bounds:
+        """The same bounds, with maps kept only where those of all blocks can be."""
+        share = min(1.0, _BLOCKS_WITH_MAPS / max(1, blocks))
+        return self._replace(kept_map=self.map * share)
 
 
 class SegmentComplete(Exception):  # noqa: N818  # it ends a run, and is no error
@@ -27,37 +63,93 @@ class Refill:
 
     Args:
         operations: The operations of the segment, in their order.
+        call: The call of the block that they are in, if only that is made again.
+
+    Attributes:
+        start: The number of the first operation that is computed again.
     """
 
-    def __init__(self, operations: list[Operation]) -> None:
+    def __init__(self, operations: list[Operation], call: BlockCall | None = None) -> None:
         self._operations = operations
-        self._first = operations[0].index
+        self._call = call
         self._taken = 0
+        self._first = operations[0].index
+        self.start = 0 if call is None else self._first
 
     def take(self, computed: Operation) -> None:
         """Take what an operation keeps that was computed again.
 
         Raises:
-            SegmentComplete: It was the last of the segment.
+            SegmentComplete: It was the last of the segment, and the whole model runs.
+            BlockDiffersError: It is another operation than the block has computed before.
         """
         number = computed.index - self._first
         if number < 0:
             return
+        if self._call is not None:
+            self._check_same(number, computed)
         self._operations[number].take_over(computed)
         self._taken = number + 1
-        if self._taken == len(self._operations):
+        if self._call is None and self.is_complete:
             raise SegmentComplete
+
+    def _check_same(self, number: int, computed: Operation) -> None:
+        known = self._operations[number] if number < len(self._operations) else None
+        if known is None or (type(known), known.name) != (type(computed), computed.name):
+            raise BlockDiffersError
+        before = getattr(known, "output", None)  # gone where all has been read of it
+        output = computed.output
+        if before is not None and (before.shape, before.dtype) != (output.shape, output.dtype):
+            raise BlockDiffersError
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all operations have what they keep."""
+        return self._taken == len(self._operations)
 
     def preserve(self, overwritten: Tensor) -> None:
         """Copy what was taken of a tensor's memory before the model overwrites it."""
         for operation in self._operations[: self._taken]:
             operation.preserve(overwritten)
+        if self._call is not None:
+            self._call.preserve(overwritten)
 
-
-# The share of the bound that a segment may take at least, however much stays in memory.
-_LEAST_SHARE = 1 / 4
 
 RunAgain: TypeAlias = Callable[[Refill], object]
+CallAgain: TypeAlias = Callable[[BlockCall, Refill], bool]
+
+
+class _Segment:
+    """Neighbouring operations that are freed, and computed again, together.
+
+    Attributes:
+        start: The number of the first.
+        operations: The operations.
+        sizes: How many bytes their outputs have.
+        bytes: How many they have in all.
+        call: The call of the block that they are in, if they are in one.
+        is_kept: Whether they have what they keep.
+    """
+
+    def __init__(self, start: int, call: BlockCall | None = None) -> None:
+        self.start = start
+        self.operations: list[Operation] = []
+        self.sizes: list[int] = []
+        self.bytes = 0
+        self.call = call
+        self.is_kept = True
+
+    def add(self, operation: Operation, output_bytes: int) -> None:
+        """Add an operation at the end."""
+        self.operations.append(operation)
+        self.sizes.append(output_bytes)
+        self.bytes += output_bytes
+
+    def set_aside(self) -> None:
+        """Free what the operations keep; outside of blocks, sums stay."""
+        self.is_kept = False
+        for operation in self.operations:
+            operation.set_aside(with_sums=self.call is not None)
 
 
 class Segments:
@@ -65,64 +157,146 @@ class Segments:
 
     Args:
         max_bytes: How many bytes outputs may take, those of a segment and those that always stay.
+        max_block_bytes: How many of them may be of blocks that can be called again.
 
     Attributes:
         run_again: Runs the model again, and gives its operations to a `Refill`.
+        call_again: Calls a block again, and gives its operations to a `Refill`; tells whether it
+            computed the same.
+        in_block: Whether a block is running whose operations are one segment.
     """
 
     run_again: RunAgain
+    call_again: CallAgain
 
-    def __init__(self, max_bytes: float) -> None:
+    def __init__(self, max_bytes: float, max_block_bytes: float = math.inf) -> None:
         self._max_bytes = max_bytes
-        self._starts = [0]
-        self._operations: list[Operation] = []
-        self._sizes: list[int] = []
-        self._bytes = self._staying = 0
-        self._filled = 0
+        self._max_block_bytes = max_block_bytes
+        self._segments: list[_Segment] = []
+        self._count = self._staying = self._kept_bytes = self._block_bytes = 0
+        self._fetched: _Segment | None = None
+        self.in_block = False
+
+    @property
+    def has_freed(self) -> bool:
+        """Whether something was freed."""
+        return any(not one.is_kept for one in self._segments)
+
+    # While recording -----------------------------------------------------------------------------
+
+    @contextmanager
+    def record_block(self, call: BlockCall) -> Iterator[Callable[[Any], None]]:
+        """While entered, operations are those of a block; gives what takes its output."""
+        own = self._begin(call)
+        self.in_block = True
+        try:
+            yield lambda returned: self._finish_block(own, call, returned)
+        finally:
+            self.in_block = False
+            self._begin(None)
+
+    def _finish_block(self, own: _Segment, call: BlockCall, returned: Any) -> None:
+        output = call.finish(returned)
+        if output is None or not call.can_repeat:
+            own.call = None
+            self._block_bytes -= own.bytes
+            return
+        for operation in own.operations:
+            operation.keeps_output = shares_memory(operation.output, output)
+
+    def _begin(self, call: BlockCall | None) -> _Segment:
+        if self._segments and not self._segments[-1].operations:
+            self._segments.pop()
+        self._segments.append(_Segment(self._count, call))
+        return self._segments[-1]
 
     def add(self, operation: Operation, output_bytes: int) -> None:
         """Add an operation that was just recorded; what is before it may be freed."""
-        if self._bytes and self._bytes + output_bytes > self._max_bytes:
-            self._empty(self._filled)
-            self._filled = len(self._starts)
-            self._starts.append(len(self._operations))
-            self._bytes = 0
+        own = self._segments[-1] if self._segments else self._begin(None)
+        if not self.in_block and own.bytes and own.bytes + output_bytes > self._max_bytes:
+            own = self._begin(None)
         operation.segments = weakref.proxy(self)  # no cycle may hold activations back
-        self._operations.append(operation)
-        self._sizes.append(output_bytes)
-        self._bytes += output_bytes
-        self._staying += 0 if "output" in operation.activations else output_bytes
+        own.add(operation, output_bytes)
+        self._count += 1
+        if own.call is None and "output" not in operation.activations:
+            self._staying += output_bytes
+        self._kept_bytes += output_bytes
+        self._block_bytes += output_bytes * (own.call is not None)
+        # The last block is read first, so that nothing after it frees it but want of memory.
+        too_many = own.call is not None and self._block_bytes > self._max_block_bytes
+        if too_many or self._kept_bytes > self._max_bytes:
+            self._make_room(own)
+
+    def _make_room(self, own: _Segment) -> None:
+        """Free the earliest blocks beyond the bounds, and then what lies between them."""
+        kept = [one for one in self._segments if one.is_kept and one is not own]
+        for one in sorted(kept, key=lambda one: one.call is None):
+            too_much = self._kept_bytes > self._max_bytes
+            if one.call is not None and (too_much or self._block_bytes > self._max_block_bytes):
+                self._block_bytes -= one.bytes
+            elif not too_much:
+                break
+            self._kept_bytes -= one.bytes
+            one.set_aside()
 
     def finish(self) -> None:
-        """Cut the pass anew, now that it is known how much of it stays in memory all the time."""
-        *_, last = self._starts
+        """Cut what lies between blocks anew, now that it is known how much of it stays."""
         room = max(self._max_bytes - self._staying, self._max_bytes * _LEAST_SHARE)
-        starts, size = [0], 0
-        for number, output_bytes in enumerate(self._sizes[:last]):
-            if size and size + output_bytes > room:
-                starts.append(number)
-                size = 0
-            size += output_bytes
-        self._starts = [*starts, last] if last else [0]
-        self._filled = len(self._starts) - 1
+        cut: list[_Segment] = []
+        for one in self._segments:
+            if one.is_kept or one.call is not None:
+                cut.append(one)
+                continue
+            for operation, size in zip(one.operations, one.sizes, strict=True):
+                last = cut[-1] if cut else None
+                fits = last is not None and not last.is_kept and last.call is None
+                if last is None or not fits or last.bytes + size > room:
+                    last = _Segment(operation.index)
+                    last.is_kept = False
+                    cut.append(last)
+                last.add(operation, size)
+        self._segments = [one for one in cut if one.operations]
+
+    def preserve(self, overwritten: Tensor) -> None:
+        """Copy what is kept of a tensor's memory before the model overwrites it."""
+        for one in self._segments:
+            if one.call is not None:
+                one.call.preserve(overwritten)
+
+    # Afterwards ----------------------------------------------------------------------------------
+
+    def find_input(self, edge: GradientEdge) -> Tensor | None:
+        """What enters a block at a place of the graph; None if nothing does there."""
+        for one in self._segments:
+            for place, value in () if one.call is None else one.call.inputs:
+                if place == edge:
+                    return value
+        return None
 
     def fetch(self, index: int) -> Operation:
         """An operation by its number, with all that it keeps in memory."""
-        number = bisect_right(self._starts, index) - 1
-        if number != self._filled:
-            self._empty(self._filled)
-            self._filled = number
-            try:
-                self.run_again(Refill(self._list(number)))
-            except SegmentComplete:
-                pass
-            else:
-                raise RuntimeError("The model computed something else when it was run again.")
-        return self._operations[index]
+        number = bisect_right(self._segments, index, key=lambda one: one.start) - 1
+        own = self._segments[number]
+        if not own.is_kept:
+            if self._fetched is not None:
+                self._fetched.set_aside()
+            if own.call is None:  # it may be as large as all that is kept
+                for one in self._segments:
+                    if one.is_kept:
+                        one.set_aside()
+            self._compute_again(own)
+            own.is_kept, self._fetched = True, own
+        return own.operations[index - own.start]
 
-    def _list(self, number: int) -> list[Operation]:
-        return self._operations[slice(*(*self._starts, None)[number : number + 2])]
-
-    def _empty(self, number: int) -> None:
-        for operation in self._list(number):
-            operation.set_aside()
+    def _compute_again(self, own: _Segment) -> None:
+        if own.call is not None:
+            refill = Refill(own.operations, own.call)
+            if self.call_again(own.call, refill) and refill.is_complete:
+                return
+            own.call = None  # what it computes is not decided by its arguments alone
+        try:
+            self.run_again(Refill(own.operations))
+        except SegmentComplete:
+            pass
+        else:
+            raise RuntimeError("The model computed something else when it was run again.")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
@@ -25,23 +27,31 @@ class Block:
             feed-forward part.
         post_norm: The normalisation right after it, in models that normalise there (as BERT does).
         output: The operation whose output leaves the block.
-        value_input: What the values are computed from.
-        value_input_edge: Where that is in the graph.
-        input: What enters the block and is added by the skip connection.
-        input_edge: Where that is in the graph.
+        value_input_edge: Where in the graph that is what the values are computed from.
+        input_edge: Where that is what enters the block and is added by the skip connection.
         input_reader: An operation that reads the input: its index, and which of its inputs it is.
             None if only routing reads it.
+        find_value: Gives the value at a place of the graph.
     """
 
     sites: list[AttentionSite]
     skip_addition: Operation
     post_norm: Function | None
     output: Operation
-    value_input: Tensor
     value_input_edge: GradientEdge
-    input: Tensor
     input_edge: GradientEdge
     input_reader: tuple[int, int] | None
+    find_value: Callable[[GradientEdge], Tensor]
+
+    @cached_property
+    def value_input(self) -> Tensor:
+        """What the values are computed from."""
+        return self.find_value(self.value_input_edge)
+
+    @cached_property
+    def input(self) -> Tensor:
+        """What enters the block and is added by the skip connection."""
+        return self.find_value(self.input_edge)
 
     @property
     def site(self) -> AttentionSite:
@@ -75,17 +85,19 @@ def make_block(
         if norm is not None:
             output = _find_only_norm(graph, trace, feed_forward) or feed_forward
     value_edge = _find_value_input(trace, graph, sites[0], skip.input_edge)
-    return Block(
+    block = Block(
         sites=sites,
         skip_addition=skip.addition,
         post_norm=norm,
         output=output,
-        value_input=graph.find_value(value_edge),
         value_input_edge=value_edge,
-        input=graph.find_value(skip.input_edge),
         input_edge=skip.input_edge,
         input_reader=graph.find_reader(skip.input_edge),
+        find_value=graph.find_value,
     )
+    if not trace.segments.has_freed:  # or values would be computed again that may not be wanted
+        _ = block.input, block.value_input
+    return block
 
 
 def has_post_norm(

@@ -43,6 +43,7 @@ class NodeGraph:
         # A pass that was recorded from some operation on has no entries of those before it.
         self._entries = {entry.operation.index: entry for entry in trace.entries}
         self._overwrites = trace.overwrites
+        self._segments = trace.segments
         self._numbers: dict[Node, int] = {}
         self._sources: dict[Node, list[GradientEdge]] = {}
         self._upstream: dict[Node, int] = {}  # a bit for each node upstream, and for itself
@@ -134,6 +135,9 @@ class NodeGraph:
         Raises:
             WhenceError: No operation keeps it.
         """
+        entering = self._segments.find_input(edge)
+        if entering is not None:
+            return entering
         operation = operation_of(edge.node)
         if operation is not None:
             return (operation.fetch() if operation.output.is_meta else operation).output

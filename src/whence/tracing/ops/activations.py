@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Protocol, Self, TypeVar
 
 import torch
@@ -22,23 +23,32 @@ class Activations:
         activations: Names of the attributes that can be freed and computed again.
         segments: Frees them where memory is short, and has them computed again.
         index: The number of the operation.
+        keeps_output: Whether the output stays, because something else keeps it as well.
     """
 
     activations: tuple[str, ...] = ("output",)
     segments: ActivationSource | None = None
     index = 0
+    keeps_output = False
     _is_set_aside = False
+    _freed: tuple[str, ...] = ()
 
-    def set_aside(self) -> None:
-        """Free the activations; their shapes stay known."""
-        for name in self.activations:
+    def set_aside(self, *, with_sums: bool = False) -> None:
+        """Free the activations; their shapes stay known.
+
+        Args:
+            with_sums: Whether to free outputs also where they are no activations.
+        """
+        names = dict.fromkeys((*self.activations, "output") if with_sums else self.activations)
+        self._freed = tuple(name for name in names if name != "output" or not self.keeps_output)
+        for name in self._freed:
             if hasattr(self, name):
                 setattr(self, name, _to_shapes(getattr(self, name)))
         self._is_set_aside = True
 
     def take_over(self, computed: Activations) -> None:
         """Keep the activations of the same operation that was computed again."""
-        for name in self.activations:
+        for name in self._freed:
             if hasattr(self, name):
                 setattr(self, name, getattr(computed, name))
         self._is_set_aside = False
@@ -59,4 +69,9 @@ def _to_shapes(value: _SomeTensors) -> _SomeTensors:
     """Tensors of the same shapes and types that hold no numbers."""
     if isinstance(value, tuple):
         return tuple(map(_to_shapes, value))
-    return torch.empty(value.shape, dtype=value.dtype, device="meta")
+    return _make_shape(value.shape, value.dtype)
+
+
+@lru_cache(512)
+def _make_shape(shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")

@@ -118,7 +118,7 @@ class AttentionSite:
     def split_values(self, batch: int) -> Tensor:
         """The values that the map weighs, as (batch, heads, keys, width of a head)."""
         if isinstance(self.product, ChunkedAttention):
-            return self.product.values
+            return self.product.fetch().values
         values = self.product.a.mT if self.keys_first else self.product.b
         values = values.expand(*self.weights.shape[:-2], *values.shape[-2:])
         if self.arrangement is not None:
@@ -130,8 +130,8 @@ class AttentionSite:
     def iterate_queries(self, batch: int) -> Iterator[tuple[slice, Tensor]]:
         """The map of some queries at a time, (batch, heads, some queries, keys); which they are."""
         if isinstance(self.product, ChunkedAttention):
-            for rows, part in self.product.split_queries():
-                yield rows, part.split_operations()[1].output
+            for rows, part in self.product.fetch().split_queries():
+                yield rows, part.split_operations()[-2].output
         else:
             yield slice(0, self.query_count), self.split_heads(self.weights.detach(), batch)
 

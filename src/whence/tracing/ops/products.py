@@ -261,17 +261,17 @@ class MatMul(Operation):
     @override
     def forward(self, *inputs: Tensor) -> Tensor:
         a, b = inputs
-        self.a, self.b = _make_contiguous(a.detach()), _make_contiguous(b.detach())
+        self.a, self.b = make_contiguous(a.detach()), make_contiguous(b.detach())
         self.output = matmul(self.a, self.b)
         return self.output
 
     def keep(self, a: Tensor, b: Tensor, output: Tensor) -> None:
         """Keep factors and a product that are known already."""
-        self.a, self.b, self.output = _make_contiguous(a), _make_contiguous(b), output
+        self.a, self.b, self.output = make_contiguous(a), make_contiguous(b), output
 
     def adjoints(self, s: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """S B^T and A^T S, in the shapes of A and B; None where that is not wanted."""
-        if s.dim() > self.output.dim():
+        if s.dim() > max(a.dim(), b.dim()):
             # The rows of all classes below each other, and the columns beside each other, make one
             # product of several.
             below, beside = s.movedim(0, -3), s.movedim(0, -2)
@@ -305,6 +305,6 @@ class MatMul(Operation):
         return self._narrow(("a", "output"), dim, start, length), (self.a.shape, None)
 
 
-def _make_contiguous(factor: Tensor) -> Tensor:
+def make_contiguous(factor: Tensor) -> Tensor:
     """A factor that products need not copy again: heads mostly come as a transposed view."""
     return factor if factor.is_contiguous() or factor.mT.is_contiguous() else factor.contiguous()

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from whence._util.torch_internals import softmax_backward
 from whence.tracing.ops.base import Function, Narrowed, Operation, Values
-from whence.tracing.ops.products import MatMul
+from whence.tracing.ops.products import MatMul, make_contiguous, matmul
 
 SOFTMAX = "softmax"
 """The name of operations that compute a softmax."""
@@ -22,16 +22,23 @@ def masked_softmax(scores: Tensor, scale: float, mask: Tensor | None) -> Tensor:
     """Softmax of scaled scores under a boolean or additive mask; a row with no key left is zero."""
     if mask is None:
         return torch.softmax(scores * scale, -1)
+    return _overwrite_and_normalize(scores * scale, mask)
+
+
+def _overwrite_and_normalize(scores: Tensor, mask: Tensor) -> Tensor:
+    """Softmax of scores under a mask; they are overwritten where shapes allow, as they are large.
+
+    A row with no key left is zero.
+    """
     blocked = ~mask if mask.dtype == torch.bool else mask == -math.inf
     empty = blocked.all(-1, keepdim=True)
-    scores = scores * scale
+    fits = torch.broadcast_shapes(scores.shape, mask.shape) == scores.shape  # type: ignore[no-untyped-call]
     if mask.dtype == torch.bool:
-        # In place where shapes allow it, since maps can be large.
-        fits = torch.broadcast_shapes(scores.shape, mask.shape) == scores.shape  # type: ignore[no-untyped-call]
         fill = Tensor.masked_fill_ if fits else Tensor.masked_fill
         scores = fill(scores, blocked & ~empty, -math.inf)
     else:
-        scores = scores + mask.masked_fill(empty, 0)
+        fits &= mask.dtype == scores.dtype
+        scores = (Tensor.add_ if fits else Tensor.add)(scores, mask.masked_fill(empty, 0))
     weights = torch.softmax(scores, -1)
     fill = Tensor.masked_fill if weights.requires_grad else Tensor.masked_fill_
     return fill(weights, empty, 0)
@@ -64,6 +71,67 @@ class Softmax(Function):
         small = self._narrow(("output",), dim, start, length)
         small.inputs = (self.inputs[0].narrow(dim, start, length),)
         return small, (self.inputs[0].shape,)
+
+
+class _Scores(MatMul):
+    """Scaled scores of queries and keys: C = scale A B.
+
+    The factor is that of the far smaller queries in the forward pass, and of the gradients. Rules
+    for relevance, which a factor does not change, see A B; it is computed when they ask for it.
+    """
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self._scale = scale
+
+    @override
+    def forward(self, *inputs: Tensor) -> Tensor:
+        queries, keys = inputs
+        self.a, self.b = make_contiguous(queries.detach()), make_contiguous(keys.detach())
+        return matmul(self.a * self._scale, self.b)
+
+    def __getattr__(self, name: str) -> Tensor:
+        if name != "output":
+            raise AttributeError(name)
+        self.output = matmul(self.a, self.b)
+        return self.output
+
+    @override
+    def gradient(self, output: Tensor) -> Values:
+        found = super().gradient(output)
+        return tuple(None if one is None else one * self._scale for one in found)
+
+
+class _ChunkSoftmax(Softmax):
+    """The softmax of scores of some queries, which it may overwrite.
+
+    Args:
+        mask: A boolean or additive mask, if there is one.
+        first_query: The number of the first query, if none attends to a later token.
+    """
+
+    def __init__(self, mask: Tensor | None, first_query: int | None) -> None:
+        super().__init__(1.0, mask)
+        self._mask = mask
+        self._first_query = first_query
+
+    @override
+    def forward(self, *inputs: Tensor) -> Tensor:
+        scores = inputs[0].detach()
+        self.inputs = (scores,)
+        if self._first_query is not None:
+            later = scores[..., self._first_query :]
+            ones = torch.ones(later.shape[-2:], dtype=torch.bool, device=later.device)
+            later.masked_fill_(ones.triu_(1), -math.inf)
+        if self._mask is None:
+            self.output = torch.softmax(scores, -1)
+        else:
+            self.output = _overwrite_and_normalize(scores, self._mask)
+        return self.output
+
+    @override
+    def vjp(self, cotangent: Tensor) -> tuple[Tensor, ...]:
+        return (softmax_backward(cotangent, self.output.expand_as(cotangent), -1),)
 
 
 class ChunkedAttention(Operation):
@@ -122,12 +190,28 @@ class ChunkedAttention(Operation):
         ones = torch.ones(size, dtype=torch.bool, device=self.queries.device)
         return ones.tril_(self._first_query)
 
-    def split_queries(self, classes: int = 1) -> Iterator[tuple[slice, ChunkedAttention]]:
-        """The same attention of some queries at a time, fewer for several classes at once."""
+    def split_queries(
+        self, classes: int = 1, *, every_key: bool = True
+    ) -> Iterator[tuple[slice, ChunkedAttention]]:
+        """The same attention of some queries at a time.
+
+        Args:
+            classes: How many values of each are worked on; there are fewer queries at a time then.
+            every_key: Whether to have the keys, too, that none of these queries attends to.
+        """
         queries, step = self.queries.shape[-2], max(1, self.queries_at_once // classes)
         for start in range(0, queries, step):
             length = min(step, queries - start)
-            yield slice(start, start + length), self.select_queries(start, length)
+            part = self.select_queries(start, length)
+            if not every_key:
+                seen = self.find_seen_keys(start + length)
+                part.keys, part.values = part.keys[..., seen, :], part.values[..., seen, :]
+            yield slice(start, start + length), part
+
+    def find_seen_keys(self, queries: int) -> slice:
+        """The keys that may be attended to by so many queries at the beginning."""
+        square = self.queries.shape[-2] == self.keys.shape[-2]
+        return slice(0, queries) if self._causal and square else slice(None)
 
     def select_queries(self, start: int, length: int) -> ChunkedAttention:
         """The same attention of some queries alone."""
@@ -138,10 +222,11 @@ class ChunkedAttention(Operation):
         return small
 
     def split_operations(self) -> tuple[MatMul, Softmax, MatMul]:
-        """The operations that it is made of: scores, softmax, product."""
-        scores, softmax, product = MatMul(), Softmax(self._scale, self._make_mask()), MatMul()
-        scores.forward(self.queries, self.keys.mT)
-        product.keep(softmax.forward(scores.output), self.values, self.output)
+        """The operations that it is made of: scaled scores, softmax, product."""
+        scores, product = _Scores(self._scale), MatMul()
+        softmax = _ChunkSoftmax(self._mask, self._first_query if self._causal else None)
+        weights = softmax.forward(scores.forward(self.queries, self.keys.mT))
+        product.keep(weights, self.values, self.output)
         product.reader_count = self.reader_count
         for operation in (scores, softmax, product):
             operation.guard, operation.batch = self.guard, self.batch
@@ -168,15 +253,16 @@ class ChunkedAttention(Operation):
         """
         kept = (self.queries, self.keys, self.values)
         every = [[_Total(x) for x in kept] for _ in self._split_classes(output)]
-        for rows, part in self.split_queries():
-            seen = slice(0, rows.stop) if self._causal else slice(None)
-            if self._causal:  # what comes later is not attended to
-                part.keys, part.values = part.keys[..., seen, :], part.values[..., seen, :]
+        passes_softmax = True
+        for rows, part in self.split_queries(every_key=False):
+            seen = self.find_seen_keys(rows.stop)
             scores, softmax, product = part.split_operations()
             for one, totals in zip(self._split_classes(output), every, strict=True):
+                product.wanted = () if passes_softmax else (False, True)
                 to_map, to_values = read(product, one[..., rows, :])
                 totals[2].add(to_values, seen)
                 (to_scores,) = (None,) if to_map is None else read(softmax, to_map)
+                passes_softmax = to_scores is not None
                 del to_map
                 if to_scores is not None:
                     to_queries, to_keys = read(scores, to_scores)

@@ -96,9 +96,11 @@ def _record_without_maps(
     if query.dim() != 4 or not (all_traced and constant):
         return None
     bytes_of_query = query.shape[0] * query.shape[1] * key.shape[-2] * query.element_size()
-    if bytes_of_query * query.shape[-2] <= recording.max_map_bytes:
+    bounds = recording.bounds
+    largest = bounds.map if bounds.kept_map is None else bounds.kept_map
+    if bytes_of_query * query.shape[-2] <= largest:
         return None
-    queries_at_once = max(_LEAST_QUERIES, int(recording.max_map_bytes // bytes_of_query))
+    queries_at_once = max(_LEAST_QUERIES, int(bounds.map // bytes_of_query))
     if not query.shape[:2] == key.shape[:2] == value.shape[:2]:
         shared = torch.broadcast_shapes(query.shape[:2], key.shape[:2], value.shape[:2])  # type: ignore[no-untyped-call]
         query, key, value = (
