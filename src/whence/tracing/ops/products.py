@@ -284,10 +284,12 @@ class MatMul(Operation):
                 to_b = to_b.view(*to_b.shape[:-1], *beside.shape[-2:]).movedim(-2, 0)
             return to_a, to_b
         s = s.contiguous()  # or it would be copied for each product
-        return (
-            matmul(s, b.mT).sum_to_size(a.shape) if self.is_wanted(0) else None,
-            matmul(a.mT, s).sum_to_size(b.shape) if self.is_wanted(1) else None,
-        )
+        to_a = matmul(s, b.mT) if self.is_wanted(0) else None
+        to_b = matmul(a.mT, s) if self.is_wanted(1) else None
+        if a.shape[:-2] != b.shape[:-2]:
+            to_a = None if to_a is None else to_a.sum_to_size(a.shape)
+            to_b = None if to_b is None else to_b.sum_to_size(b.shape)
+        return to_a, to_b
 
     @property
     @override
