@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+import time
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +42,11 @@ from whence.tracing.ops.guard import Guard
 # graph keeps the memory that it works in.
 _MAX_PROGRAMS = 8
 _compile_lock = threading.Lock()  # torch's compiler works for one thread at a time
+# A recorded program is fused once its runs took about as long as fusing takes: who explains a few
+# inputs waits for no compiler, and who explains many has waited twice as long as needed at most.
+_SECONDS_BEFORE_FUSING = 10.0
+# On a CPU, regions that occur once are not worth the seconds that a C++ compiler takes for them.
+_FEWEST_REPETITIONS = 2
 # How far scores may be from those of the eager run, which rounds otherwise: in bfloat16 by 0.01.
 _TOLERANCE = 0.05
 
@@ -61,6 +68,8 @@ class ProgramOutput(NamedTuple):
 
 
 Inputs = Mapping[str, Tensor]
+Compiling = Literal["never", "when it pays", "now"]
+"""When to compile what was not yet: when it was used for long, or all that can be, at once."""
 
 
 def check_compilable(request: Request) -> None:
@@ -81,20 +90,27 @@ def check_compilable(request: Request) -> None:
         )
 
 
-class CompiledProgram(NamedTuple):
+@dataclass
+class CompiledProgram:
     """A compiled program, and what of its results does not depend on values.
 
     Attributes:
-        run: The program.
+        run: Runs it.
         layout: Where the tokens stand whose scores it computes.
         columns: What the columns of the logits stand for, if it is no classes.
         is_covered: Whether the graph proves that the input is read through these tokens alone.
+        recorded: Its operators, while torch's compiler has not fused them.
+        seconds: How long a run took.
+        runs: How often it ran.
     """
 
     run: Callable[..., tuple[Tensor, ...]]
     layout: FoundLayout
     columns: str | None
     is_covered: bool = False
+    recorded: Program[tuple[Tensor, ...]] | None = None
+    seconds: float = 0.0
+    runs: int = 0
 
 
 class CompiledRunner:
@@ -110,6 +126,7 @@ class CompiledRunner:
         self._settings = settings
         self._lock = threading.Lock()  # a program works in memory of its own, for one at a time
         self._programs: OrderedDict[Hashable, CompiledProgram | None] = OrderedDict()
+        self._pool: Any = None
 
     def __reduce__(self) -> tuple[type[CompiledRunner], tuple[object, ...]]:
         """A copy, which another process may want, begins anew."""
@@ -121,15 +138,15 @@ class CompiledRunner:
         return bool(self._programs)
 
     def run(
-        self, request: Request, max_map_bytes: float, class_count: int, *, may_compile: bool
+        self, request: Request, max_map_bytes: float, class_count: int, *, compiling: Compiling
     ) -> Callable[[], Result] | None:
-        """The result of a request by a compiled program.
+        """Start a program on the request.
 
         Args:
             request: What to explain.
             max_map_bytes: Attention with larger maps is recorded without them.
             class_count: How many classes the model had before.
-            may_compile: Whether to compile what was not yet compiled.
+            compiling: Whether to compile what was not yet compiled.
 
         Returns:
             Gives the result; None if there is no program for the request.
@@ -142,20 +159,111 @@ class CompiledRunner:
         settings = (*self._settings, torch.get_float32_matmul_precision(), max_map_bytes)
         key = settings, _describe(request), shapes, self._model.training, places
         with self._lock, torch.cuda.device_of(next(iter(inputs.values()))):  # type: ignore[no-untyped-call]
-            if key not in self._programs and not may_compile:
+            if key not in self._programs and compiling == "never":
                 return None
             if key not in self._programs:
                 compute = partial(_compute, request, max_map_bytes)
                 if len(self._programs) >= _MAX_PROGRAMS:
                     self._programs.popitem(last=False)
                 with _compile_lock:
-                    self._programs[key] = _compile(request.method_name, compute, inputs)
+                    self._programs[key] = self._record(request.method_name, compute, inputs)
             self._programs.move_to_end(key)
             program = self._programs[key]
             if program is None:
                 return None
+            is_used = program.runs * program.seconds >= _SECONDS_BEFORE_FUSING
+            if program.recorded is not None and (
+                compiling == "now" or (compiling == "when it pays" and is_used)
+            ):
+                with _compile_lock:
+                    self._fuse(request.method_name, program, list(inputs.values()))
+            program.runs += 1
             output = ProgramOutput(*program.run(*inputs.values()))
         return partial(_confirm, request, max_map_bytes, output, program)
+
+    def _record(
+        self, name: str, compute: Callable[..., tuple[ProgramOutput, Result]], inputs: Inputs
+    ) -> CompiledProgram | None:
+        """The computation for inputs of these shapes, as recorded; None if that cannot be."""
+        guard = NotingGuard()
+        names, example = list(inputs), [x.detach().clone() for x in inputs.values()]
+        with bar(_say(name, example, "recording"), 4, beside=True) as advance:
+            expected, result = compute(inputs, guard)
+            advance(1)
+
+            def compute_tensors(*tensors: Tensor) -> ProgramOutput:
+                assuming = AssumingGuard(guard.noted)
+                with RefuseConversions():
+                    given = dict(zip(names, tensors, strict=True))
+                    output, _ = compute(given, assuming, result.layout)
+                    return output._replace(valid=all_hold([output.valid, *assuming.conditions]))
+
+            try:
+                recorded: Program[tuple[Tensor, ...]] = Program(compute_tensors, example)
+                advance(1)
+                run = self._capture(recorded, example)
+                advance(1)
+                seconds, agrees = _compare(run, example, expected)
+            except Exception as error:  # what is computed can be anything
+                reason = first_line(error)
+                if example[0].is_cuda:
+                    torch.cuda.synchronize()
+            else:
+                if agrees:
+                    around = result.figures.get("coverage")
+                    is_covered = around is not None and not bool(around.any())
+                    found = result.layout, result.columns, is_covered
+                    return CompiledProgram(run, *found, recorded, seconds)
+                reason = "it would give other scores"
+        warnings.warn(
+            f"Method '{name}' cannot be compiled for these inputs, so that they are explained as "
+            f"without compiling: {reason}",
+            stacklevel=2,
+        )
+        return None
+
+    def _fuse(self, name: str, program: CompiledProgram, example: list[Tensor]) -> None:
+        """Let torch's compiler fuse what was recorded; what it cannot fuse stays as it is."""
+        recorded = program.recorded
+        if recorded is None:
+            return
+        program.recorded = None  # it is tried once
+        expected = ProgramOutput(*program.run(*example))
+        on_gpu = example[0].is_cuda
+        if on_gpu:
+            program.run = recorded  # frees the memory of the graph
+        try:
+            doing = _say(name, example, "fusing operators")
+            with bar(doing, recorded.region_count, beside=True) as advance:
+                fewest = 1 if on_gpu else _FEWEST_REPETITIONS
+                recorded.compile(*example, fewest=fewest, advance=advance)
+            run = self._capture(recorded, example)
+            program.seconds, agrees = _compare(run, example, expected)
+            reason = "" if agrees else "it would give other scores"
+        except Exception as error:  # compilers fail in ways of their own
+            reason = first_line(error)
+            if on_gpu:
+                torch.cuda.synchronize()
+        if not reason:
+            program.run = run
+            return
+        recorded.restore()
+        program.run = self._capture(recorded, example)
+        warnings.warn(
+            f"Method '{name}' cannot be fused by torch's compiler for these inputs, so that its "
+            f"operators run one by one: {reason}",
+            stacklevel=2,
+        )
+
+    def _capture(
+        self, program: Program[tuple[Tensor, ...]], example: Sequence[Tensor]
+    ) -> Callable[..., tuple[Tensor, ...]]:
+        """A program as a CUDA graph, if it runs on a GPU."""
+        if not example[0].is_cuda:
+            return program
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        return CudaGraph(program, example, self._pool)
 
 
 def _confirm(
@@ -251,56 +359,18 @@ def _compute(
     return ProgramOutput(result.scores, classes, logits, valid), result
 
 
-def _compile(
-    name: str, compute: Callable[..., tuple[ProgramOutput, Result]], inputs: Inputs
-) -> CompiledProgram | None:
-    """The computation for inputs of these shapes, compiled; None if that cannot be."""
-    guard = NotingGuard()
-    expected, result = compute(inputs, guard)
-    names = list(inputs)
-
-    def compute_tensors(*tensors: Tensor) -> ProgramOutput:
-        assuming = AssumingGuard(guard.noted)
-        with RefuseConversions():
-            output, _ = compute(dict(zip(names, tensors, strict=True)), assuming, result.layout)
-            return output._replace(valid=all_hold([output.valid, *assuming.conditions]))
-
-    example = [x.detach().clone() for x in inputs.values()]
-    on_gpu = example[0].is_cuda
-    reasons = []
-    for compiles in (True, False) if on_gpu else (True,):
-        try:
-            run: Callable[..., tuple[Tensor, ...]] = compute_tensors
-            run = _make_program(name, run, example) if compiles else run
-            run = CudaGraph(run, example) if on_gpu else run
-            output = ProgramOutput(*run(*example))
-        except Exception as error:  # compilers fail in ways of their own
-            reasons.append(first_line(error))
-            if on_gpu:
-                torch.cuda.synchronize()
-            continue
-        if _agree(output, expected):
-            around = result.figures.get("coverage")
-            is_covered = around is not None and not bool(around.any())
-            return CompiledProgram(run, result.layout, result.columns, is_covered)
-        reasons.append("it would give other scores")
-    warnings.warn(
-        f"Method '{name}' cannot be compiled for these inputs, so that they are explained as "
-        f"without compiling: {reasons[0]}",
-        stacklevel=2,
-    )
-    return None
+def _say(name: str, example: Sequence[Tensor], doing: str) -> str:
+    return f"Compiling {name} for {len(example[0])} input(s): {doing}"
 
 
-def _make_program(
-    name: str, compute: Callable[..., tuple[Tensor, ...]], example: Sequence[Tensor]
-) -> Program[tuple[Tensor, ...]]:
-    """Record and compile a computation, while progress is shown."""
-    with bar(f"Compiling {name} for {len(example[0])} input(s): recording", 1):
-        program = Program(compute, example)
-    with bar(f"Compiling {name} for {len(example[0])} input(s)", program.region_count) as advance:
-        program.compile(*example, advance=advance)
-    return program
+def _compare(
+    run: Callable[..., tuple[Tensor, ...]], example: Sequence[Tensor], expected: ProgramOutput
+) -> tuple[float, bool]:
+    """How long a run takes, and whether it gives the scores that are expected."""
+    start = time.perf_counter()
+    output = ProgramOutput(*run(*example))
+    agrees = _agree(output, expected)
+    return time.perf_counter() - start, agrees
 
 
 def _agree(output: ProgramOutput, expected: ProgramOutput) -> bool:
