@@ -60,10 +60,11 @@ class Program(Generic[Output]):
 
         Args:
             *inputs: The values.
-            fewest: Regions that repeat less often stay as they were recorded.
+            fewest: Regions that occur less often stay as they were recorded, if others do not.
             advance: Called with the number of regions that are done.
         """
         times = Counter(region.code for region in self._regions)
+        fewest = min(fewest, max(times.values()))
         compiled: dict[_Key, _RunRegion] = {}
         runs = list(self._recorded)
 

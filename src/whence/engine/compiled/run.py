@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-import time
-import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from whence._util.progress import bar
-from whence._util.text import first_line
-from whence.engine.compiled.guards import (
-    AssumingGuard,
-    NotingGuard,
-    RefuseConversions,
-    all_hold,
+from whence.engine.compiled.making import (
+    CompiledProgram,
+    Inputs,
+    ProgramOutput,
+    fuse_program,
+    record_program,
 )
-from whence.engine.compiled.program import CudaGraph, Program
 from whence.engine.eager import (
     match_tokens,
     record_request,
@@ -38,38 +33,15 @@ from whence.layout import FoundLayout
 from whence.targets import AskedClasses, ClassScalars
 from whence.tracing.ops.guard import Guard
 
-# So many are kept: several methods that take turns must not push each other out, but each CUDA
-# graph keeps the memory that it works in.
+# So many are kept: several methods that take turns must not push each other out.
 _MAX_PROGRAMS = 8
 _compile_lock = threading.Lock()  # torch's compiler works for one thread at a time
 # A recorded program is fused once its runs took about as long as fusing takes: who explains a few
 # inputs waits for no compiler, and who explains many has waited twice as long as needed at most.
 _SECONDS_BEFORE_FUSING = 10.0
-# On a CPU, regions that occur once are not worth the seconds that a C++ compiler takes for them.
-_FEWEST_REPETITIONS = 2
-# How far scores may be from those of the eager run, which rounds otherwise: in bfloat16 by 0.01.
-_TOLERANCE = 0.05
 
-
-class ProgramOutput(NamedTuple):
-    """The tensors that a program computes.
-
-    Attributes:
-        scores: (batch, classes, units).
-        classes: (batch, classes), the explained class indices.
-        logits: (batch, all classes).
-        valid: A single truth value: all is finite, no shortcut failed, and all guards hold.
-    """
-
-    scores: Tensor
-    classes: Tensor
-    logits: Tensor
-    valid: Tensor
-
-
-Inputs = Mapping[str, Tensor]
 Compiling = Literal["never", "when it pays", "now"]
-"""When to compile what was not yet: when it was used for long, or all that can be, at once."""
+"""When to compile: never, as far as it pays, or all at once. Programs that exist are used."""
 
 
 def check_compilable(request: Request) -> None:
@@ -88,29 +60,6 @@ def check_compilable(request: Request) -> None:
             f"Method '{request.method_name}' runs the model many times, which cannot be compiled; "
             f"explain with it directly."
         )
-
-
-@dataclass
-class CompiledProgram:
-    """A compiled program, and what of its results does not depend on values.
-
-    Attributes:
-        run: Runs it.
-        layout: Where the tokens stand whose scores it computes.
-        columns: What the columns of the logits stand for, if it is no classes.
-        is_covered: Whether the graph proves that the input is read through these tokens alone.
-        recorded: Its operators, while torch's compiler has not fused them.
-        seconds: How long a run took.
-        runs: How often it ran.
-    """
-
-    run: Callable[..., tuple[Tensor, ...]]
-    layout: FoundLayout
-    columns: str | None
-    is_covered: bool = False
-    recorded: Program[tuple[Tensor, ...]] | None = None
-    seconds: float = 0.0
-    runs: int = 0
 
 
 class CompiledRunner:
@@ -158,6 +107,8 @@ class CompiledRunner:
         places = hash(tuple((x.data_ptr(), x.shape, x.stride(), x.dtype) for x in weights))
         settings = (*self._settings, torch.get_float32_matmul_precision(), max_map_bytes)
         key = settings, _describe(request), shapes, self._model.training, places
+        if self._pool is None and request.arguments.main.is_cuda:
+            self._pool = torch.cuda.graph_pool_handle()
         with self._lock, torch.cuda.device_of(next(iter(inputs.values()))):  # type: ignore[no-untyped-call]
             if key not in self._programs and compiling == "never":
                 return None
@@ -166,7 +117,8 @@ class CompiledRunner:
                 if len(self._programs) >= _MAX_PROGRAMS:
                     self._programs.popitem(last=False)
                 with _compile_lock:
-                    self._programs[key] = self._record(request.method_name, compute, inputs)
+                    made = record_program(request.method_name, compute, inputs, self._pool)
+                    self._programs[key] = made
             self._programs.move_to_end(key)
             program = self._programs[key]
             if program is None:
@@ -176,94 +128,11 @@ class CompiledRunner:
                 compiling == "now" or (compiling == "when it pays" and is_used)
             ):
                 with _compile_lock:
-                    self._fuse(request.method_name, program, list(inputs.values()))
+                    given = list(inputs.values())
+                    fuse_program(request.method_name, program, given, self._pool)
             program.runs += 1
             output = ProgramOutput(*program.run(*inputs.values()))
         return partial(_confirm, request, max_map_bytes, output, program)
-
-    def _record(
-        self, name: str, compute: Callable[..., tuple[ProgramOutput, Result]], inputs: Inputs
-    ) -> CompiledProgram | None:
-        """The computation for inputs of these shapes, as recorded; None if that cannot be."""
-        guard = NotingGuard()
-        names, example = list(inputs), [x.detach().clone() for x in inputs.values()]
-        with bar(_say(name, example, "recording"), 4, beside=True) as advance:
-            expected, result = compute(inputs, guard)
-            advance(1)
-
-            def compute_tensors(*tensors: Tensor) -> ProgramOutput:
-                assuming = AssumingGuard(guard.noted)
-                with RefuseConversions():
-                    given = dict(zip(names, tensors, strict=True))
-                    output, _ = compute(given, assuming, result.layout)
-                    return output._replace(valid=all_hold([output.valid, *assuming.conditions]))
-
-            try:
-                recorded: Program[tuple[Tensor, ...]] = Program(compute_tensors, example)
-                advance(1)
-                run = self._capture(recorded, example)
-                advance(1)
-                seconds, agrees = _compare(run, example, expected)
-            except Exception as error:  # what is computed can be anything
-                reason = first_line(error)
-                if example[0].is_cuda:
-                    torch.cuda.synchronize()
-            else:
-                if agrees:
-                    around = result.figures.get("coverage")
-                    is_covered = around is not None and not bool(around.any())
-                    found = result.layout, result.columns, is_covered
-                    return CompiledProgram(run, *found, recorded, seconds)
-                reason = "it would give other scores"
-        warnings.warn(
-            f"Method '{name}' cannot be compiled for these inputs, so that they are explained as "
-            f"without compiling: {reason}",
-            stacklevel=2,
-        )
-        return None
-
-    def _fuse(self, name: str, program: CompiledProgram, example: list[Tensor]) -> None:
-        """Let torch's compiler fuse what was recorded; what it cannot fuse stays as it is."""
-        recorded = program.recorded
-        if recorded is None:
-            return
-        program.recorded = None  # it is tried once
-        expected = ProgramOutput(*program.run(*example))
-        on_gpu = example[0].is_cuda
-        if on_gpu:
-            program.run = recorded  # frees the memory of the graph
-        try:
-            doing = _say(name, example, "fusing operators")
-            with bar(doing, recorded.region_count, beside=True) as advance:
-                fewest = 1 if on_gpu else _FEWEST_REPETITIONS
-                recorded.compile(*example, fewest=fewest, advance=advance)
-            run = self._capture(recorded, example)
-            program.seconds, agrees = _compare(run, example, expected)
-            reason = "" if agrees else "it would give other scores"
-        except Exception as error:  # compilers fail in ways of their own
-            reason = first_line(error)
-            if on_gpu:
-                torch.cuda.synchronize()
-        if not reason:
-            program.run = run
-            return
-        recorded.restore()
-        program.run = self._capture(recorded, example)
-        warnings.warn(
-            f"Method '{name}' cannot be fused by torch's compiler for these inputs, so that its "
-            f"operators run one by one: {reason}",
-            stacklevel=2,
-        )
-
-    def _capture(
-        self, program: Program[tuple[Tensor, ...]], example: Sequence[Tensor]
-    ) -> Callable[..., tuple[Tensor, ...]]:
-        """A program as a CUDA graph, if it runs on a GPU."""
-        if not example[0].is_cuda:
-            return program
-        if self._pool is None:
-            self._pool = torch.cuda.graph_pool_handle()
-        return CudaGraph(program, example, self._pool)
 
 
 def _confirm(
@@ -357,27 +226,3 @@ def _compute(
     failure = guard.any_failure()
     valid = valid if failure is None else valid & ~failure
     return ProgramOutput(result.scores, classes, logits, valid), result
-
-
-def _say(name: str, example: Sequence[Tensor], doing: str) -> str:
-    return f"Compiling {name} for {len(example[0])} input(s): {doing}"
-
-
-def _compare(
-    run: Callable[..., tuple[Tensor, ...]], example: Sequence[Tensor], expected: ProgramOutput
-) -> tuple[float, bool]:
-    """How long a run takes, and whether it gives the scores that are expected."""
-    start = time.perf_counter()
-    output = ProgramOutput(*run(*example))
-    agrees = _agree(output, expected)
-    return time.perf_counter() - start, agrees
-
-
-def _agree(output: ProgramOutput, expected: ProgramOutput) -> bool:
-    """Whether scores are the same but for rounding, even where neither is valid."""
-    if bool(output.valid) != bool(expected.valid):
-        return False
-    if not torch.isfinite(expected.scores).all():
-        return not torch.isfinite(output.scores).all()
-    distance = (output.scores - expected.scores).norm()
-    return bool(distance <= _TOLERANCE * expected.scores.norm())
