@@ -148,6 +148,10 @@ class _OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
 
 
+# Settings of torch's compiler, `torch._inductor.config`, that differ from its own.
+INDUCTOR_OPTIONS: dict[str, Any] = {}
+
+
 def compile_graph(
     graph: fx.GraphModule, inputs: Sequence[Tensor]
 ) -> Callable[..., Sequence[Tensor]]:
@@ -160,8 +164,9 @@ def compile_graph(
     # Inductor's cache on disk is used only where there are shapes that might be symbols.
     shapes = ShapeEnv()
     fake = FakeTensorMode(shape_env=shapes, static_shapes=True, allow_non_fake_inputs=True)
+    compiled: Callable[..., Sequence[Tensor]]
     with tracing(TracingContext(fake)):
-        compiled: Callable[..., Sequence[Tensor]] = torch._inductor.compile(graph, list(inputs))
+        compiled = torch._inductor.compile(graph, list(inputs), options=INDUCTOR_OPTIONS)
     return compiled
 
 
@@ -174,6 +179,7 @@ PRODUCTS = (
     torch.ops.aten.bmm.default,
     torch.ops.aten.baddbmm.default,
 )
+CHEAP = (torch.ops.aten.clone.default, torch.ops.aten.native_layer_norm.default)
 RESHAPE = torch.ops.aten.reshape.default
 VIEWS = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
 
@@ -193,3 +199,17 @@ def recorded_dtype(node: fx.Node) -> torch.dtype | None:
     """Return the type of what a recorded operator gave; None if it is no single tensor."""
     value = recorded_value(node)
     return None if value is None else value.dtype
+
+
+def is_view(node: fx.Node) -> bool:
+    """Tell whether an operator's output shares the memory of its input."""
+    if node.target in VIEWS or node.target is operator.getitem:
+        return True  # one of several outputs is a part of what they share
+    returned = getattr(getattr(node.target, "_schema", None), "returns", ())
+    return any(one.alias_info is not None and not one.alias_info.is_write for one in returned)
+
+
+def is_cheap(node: fx.Node) -> bool:
+    """Tell whether an operator does little with each element: it copies, normalises or maps it."""
+    is_elementwise = torch.Tag.pointwise in getattr(node.target, "tags", ())
+    return is_elementwise or node.target in CHEAP

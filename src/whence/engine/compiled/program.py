@@ -35,7 +35,8 @@ class Program(Generic[Output]):
 
     def __init__(self, compute: Callable[..., Output], inputs: Sequence[Tensor]) -> None:
         graph, self._constants, self._structure = record_graph(compute, inputs)
-        self._regions, self._returned = split_regions(graph)
+        # On a CPU, to compute something again takes longer than to read it.
+        self._regions, self._returned = split_regions(graph, recompute=inputs[0].is_cuda)
         self._placeholders = [node.name for node in graph.find_nodes(op="placeholder")]
         recorded: dict[str, _RunRegion] = {}
         for region in self._regions:
