@@ -22,7 +22,6 @@ VIT = "ViTForImageClassification-sdpa"
 NOT_COMPILED = "cannot be compiled for these inputs"
 NOT_FUSED = "cannot be fused for these inputs"
 
-gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no compiler here")
 never_refused = pytest.mark.filterwarnings(f"error:.*{NOT_COMPILED}", f"error:.*{NOT_FUSED}")
 
@@ -379,23 +378,3 @@ def test_explanations_by_the_real_compiler():
 @pytest.mark.parametrize("name", [VIT, "Bert-sdpa"])
 def test_every_tuned_method_by_the_real_compiler(method, name):
     check(name, method, REQUESTS[1:3], fused=True)
-
-
-@gpu
-@never_refused
-@pytest.mark.parametrize("name", [VIT, "Bert-sdpa"])
-def test_explanations_by_cuda_graphs(name):
-    check(name, "tiba", REQUESTS[::2], "cuda", fused=True)
-
-
-@gpu
-def test_cuda_graphs_read_changed_weights(model, inputs):
-    model, inputs = model.cuda(), {"pixel_values": inputs["pixel_values"].cuda()}
-    compiling = Explainer(model, compile=True)
-    before = compiling.explain(inputs, target=0, method="tiba").scores
-    with torch.no_grad():
-        model.classifier.weight.mul_(-1)
-    after = compiling.explain(inputs, target=0, method="tiba").scores
-    expected = Explainer(model).explain(inputs, target=0, method="tiba").scores
-    assert torch.allclose(after, expected, rtol=1e-4)
-    assert not torch.allclose(after, before, rtol=1e-2)
