@@ -14,7 +14,7 @@ N ?= 1000
 SEED ?= 0
 JOBS ?= $(shell nproc)
 
-.PHONY: demo test test-all fuzz lint types benchmark peers pictures gallery notebooks screenshots docs docs-serve matrix bounds audit dist cleanroom mutants clean
+.PHONY: demo test test-all test-gpu fuzz lint types benchmark peers pictures gallery notebooks screenshots docs docs-serve matrix bounds audit dist cleanroom mutants clean
 
 demo: $(RUN)/.installed
 	$(RUN)/bin/whence explain src/whence/demo/cat.jpg --top 2 --out out/demo --force
@@ -32,6 +32,12 @@ test: lint types
 
 test-all: lint types
 	$(TEST)/bin/python -m pytest -n auto -m ''
+
+# What has to hold on a GPU. It needs torch for CUDA, transformers and what whence needs, but not pytest:
+# make test-gpu GPU_PYTHON=python3 runs it with a Python of yours.
+GPU_PYTHON ?= $(TEST)/bin/python
+test-gpu:
+	PYTHONPATH=src $(GPU_PYTHON) -m tests.gpu
 
 # Random Transformers beside an oracle: make fuzz N=1000 SEED=0
 fuzz: $(RUN)/.installed

@@ -60,7 +60,7 @@ def embedded(image_model, text_model, monkeypatch) -> None:
 @pytest.fixture
 def programs(monkeypatch) -> list:
     """The inputs of each program that is made. Its graph runs as recorded: compiling is slow."""
-    from whence.engine.compiled import program, run
+    from whence.engine.compiled import making, program
 
     made = []
 
@@ -69,6 +69,6 @@ def programs(monkeypatch) -> list:
             made.append(inputs)
             super().__init__(compute, inputs)
 
-    monkeypatch.setattr(run, "Program", NotedProgram)
+    monkeypatch.setattr(making, "Program", NotedProgram)
     monkeypatch.setattr(program, "compile_graph", lambda graph, inputs: graph)
     return made

@@ -1,7 +1,6 @@
 """The authors' own results, from their own code in float64."""
 
 import json
-import shutil
 from functools import cache
 from pathlib import Path
 
@@ -10,10 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.paths import compiler, explain_on
 from tests.real import load_real_vit, read_photo
 from whence import Explainer, Explanation, Layout
 
 GOLDEN = Path(__file__).parent / "golden"
+NAMES = ("vit_a", "vit_b", "bert_a", "bert_b")
 TAGS = ("top", "low")
 CLASS_TOKEN = Layout(special=(0,))
 """What a tokenizer says of ``[CLS]``."""
@@ -62,7 +63,7 @@ def list_targets(name: str) -> Tensor:
     return torch.tensor([[int(data[f"{i}/{tag}/target"]) for tag in TAGS] for i in range(count)])
 
 
-@pytest.fixture(scope="module", params=["vit_a", "vit_b", "bert_a", "bert_b"])
+@pytest.fixture(scope="module", params=NAMES)
 def name(request) -> str:
     return request.param
 
@@ -101,16 +102,18 @@ def list_starts(name: str) -> list[int]:
     return [int(key.removeprefix(prefix)) for key in read_golden(name) if key.startswith(prefix)]
 
 
-def count_equal_attributions(name: str, starts: list[int], compile: bool) -> int:
+def count_equal_attributions(name: str, starts: list[int], path: str) -> int:
     """The number of the authors' attributions from these layers on; all equal ours."""
     model, inputs = load_small_model(name)
     is_text = name.startswith("bert")
     compared = 0
     for start in starts:
         layout = CLASS_TOKEN if is_text else None
-        explainer = Explainer(model, compile=compile, layout=layout)
-        result = explainer.explain(
+        result = explain_on(
+            path,
+            model,
             inputs,
+            layout=layout,
             classes=list_targets(name),
             method="tiba",
             rules="reference",
@@ -131,24 +134,24 @@ def count_equal_attributions(name: str, starts: list[int], compile: bool) -> int
 
 
 def test_attribution_from_every_start(name):
-    compared = count_equal_attributions(name, list_starts(name), compile=False)
+    compared = count_equal_attributions(name, list_starts(name), "plain")
     assert compared == sum("transformer_attribution" in key for key in read_golden(name))
 
 
-@pytest.mark.filterwarnings("error:.*cannot be compiled")
+@pytest.mark.filterwarnings("error:.*cannot be (compiled|fused)")
 @pytest.mark.parametrize(
-    "name",
+    ("name", "path"),
     [
-        "vit_a",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("vit_b", "bert_a", "bert_b")),
+        *((name, "recorded") for name in NAMES),
+        pytest.param("vit_a", "fused", marks=compiler),
+        *(pytest.param(name, "fused", marks=(compiler, pytest.mark.slow)) for name in NAMES[1:]),
     ],
 )
-def test_compiled_attribution(name, programs):
+def test_compiled_attribution(name, path):
     first, *others = list_starts(name)
-    compared = count_equal_attributions(name, [first], compile=True)
+    compared = count_equal_attributions(name, [first], path)
     attributions = sum("transformer_attribution" in key for key in read_golden(name))
     assert compared == attributions // (1 + len(others))
-    assert len(programs) == 1
 
 
 def test_class_tokens_score_is_the_authors_where_nothing_is_padded():
@@ -188,14 +191,14 @@ def test_real_vit_on_real_photos(data, start):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("error:.*cannot be compiled")
-@pytest.mark.skipif(shutil.which("g++") is None, reason="there is no compiler here")
-def test_real_vit_compiled(data):
+@pytest.mark.filterwarnings("error:.*cannot be (compiled|fused)")
+@pytest.mark.parametrize("path", ["recorded", pytest.param("fused", marks=compiler)])
+def test_real_vit_compiled(data, path):
     authors = read_golden("real_vit")
     pixels = torch.stack([read_photo(data, file) for file in authors["files"]])
     classes = [int(authors[f"{i}/rank0/target"]) for i in range(len(pixels))]
-    explainer = Explainer(load_real_vit(data).double(), compile=True)
-    result = explainer.explain(pixels, target=classes, method="tiba", rules="reference")
+    model = load_real_vit(data).double()
+    result = explain_on(path, model, pixels, target=classes, method="tiba", rules="reference")
     for i in range(len(pixels)):
         theirs = authors[f"{i}/rank0/transformer_attribution_start0"]
         assert compute_error(result.scores[i], theirs) < 1e-6

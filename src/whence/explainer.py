@@ -16,7 +16,7 @@ from whence._util.defaults import METHOD
 from whence.engine.attention import AttentionMaps, read_attention
 from whence.engine.batching import Batching
 from whence.engine.checks import judge
-from whence.engine.compiled.run import CompiledRunner, check_compilable
+from whence.engine.compiled.run import CompiledRunner, Compiling, check_compilable
 from whence.engine.explanations import make_explanation
 from whence.engine.generating import GeneratingExplainer
 from whence.engine.naflex_images import restore_images
@@ -56,9 +56,10 @@ class Explainer(GeneratingExplainer):
         per_sample: Names of the inputs that hold one row for each sample, such as a mask. A large
             batch goes in chunks, which are cut along them. If left out, whence proves which they
             are by running some samples apart from the others; if it cannot, the batch is not cut.
-        compile: Whether to compile what is computed for inputs of one shape, when they are first
-            explained by a method. That takes up to a minute, and pays for thousands of inputs of
-            one shape; `compile()` does it beforehand. Weights may change in between; a model that
+        compile: Whether to compile what is computed for inputs of one shape. When they are first
+            explained by a method, its operators are recorded, in seconds, and run without Python
+            from then on. Once they ran for ten seconds, torch's compiler fuses them, which takes
+            longer; `compile()` does both beforehand. Weights may change in between; a model that
             is changed otherwise (by hooks, other attributes or another mode) needs an Explainer of
             its own.
         precision: In what matrix products are computed, if not in the type of the weights:
@@ -193,7 +194,7 @@ class Explainer(GeneratingExplainer):
             inputs, (target, against, classes), method, rules, of, keep_evidence, memory, options
         )
         request = dataclasses.replace(request, verify=verify)
-        result = self._run(request, may_compile=self.compiles)
+        result = self._run(request, "when it pays" if self.compiles else "never")
         asked = [request.focus(name) for name in request.arguments.explained_names]
         results = (result, *result.others)
         checks = [judge(one, of, self.precision) for one, of in zip(asked, results, strict=True)]
@@ -255,7 +256,7 @@ class Explainer(GeneratingExplainer):
             inputs, (target, against, classes), method, rules, of, False, memory, options
         )
         check_compilable(request)
-        self._run(request, may_compile=True)
+        self._run(request, "now")
 
     def attention(self, inputs: Inputs) -> AttentionMaps:
         """The attention maps of a forward pass.
@@ -299,11 +300,11 @@ class Explainer(GeneratingExplainer):
             memory=memory,
         ).with_tokens()
 
-    def _run(self, request: Request, may_compile: bool) -> Result:
+    def _run(self, request: Request, compiling: Compiling) -> Result:
         run_compiled = None
         as_given = request.subject is self._subject
-        if as_given and (may_compile or self._compiled.has_programs):
-            run_compiled = partial(self._compiled.run, may_compile=may_compile)
+        if as_given and (compiling != "never" or self._compiled.has_programs):
+            run_compiled = partial(self._compiled.run, compiling=compiling)
         # Whatever surrounds the call, explanations are computed in the precision of the weights.
         off = torch.autocast(request.arguments.main.device.type, enabled=False)
         with off, torch.inference_mode(False), use_precision(self.precision):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import nn
+from torch import fx, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
@@ -311,26 +311,48 @@ def gradient_of_product(x: torch.Tensor) -> list[torch.Tensor]:
         return list(torch.autograd.grad((x @ x).sum(), x))
 
 
-@relies("whence.engine.compiled", "`torch.fx.experimental.proxy_tensor.make_fx`")
+@relies("whence.engine.compiled", "`torch.utils._python_dispatch.TorchDispatchMode`")
 def check_trace_to_graph() -> None:
     x = torch.randn(3, 3)
-    for fake in (False, True):
-        graph = torch_graphs.trace_to_graph(gradient_of_product, [x], fake=fake)
-        assert any(node.target in torch_graphs.PRODUCTS for node in graph.graph.nodes)
-        torch.testing.assert_close(graph(-x), gradient_of_product(-x))
+    graph, constants = torch_graphs.trace_to_graph(gradient_of_product, [x])
+    assert not constants
+    assert any(node.target in torch_graphs.PRODUCTS for node in graph.nodes)
+    torch.testing.assert_close(fx.GraphModule({}, graph)(-x), gradient_of_product(-x))
+
+
+@relies("whence.engine.compiled", "`torch.Tag.data_dependent_output`")
+def check_values_are_refused() -> None:
+    def look_at_written(x: torch.Tensor) -> list[torch.Tensor]:
+        numbers = torch.zeros(2)
+        numbers[0] = x.sum()
+        return [x * numbers.max().item()]
+
+    weight = torch.ones(1)
+    for compute in (
+        lambda x: [x * x.sum().item()],
+        lambda x: [x * (weight * 2).item()],
+        look_at_written,
+    ):
+        with pytest.raises(RuntimeError, match="depends on values"):
+            torch_graphs.trace_to_graph(compute, [torch.ones(2)])
+    graph, constants = torch_graphs.trace_to_graph(
+        lambda x: [x * torch.arange(3).max().item() * torch.tensor(2.0).item()], [torch.ones(2)]
+    )
+    same(fx.GraphModule({}, graph)(torch.ones(2), *constants)[0].tolist(), [4.0, 4.0])
 
 
 @relies("whence.engine.compiled", "`torch._inductor.compile`")
 def check_compile_graph() -> None:
-    graph = torch_graphs.trace_to_graph(lambda x: [x @ x], [torch.ones(2, 2)])
-    [found] = torch_graphs.compile_graph(graph, [torch.ones(2, 2)])(torch.full((2, 2), 2.0))
+    graph, _ = torch_graphs.trace_to_graph(lambda x: [x @ x], [torch.ones(2, 2)])
+    compiled = torch_graphs.compile_graph(fx.GraphModule({}, graph), [torch.ones(2, 2)])
+    [found] = compiled(torch.full((2, 2), 2.0))
     same(found.tolist(), [[8.0, 8.0]] * 2)
 
 
-@relies("whence.engine.compiled", "`val` and `tensor_meta` in `fx.Node.meta`")
+@relies("whence.engine.compiled", "`fx.Node.meta`, and operators with several outputs")
 def check_recorded_values() -> None:
-    graph = torch_graphs.trace_to_graph(lambda x: [(x > 0), *x.unbind()], [torch.ones(1, 3)])
-    compared, parts = [node for node in graph.graph.nodes if node.op == "call_function"][:2]
+    graph, _ = torch_graphs.trace_to_graph(lambda x: [(x > 0), *x.unbind()], [torch.ones(1, 3)])
+    compared, parts = [node for node in graph.nodes if node.op == "call_function"][:2]
     same(tuple(torch_graphs.recorded_value(compared).shape), (1, 3))
     same(torch_graphs.recorded_dtype(compared), torch.bool)
     same((torch_graphs.recorded_value(parts), torch_graphs.recorded_dtype(parts)), (None, None))
@@ -338,8 +360,8 @@ def check_recorded_values() -> None:
 
 @relies("whence.engine.compiled", "`torch.Tag.dynamic_output_shape`")
 def check_dynamic_shape() -> None:
-    graph = torch_graphs.trace_to_graph(lambda x: [x.nonzero(), x + 1], [torch.ones(2)])
-    nodes = [node for node in graph.graph.nodes if node.op == "call_function"]
+    graph, _ = torch_graphs.trace_to_graph(lambda x: [x.nonzero(), x + 1], [torch.ones(2)])
+    nodes = [node for node in graph.nodes if node.op == "call_function"]
     same([torch_graphs.has_dynamic_shape(node) for node in nodes], [True, False])
 
 
@@ -364,8 +386,8 @@ def check_operators() -> None:
         y = x.detach().view(4) + x.mT.reshape(4)
         return [y[torch.arange(2)], x @ x]
 
-    graph = torch_graphs.trace_to_graph(compute, [torch.ones(2, 2)])
-    used = {node.target for node in graph.graph.nodes}
+    graph, _ = torch_graphs.trace_to_graph(compute, [torch.ones(2, 2)])
+    used = {node.target for node in graph.nodes}
     assert used >= {*torch_graphs.VIEWS, torch_graphs.INDEX, torch_graphs.PRODUCTS[0]}
     assert used & {*torch_graphs.IDENTITIES}
     same(torch_graphs.RESHAPE(torch.ones(2, 2), [4]).shape, (4,))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.paths import PATHS, explain_on
 from tests.test_golden import CLASS_TOKEN, TAGS, list_targets, load_small_model, read_golden
 from tests.zoo import CASES, HandWrittenViT, build_model, make_images, make_texts
 from whence import Explainer, WhenceError
@@ -23,13 +24,12 @@ def compute_by_formula(attention, gradient, read, prefix) -> torch.Tensor:
     return (total / len(attention)).clamp(min=0)[read].mean(0)[prefix:]
 
 
+@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("name", ["vit_a", "vit_b", "bert_a", "bert_b"])
-def test_the_authors_results(name):
+def test_the_authors_results(name, path):
     data = read_golden(name)
     model, inputs = load_small_model(name)
-    result = Explainer(model).explain(
-        inputs, classes=list_targets(name), method="attention_gradcam"
-    )
+    result = explain_on(path, model, inputs, classes=list_targets(name), method="attention_gradcam")
     is_text = name.startswith("bert")
     compared = undefined = 0
     for i, scores in enumerate(result.scores):

@@ -4,20 +4,23 @@ import pytest
 import torch
 
 from tests.methods.gae_formula import multiply_layers, weigh_maps
+from tests.paths import PATHS, explain_on
 from tests.real import load_real_vit, read_photo
 from tests.test_golden import CLASS_TOKEN, compute_error, read_golden
 from tests.zoo import CASES, HandWrittenViT, build_model, make_images, make_texts
 from whence import Explainer, WhenceError
 
 
-def test_the_authors_results_on_real_photos(data):
+@pytest.mark.parametrize("path", PATHS)
+def test_the_authors_results_on_real_photos(data, path):
     authors = read_golden("real_vit")
     pixels = torch.stack([read_photo(data, file) for file in authors["files"]])
     ranks = ("rank0", "rank1")
     classes = torch.tensor(
         [[int(authors[f"{i}/{rank}/target"]) for rank in ranks] for i in range(len(pixels))]
     )
-    result = Explainer(load_real_vit(data).double()).explain(pixels, classes=classes, method="gae")
+    model = load_real_vit(data).double()
+    result = explain_on(path, model, pixels, classes=classes, method="gae")
     for i, scores in enumerate(result.scores):
         for column, rank in enumerate(ranks):
             assert compute_error(scores[column], authors[f"{i}/{rank}/gae"]) < 1e-6

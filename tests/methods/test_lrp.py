@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from tests.methods.authors_results import is_close, read_authors_results
+from tests.paths import PATHS, explain_on
 from tests.test_golden import list_targets, load_small_model
 from tests.zoo import CASES, build_model, make_texts
 from whence import Explainer
@@ -28,12 +29,12 @@ def test_pixels_equal_the_authors_results(name, rules):
         assert is_close(result.scores[i, column], patches, 1e-6)
 
 
+@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("name", ["bert_a", "bert_b"])
-def test_tokens_equal_the_authors_results(name):
+def test_tokens_equal_the_authors_results(name, path):
     model, inputs = load_small_model(name)
-    result = Explainer(model).explain(
-        inputs, classes=list_targets(name), method="lrp", rules="reference"
-    )
+    request = {"classes": list_targets(name), "method": "lrp", "rules": "reference"}
+    result = explain_on(path, model, inputs, **request)
     expected = read_authors_results(name, "full_lrp_tokens")
     assert len(expected) == 2 * len(result.scores)
     for i, column, tokens in expected:

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from tests.methods.authors_results import is_close, read_authors_results
+from tests.paths import PATHS, explain_on
 from tests.test_golden import list_targets, load_small_model
 from tests.zoo import CASES, HandWrittenViT, build_model, make_images
 from whence import Explainer, WhenceError
@@ -11,16 +12,16 @@ from whence import Explainer, WhenceError
 ENTRIES = {"reference": "partial_lrp_last_layer", "authors_lrp": "orig_lrp_last_layer"}
 
 
+@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("name", ["vit_a", "vit_b", "bert_a", "bert_b"])
 @pytest.mark.parametrize("rules", ["reference", "authors_lrp"])
-def test_the_last_attention_equals_the_authors_results(name, rules):
+def test_the_last_attention_equals_the_authors_results(name, rules, path):
     expected = read_authors_results(name, ENTRIES[rules])
     if not expected:
         pytest.skip("the authors have no such result")
     model, inputs = load_small_model(name)
-    result = Explainer(model).explain(
-        inputs, classes=list_targets(name), method="partial_lrp", rules=rules
-    )
+    request = {"classes": list_targets(name), "method": "partial_lrp", "rules": rules}
+    result = explain_on(path, model, inputs, **request)
     for i, column, tokens in expected:
         ours = result.scores[i, column]
         if tokens.dim() == 0:  # of images, only the first patch was kept

@@ -3,6 +3,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from tests.paths import PATHS, explain_on
 from tests.real import load_real_vit, read_photo
 from tests.test_golden import (
     CLASS_TOKEN,
@@ -31,10 +32,11 @@ def compute_by_formula(maps, start=0, normalize_rows=True) -> torch.Tensor:
     return torch.stack(found)
 
 
+@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("name", ["vit_a", "vit_b", "bert_a", "bert_b"])
-def test_the_authors_results(name):
+def test_the_authors_results(name, path):
     model, inputs = load_small_model(name)
-    result = Explainer(model).explain(inputs, classes=list_targets(name), method="rollout")
+    result = explain_on(path, model, inputs, classes=list_targets(name), method="rollout")
     first = 1 if name.startswith("bert") else 0  # the authors set the class token to 0
     for i, scores in enumerate(result.scores):
         for column, tag in enumerate(TAGS):

@@ -6,9 +6,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 _shown: ContextVar[bool] = ContextVar("a bar is shown", default=False)
+_display: ContextVar[Progress | None] = ContextVar("where bars are drawn", default=None)
 
 
 class Watcher(Protocol):
@@ -62,16 +66,22 @@ def report_progress(doing: str, done: int, total: int) -> None:
 
 
 @contextmanager
-def bar(doing: str, total: int) -> Iterator[Callable[[int], None]]:
+def bar(doing: str, total: int, *, beside: bool = False) -> Iterator[Callable[[int], None]]:
     """Show a bar until the block ends; what it yields is called with each number of steps done.
 
     It tells how many steps are done, and how much time has passed and is left.
 
     Only one bar is shown at a time, the outermost of more than one step, and only to a terminal or
     a watcher.
+
+    Args:
+        doing: What is done, in a few words.
+        total: How many steps it has.
+        beside: Whether to show it inside of another bar's block too: what holds that one up.
     """
     is_watched = _watcher.get() is not None
-    if _shown.get() or total < 2 or not (is_watched or sys.stderr.isatty()):
+    hidden = _shown.get() and not beside
+    if hidden or total < 2 or not (is_watched or sys.stderr.isatty()):
         yield lambda steps: check_watcher()  # noqa: ARG005
         return
     token = _shown.set(True)
@@ -97,6 +107,24 @@ def _report(doing: str, total: int) -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def _draw(doing: str, total: int) -> Iterator[Callable[[int], None]]:
+    outer = _display.get()
+    if outer is not None:
+        task = outer.add_task(doing, total=total)
+        try:
+            yield lambda steps: outer.advance(task, steps)
+        finally:
+            outer.remove_task(task)
+        return
+    with _open_display() as display:
+        task = display.add_task(doing, total=total)
+        token = _display.set(display)
+        try:
+            yield lambda steps: display.advance(task, steps)
+        finally:
+            _display.reset(token)
+
+
+def _open_display() -> Progress:
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -115,6 +143,4 @@ def _draw(doing: str, total: int) -> Iterator[Callable[[int], None]]:
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(doing, total=total)
-        yield lambda steps: progress.advance(task, steps)
+    return Progress(*columns, console=Console(stderr=True), transient=True)

@@ -28,11 +28,34 @@ def compiled(monkeypatch):
 
 def test_equal_blocks_are_compiled_once(compiled):
     blocks = nn.Sequential(*(Block() for _ in range(7)))
-    program = Program(blocks, [torch.randn(3, 6)])
-    for _ in range(2):
-        other = torch.randn(3, 6)
-        assert torch.equal(program(other), blocks(other))
+    x = torch.randn(3, 6)
+    program = Program(blocks, [x])
+    assert torch.equal(program(-x), blocks(-x))
+    assert compiled == []
+    assert torch.equal(program.compile(x), blocks(x))
+    assert torch.equal(program(-x), blocks(-x))
     assert compiled == [Block.OPERATORS]
+
+
+def test_what_occurs_less_often_is_not_compiled_unless_nothing_else_is_there(compiled):
+    x = torch.randn(3, 6)
+    blocks = nn.Sequential(nn.Linear(6, 6), nn.GELU(), *(Block() for _ in range(7)), nn.Tanh())
+    program = Program(blocks, [x])
+    assert torch.equal(program.compile(x, fewest=2), blocks(x))
+    assert compiled == [Block.OPERATORS]
+    compiled.clear()
+    Program(nn.Tanh(), [x]).compile(x, fewest=2)
+    assert compiled == [1]
+
+
+def test_a_program_can_run_as_recorded_again(monkeypatch):
+    x, blocks = torch.randn(3, 6), nn.Sequential(*(Block() for _ in range(3)))
+    monkeypatch.setattr(compiling, "compile_graph", lambda graph, _: lambda *x: graph(*x[::-1]))
+    program = Program(blocks, [x])
+    with contextlib.suppress(RuntimeError):
+        program.compile(x)
+    program.restore()
+    assert torch.equal(program(x), blocks(x))
 
 
 def test_weights_are_read_at_every_run():
@@ -92,7 +115,7 @@ def test_a_graph_keeps_the_constants_that_it_reads(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_stream", Recorded)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(torch.cuda, "stream", lambda _stream: contextlib.nullcontext())
-    monkeypatch.setattr(torch.cuda, "graph", lambda _graph: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "graph", lambda _graph, pool: contextlib.nullcontext())
     x = torch.randn(3, 6)
     program = Program(lambda x: (x[:, torch.tensor([4, 0])],), [x])
     (constant,) = map(weakref.ref, program._constants)

@@ -1,6 +1,7 @@
 """Which programs are made and kept: by request, shapes and weights, for one thread at a time."""
 
 import copy
+import dataclasses
 import pickle
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,8 @@ from tests.tracing.attention_model import AttentionLayer, make_inputs
 from tests.zoo import CASES, build_model
 from whence import Explainer, WhenceError
 from whence.engine.compiled import run
-from whence.engine.compiled.run import CompiledProgram, CompiledRunner
+from whence.engine.compiled.making import CompiledProgram
+from whence.engine.compiled.run import CompiledRunner
 from whence.tracing.ops.guard import Guard
 
 INFINITE = float("inf")
@@ -27,7 +29,7 @@ class FakeCompiler:
         self.count = 0
         self.fails = False
 
-    def __call__(self, name, compute, inputs):
+    def __call__(self, name, compute, inputs, pool):
         self.count += 1
         if self.fails:
             return None
@@ -43,7 +45,7 @@ class FakeCompiler:
 @pytest.fixture
 def compiler(monkeypatch):
     compiler = FakeCompiler()
-    monkeypatch.setattr(run, "_compile", compiler)
+    monkeypatch.setattr(run, "record_program", compiler)
     return compiler
 
 
@@ -53,7 +55,8 @@ def model():
 
 
 def has_result(runner, request, may_compile=True) -> bool:
-    return runner.run(request, INFINITE, 8, may_compile=may_compile) is not None
+    compiling = "when it pays" if may_compile else "never"
+    return runner.run(request, INFINITE, 8, compiling=compiling) is not None
 
 
 def test_a_program_is_made_once_and_where_it_may_be(compiler, model):
@@ -65,11 +68,41 @@ def test_a_program_is_made_once_and_where_it_may_be(compiler, model):
     assert compiler.count == 1
 
 
+def test_a_recorded_program_is_fused_when_asked_for_or_when_it_was_used_for_long(
+    compiler, model, monkeypatch
+):
+    fused, request = [], make_request(model=model, target=1)
+
+    def fuse(name, program, inputs, pool):
+        program.recorded = None
+        fused.append(name)
+
+    monkeypatch.setattr(run, "fuse_program", fuse)
+
+    def make_runner():
+        runner = CompiledRunner(model)
+        assert has_result(runner, request)
+        (program,) = runner._programs.values()
+        program.recorded, program.seconds = object(), run._SECONDS_BEFORE_FUSING / 3
+        return runner
+
+    runner = make_runner()
+    for count in (0, 0, 1, 1):
+        assert has_result(runner, request)
+        assert len(fused) == count
+    runner = make_runner()
+    for _ in range(5):
+        assert has_result(runner, request, may_compile=False)
+    assert len(fused) == 1
+    assert runner.run(request, INFINITE, 8, compiling="now") is not None
+    assert len(fused) == 2
+
+
 def test_a_program_computes_with_the_values_it_is_given(compiler, model):
     runner, x = CompiledRunner(model), make_inputs()
     for inputs, target in ((x, 1), (2 * x, 1), (-x, 0)):
         request = make_request(inputs, model, target=target)
-        found = runner.run(request, INFINITE, 8, may_compile=True)()
+        found = runner.run(request, INFINITE, 8, compiling="when it pays")()
         expected = Explainer(model).explain(inputs, target=target, method="tiba")
         assert torch.equal(found.scores[:, 0], expected.scores)
         assert torch.equal(found.logits, expected.logits)
@@ -81,14 +114,16 @@ def test_a_program_is_for_any_classes_against_any_others(compiler, model):
     runner, x = CompiledRunner(model), make_inputs()
     for target, against in ((1, 0), ([2, 3], [0, 1])):
         request = make_request(x, model, target=target, against=against)
-        found = runner.run(request, INFINITE, 8, may_compile=True)()
+        found = runner.run(request, INFINITE, 8, compiling="when it pays")()
         expected = Explainer(model).explain(x, target=target, against=against, method="tiba")
         assert torch.equal(found.scores[:, 0], expected.scores)
     assert compiler.count == 1
     predicted = model(x).argmax(1).tolist()
     request = make_request(x, model, against=[(one + 1) % 2 for one in predicted])
     assert has_result(runner, request)
-    same = runner.run(make_request(x, model, against=predicted), INFINITE, 8, may_compile=True)
+    same = runner.run(
+        make_request(x, model, against=predicted), INFINITE, 8, compiling="when it pays"
+    )
     with pytest.raises(WhenceError, match="both are class"):
         same()
 
@@ -118,7 +153,7 @@ def test_other_requests_and_shapes_are_other_programs(compiler, model):
 def test_another_precision_and_other_maps_are_other_programs(compiler, model):
     runner, request = CompiledRunner(model), make_request(model=model)
     assert has_result(runner, request)
-    assert runner.run(request, 1.0, 8, may_compile=False) is None
+    assert runner.run(request, 1.0, 8, compiling="never") is None
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("medium")
     try:
@@ -238,14 +273,14 @@ def test_a_program_is_run_by_one_thread_at_a_time(monkeypatch, model):
             inside.pop()
             return program.run(*tensors)
 
-        return program._replace(run=run_slowly)
+        return dataclasses.replace(program, run=run_slowly)
 
-    monkeypatch.setattr(run, "_compile", compile_slowly)
+    monkeypatch.setattr(run, "record_program", compile_slowly)
     runner = CompiledRunner(model)
     requests = [make_request(make_inputs() + n, model, target=0) for n in range(8)]
 
     def explain(request):
-        return runner.run(request, INFINITE, 8, may_compile=True)().scores
+        return runner.run(request, INFINITE, 8, compiling="when it pays")().scores
 
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(explain, requests))
@@ -282,7 +317,7 @@ def test_a_result_that_is_not_valid_is_computed_eagerly(monkeypatch, case):
     model, inputs = build_model(case), case.inputs()
     runs = []
 
-    def compile_wrongly(name, compute, inputs):
+    def compile_wrongly(name, compute, inputs, pool):
         expected, result = compute(inputs, Guard())
 
         def run_wrongly(*_):
@@ -291,7 +326,7 @@ def test_a_result_that_is_not_valid_is_computed_eagerly(monkeypatch, case):
 
         return CompiledProgram(run_wrongly, result.layout, result.columns)
 
-    monkeypatch.setattr(run, "_compile", compile_wrongly)
+    monkeypatch.setattr(run, "record_program", compile_wrongly)
     plain = Explainer(model).explain(inputs, method="tiba").scores
     compiling = Explainer(model, compile=True)
     for _ in range(3):

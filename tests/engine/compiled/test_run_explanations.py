@@ -15,15 +15,15 @@ from torch import Tensor, nn
 from tests.tracing.helpers import to_double
 from tests.zoo import CASES, build_model, make_images
 from whence import Explainer, WhenceError, methods
-from whence.engine.compiled import program, run
+from whence.engine.compiled import making, program
 from whence.methods import registry
 
 VIT = "ViTForImageClassification-sdpa"
 NOT_COMPILED = "cannot be compiled for these inputs"
+NOT_FUSED = "cannot be fused for these inputs"
 
-gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no compiler here")
-never_refused = pytest.mark.filterwarnings(f"error:.*{NOT_COMPILED}")
+never_refused = pytest.mark.filterwarnings(f"error:.*{NOT_COMPILED}", f"error:.*{NOT_FUSED}")
 
 
 def flip(inputs):
@@ -34,7 +34,12 @@ def flip(inputs):
 
 
 def check(
-    name: str, method: str, requests, device: str = "cpu", tolerance: float = 1e-11
+    name: str,
+    method: str,
+    requests,
+    device: str = "cpu",
+    tolerance: float = 1e-11,
+    fused: bool = False,
 ) -> Explainer:
     """Compare compiled with eager explanations, of other inputs of the same shapes too."""
     model, inputs = build_model(CASES[name]).double().to(device), to_double(CASES[name].inputs())
@@ -44,6 +49,8 @@ def check(
         inputs = {key: value.to(device) for key, value in inputs.items()}
     plain, compiling = Explainer(model), Explainer(model, compile=True)
     for request in requests:
+        if fused:
+            compiling.compile(inputs, method=method, **request)
         for given in (inputs, flip(inputs), inputs):
             expected = plain.explain(given, method=method, **request)
             found = compiling.explain(given, method=method, **request)
@@ -125,12 +132,12 @@ def runs(monkeypatch, programs) -> list:
     """One item for each run of a program."""
     runs = []
 
-    class CountedProgram(run.Program):
+    class CountedProgram(making.Program):
         def __call__(self, *inputs):
             runs.append(1)
             return super().__call__(*inputs)
 
-    monkeypatch.setattr(run, "Program", CountedProgram)
+    monkeypatch.setattr(making, "Program", CountedProgram)
     return runs
 
 
@@ -172,7 +179,7 @@ def test_progress_is_shown_in_a_terminal(model, inputs, programs, monkeypatch):
     monkeypatch.setattr(sys, "stderr", shown)
     monkeypatch.setenv("TERM", "xterm")
     Explainer(model).compile(inputs, method="gae")
-    assert "Compiling gae for 3 input(s)" in shown.getvalue()
+    assert "Compiling gae for 3 input(s): recording" in shown.getvalue()
     assert len(programs) == 1
 
 
@@ -206,23 +213,42 @@ def test_of_equal_logits_the_same_class_is_explained(model, inputs, programs):
 # What cannot be compiled -------------------------------------------------------------------------
 
 
-def test_what_cannot_be_compiled_warns_once_and_is_explained_eagerly(monkeypatch):
+def test_what_cannot_be_fused_warns_once_and_runs_as_recorded(monkeypatch):
     def fail(graph, inputs):
         raise RuntimeError("no compiler\nand more")
 
     monkeypatch.setattr(program, "compile_graph", fail)
-    with pytest.warns(UserWarning, match=rf"{NOT_COMPILED}.*: no compiler$") as warned:
+    with pytest.warns(UserWarning, match=rf"{NOT_FUSED}.*: no compiler$") as warned:
+        check(VIT, "tiba", REQUESTS[1:2], fused=True)
+    assert len(warned) == 1
+
+
+def test_fused_operators_with_other_scores_are_not_used(monkeypatch):
+    def compile_wrongly(graph, inputs):
+        return lambda *args: [value * 1.1 for value in graph(*args)]
+
+    monkeypatch.setattr(program, "compile_graph", compile_wrongly)
+    with pytest.warns(UserWarning, match=rf"{NOT_FUSED}.*other scores"):
+        check(VIT, "tiba", REQUESTS[1:2], fused=True)
+
+
+def test_a_computation_that_cannot_be_recorded_warns_once_and_is_explained_eagerly(monkeypatch):
+    def fail(compute, inputs):
+        raise RuntimeError("an operator\nand more")
+
+    monkeypatch.setattr(program, "record_graph", fail)
+    with pytest.warns(UserWarning, match=rf"{NOT_COMPILED}.*: an operator$") as warned:
         check(VIT, "tiba", REQUESTS[1:2])
     assert len(warned) == 1
 
 
 def test_a_program_with_other_scores_is_not_used(monkeypatch, programs):
-    class WrongProgram(run.Program):
+    class WrongProgram(making.Program):
         def __call__(self, *inputs):
             scores, *others = super().__call__(*inputs)
             return scores * 1.1, *others
 
-    monkeypatch.setattr(run, "Program", WrongProgram)
+    monkeypatch.setattr(making, "Program", WrongProgram)
     with pytest.warns(UserWarning, match="other scores") as warned:
         check(VIT, "tiba", REQUESTS[1:2])
     assert len(warned) == 1
@@ -342,7 +368,7 @@ def test_an_example_whose_shortcut_fails_can_be_compiled(model, inputs, programs
 @compiler
 @never_refused
 def test_explanations_by_the_real_compiler():
-    check(VIT, "whence", REQUESTS[:1])
+    check(VIT, "whence", REQUESTS[:1], fused=True)
 
 
 @compiler
@@ -351,24 +377,4 @@ def test_explanations_by_the_real_compiler():
 @pytest.mark.parametrize("method", ["whence", "tiba", "gae", "rollout", "attnlrp", "reslrp", "lrp"])
 @pytest.mark.parametrize("name", [VIT, "Bert-sdpa"])
 def test_every_tuned_method_by_the_real_compiler(method, name):
-    check(name, method, REQUESTS[1:3])
-
-
-@gpu
-@never_refused
-@pytest.mark.parametrize("name", [VIT, "Bert-sdpa"])
-def test_explanations_by_cuda_graphs(name):
-    check(name, "tiba", REQUESTS[::2], "cuda")
-
-
-@gpu
-def test_cuda_graphs_read_changed_weights(model, inputs):
-    model, inputs = model.cuda(), {"pixel_values": inputs["pixel_values"].cuda()}
-    compiling = Explainer(model, compile=True)
-    before = compiling.explain(inputs, target=0, method="tiba").scores
-    with torch.no_grad():
-        model.classifier.weight.mul_(-1)
-    after = compiling.explain(inputs, target=0, method="tiba").scores
-    expected = Explainer(model).explain(inputs, target=0, method="tiba").scores
-    assert torch.allclose(after, expected, rtol=1e-4)
-    assert not torch.allclose(after, before, rtol=1e-2)
+    check(name, method, REQUESTS[1:3], fused=True)

@@ -52,20 +52,18 @@ def record_graph(compute: Callable[..., object], inputs: Sequence[Tensor]) -> Re
         leaves, structure = flatten_tree(compute(*args))
         return leaves
 
-    module = trace_to_graph(compute_flat, inputs)
-    _check_static_shapes(module.graph)
-    constants = _lift_constants(module)
-    _remove_identities(module.graph)
-    for node in module.graph.nodes:
+    graph, constants = trace_to_graph(compute_flat, inputs)
+    _check_static_shapes(graph)
+    _remove_identities(graph)
+    for node in graph.nodes:
         # Out of place, a tensor may have other strides than in place, which allow no such view.
         if node.target in VIEWS:
             node.target = RESHAPE
-    module.recompile()
     with torch.no_grad():
-        functional = functionalize(module, remove="mutations")
-        module = trace_to_graph(functional, [*inputs, *constants], fake=True)
-    _remove_identities(module.graph)
-    return RecordedGraph(module.graph, constants, structure)
+        functional = functionalize(fx.GraphModule({}, graph), remove="mutations")
+        graph, _ = trace_to_graph(functional, [*inputs, *constants])
+    _remove_identities(graph)
+    return RecordedGraph(graph, constants, structure)
 
 
 def _check_static_shapes(graph: fx.Graph) -> None:
@@ -79,21 +77,6 @@ def _may_index_by_mask(index: fx.Node) -> bool:
     """Tell whether an index may be a mask, which selects as many elements as it has true values."""
     dtypes = map(recorded_dtype, index.all_input_nodes[1:])
     return any(dtype in (None, torch.bool, torch.uint8) for dtype in dtypes)
-
-
-def _lift_constants(module: fx.GraphModule) -> list[Tensor]:
-    """Turn the tensors that a graph holds into further inputs, and return them in their order."""
-    lifted: dict[str, tuple[Tensor, fx.Node]] = {}
-    graph = module.graph
-    last = graph.find_nodes(op="placeholder")[-1]
-    for node in graph.find_nodes(op="get_attr"):
-        if node.target not in lifted:
-            with graph.inserting_after(last):
-                last = graph.placeholder(f"constant_{len(lifted)}")
-            lifted[node.target] = getattr(module, node.target).detach(), last
-        node.replace_all_uses_with(lifted[node.target][1])
-        graph.erase_node(node)
-    return [tensor for tensor, _ in lifted.values()]
 
 
 def _remove_identities(graph: fx.Graph) -> None:

@@ -1,13 +1,15 @@
-"""Run a recorded computation as compiled regions, each compiled once for all repetitions.
+"""Run a recorded computation region by region; regions that repeat can be compiled, each once.
 
-An explanation consists of thousands of small operators. Run one by one, each reads and writes whole
-tensors, with Python in between; torch's compiler fuses many of them into few kernels.
+An explanation consists of thousands of small operators. Recorded, they run without the Python that
+decided on them. Each still reads and writes whole tensors; torch's compiler fuses many of them into
+few kernels.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, fx
@@ -18,12 +20,13 @@ from whence.engine.compiled.graph import record_graph
 from whence.engine.compiled.regions import Region, split_regions
 
 Output = TypeVar("Output")
+_RunRegion = Callable[..., Sequence[Tensor]]
 # A region's code, with shape, strides, type and device of each of its inputs.
 _Key = tuple[str, tuple[tuple[torch.Size, tuple[int, ...], torch.dtype, torch.device], ...]]
 
 
 class Program(Generic[Output]):
-    """A computation on tensors of fixed shapes, compiled region by region at first use.
+    """A computation on tensors of fixed shapes, recorded as regions of operators.
 
     Args:
         compute: Takes tensors and returns containers of tensors; it reads no values.
@@ -32,9 +35,15 @@ class Program(Generic[Output]):
 
     def __init__(self, compute: Callable[..., Output], inputs: Sequence[Tensor]) -> None:
         graph, self._constants, self._structure = record_graph(compute, inputs)
-        self._regions, self._returned = split_regions(graph)
+        # On a CPU, to compute something again takes longer than to read it.
+        self._regions, self._returned = split_regions(graph, recompute=inputs[0].is_cuda)
         self._placeholders = [node.name for node in graph.find_nodes(op="placeholder")]
-        self._compiled: dict[_Key, Callable[..., Sequence[Tensor]]] = {}
+        recorded: dict[str, _RunRegion] = {}
+        for region in self._regions:
+            if region.code not in recorded:
+                recorded[region.code] = fx.GraphModule({}, region.graph).forward
+        self._recorded = [recorded[region.code] for region in self._regions]
+        self._runs = self._recorded
 
     @property
     def region_count(self) -> int:
@@ -43,32 +52,62 @@ class Program(Generic[Output]):
 
     def __call__(self, *inputs: Tensor) -> Output:
         """Run the computation on other values."""
-        return self.compile(*inputs)
+        return self._run(inputs, lambda number, args: self._runs[number](*args))
 
-    def compile(self, *inputs: Tensor, advance: Callable[[int], object] = int) -> Output:
-        """Run the computation, compiling regions that are not yet.
+    def compile(
+        self, *inputs: Tensor, fewest: int = 1, advance: Callable[[int], object] = int
+    ) -> Output:
+        """Compile regions, and run the computation by them.
 
         Args:
             *inputs: The values.
+            fewest: Regions that occur less often stay as they were recorded, if others do not.
             advance: Called with the number of regions that are done.
         """
+        times = Counter(region.code for region in self._regions)
+        fewest = min(fewest, max(times.values()))
+        compiled: dict[_Key, _RunRegion] = {}
+        runs = list(self._recorded)
+
+        def run(number: int, args: list[Tensor]) -> Sequence[Tensor]:
+            region = self._regions[number]
+            if times[region.code] >= fewest:
+                key = region.code, tuple((x.shape, x.stride(), x.dtype, x.device) for x in args)
+                if key not in compiled:
+                    compiled[key] = compile_graph(_copy_graph(region), args)
+                runs[number] = compiled[key]
+            results = runs[number](*args)
+            advance(1)
+            return results
+
+        output = self._run(inputs, run)
+        self._runs = runs
+        return output
+
+    def restore(self) -> None:
+        """Run all regions as they were recorded."""
+        self._runs = self._recorded
+
+    def _run(
+        self, inputs: Sequence[Tensor], run: Callable[[int, list[Tensor]], Sequence[Tensor]]
+    ) -> Output:
         values = dict(zip(self._placeholders, (*inputs, *self._constants), strict=True))
         with torch.no_grad():
-            for region in self._regions:
-                results = self._run(region, [values[name] for name in region.inputs])
+            for number, region in enumerate(self._regions):
+                results = run(number, [values[name] for name in region.inputs])
                 values.update(zip(region.outputs, results, strict=True))
                 del results
                 for name in region.released:
                     del values[name]
-                advance(1)
         output: Output = unflatten_tree([values[name] for name in self._returned], self._structure)
         return output
 
-    def _run(self, region: Region, args: list[Tensor]) -> Sequence[Tensor]:
-        key = region.code, tuple((x.shape, x.stride(), x.dtype, x.device) for x in args)
-        if key not in self._compiled:
-            self._compiled[key] = compile_graph(fx.GraphModule({}, region.graph), args)
-        return self._compiled[key](*args)
+
+def _copy_graph(region: Region) -> fx.GraphModule:
+    """A region's graph for the compiler, which changes it."""
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(region.graph, {}))
+    return fx.GraphModule({}, graph)
 
 
 class CudaGraph:
@@ -79,22 +118,28 @@ class CudaGraph:
     Args:
         compute: Launches kernels only: it waits for none, and copies nothing to the GPU.
         inputs: Tensors like those that it will be given.
+        pool: The memory that graphs work in, a `torch.cuda.graph_pool_handle()`. They can share
+            it, since one runs at a time, and nothing of a run is needed by the next.
     """
 
     def __init__(
-        self, compute: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor]
+        self,
+        compute: Callable[..., tuple[Tensor, ...]],
+        inputs: Sequence[Tensor],
+        pool: Any = None,
     ) -> None:
         self._compute = compute  # the graph reads its constants where they are, so they must stay
         self._inputs = [x.clone() for x in inputs]
         self._graph = torch.cuda.CUDAGraph()
         side_stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side_stream.wait_stream(torch.cuda.current_stream())
+        torch.cuda.empty_cache()  # what another stream has freed cannot be used by this one
         # Libraries set themselves up when they are first used, and compilers compile.
         with torch.cuda.stream(side_stream):
             compute(*self._inputs)
         torch.cuda.current_stream().wait_stream(side_stream)
         torch.cuda.empty_cache()
-        with torch.cuda.graph(self._graph):
+        with torch.cuda.graph(self._graph, pool=pool):
             self._outputs = compute(*self._inputs)
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:

@@ -14,6 +14,7 @@ import numpy as np
 from torch import fx
 
 from whence._util.torch_graphs import PRODUCTS, recorded_value
+from whence.engine.compiled.recomputing import list_recomputed
 
 # A shorter repetition is not worth a region of its own.
 _SHORTEST_PERIOD = 24
@@ -45,50 +46,61 @@ class _Repetition(NamedTuple):
     times: int
 
 
-def split_regions(graph: fx.Graph) -> tuple[list[Region], list[str]]:
+def split_regions(graph: fx.Graph, *, recompute: bool = False) -> tuple[list[Region], list[str]]:
     """Split a graph into regions, many of which are equal.
+
+    Args:
+        graph: Operators, none of which writes in place.
+        recompute: Whether regions compute again what is cheap to get from values that are kept
+            for them anyway, such as activations: that takes less memory.
 
     Returns:
         The regions in their order, and the names of the values that the graph returns.
     """
     nodes = [node for node in graph.nodes if node.op == "call_function"]
-    returned = [node.name for node in cast("list[fx.Node]", graph.output_node().args[0])]
-    last_uses = _find_last_uses(nodes, returned)
+    returned = cast("list[fx.Node]", graph.output_node().args[0])
     boundaries = sorted({0, *_find_boundaries(nodes), len(nodes)})
-    regions = [
-        _copy_region(nodes, range(start, stop), last_uses) for start, stop in pairwise(boundaries)
-    ]
-    return regions, returned
+    parts = [nodes[start:stop] for start, stop in pairwise(boundaries)]
+    computed = list_recomputed(parts, returned) if recompute else [[] for _ in parts]
+    regions: list[Region] = []
+    needed = set(returned)
+    for part, again in reversed(list(zip(parts, computed, strict=True))):
+        regions.append(_copy_region(part, again, needed))
+    return regions[::-1], [node.name for node in returned]
 
 
-def _find_last_uses(nodes: list[fx.Node], returned: list[str]) -> dict[str, int]:
-    """Find for each value the number of the node that uses it last; returned values: the end."""
-    last_uses = {node.name: number for number, node in enumerate(nodes)}
-    for number, node in enumerate(nodes):
-        last_uses.update((source.name, number) for source in node.all_input_nodes)
-    last_uses.update((name, len(nodes)) for name in returned)
-    return last_uses
+def _copy_region(part: list[fx.Node], again: list[fx.Node], needed: set[fx.Node]) -> Region:
+    """Copy some nodes into a region, under names that are equal in equal regions.
 
-
-def _copy_region(nodes: list[fx.Node], numbers: range, last_uses: dict[str, int]) -> Region:
-    """Copy some nodes into a region, under names that are equal in equal regions."""
-    graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
-    nodes = nodes[numbers.start : numbers.stop]
+    Args:
+        part: The nodes.
+        again: Nodes of earlier regions that are computed again.
+        needed: What later regions and the caller need; what this region needs is added.
+    """
+    outputs = [node for node in part if node in needed]
+    used = set(outputs)
+    for node in reversed([*again, *part]):
+        if node in used or node.is_impure():
+            used.update((node, *node.all_input_nodes))
+    nodes = [node for node in (*again, *part) if node in used]
     inside = set(nodes)
     inputs = dict.fromkeys(x for node in nodes for x in node.all_input_nodes if x not in inside)
+    graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
     for number, node in enumerate(inputs):
         copies[node] = graph.placeholder(f"input_{number}")
     for number, node in enumerate(nodes):
         copies[node] = graph.node_copy(node, copies.__getitem__)
         copies[node].name = f"node_{number}"
-    outputs = [node for node in nodes if last_uses[node.name] >= numbers.stop]
     graph.output([copies[node] for node in outputs])
+    released = [node.name for node in inputs if node not in needed]
+    needed.difference_update(outputs)
+    needed.update(inputs)
     return Region(
         graph,
         str(graph),
         inputs=[node.name for node in inputs],
         outputs=[node.name for node in outputs],
-        released=[node.name for node in inputs if last_uses[node.name] in numbers],
+        released=released,
     )
 
 

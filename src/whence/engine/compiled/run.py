@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from whence._util.progress import bar
-from whence._util.text import first_line
-from whence.engine.compiled.guards import (
-    AssumingGuard,
-    NotingGuard,
-    RefuseConversions,
-    all_hold,
+from whence.engine.compiled.making import (
+    CompiledProgram,
+    Inputs,
+    ProgramOutput,
+    fuse_program,
+    record_program,
 )
-from whence.engine.compiled.program import CudaGraph, Program
 from whence.engine.eager import (
     match_tokens,
     record_request,
@@ -36,31 +33,15 @@ from whence.layout import FoundLayout
 from whence.targets import AskedClasses, ClassScalars
 from whence.tracing.ops.guard import Guard
 
-# So many are kept: several methods that take turns must not push each other out, but each CUDA
-# graph keeps the memory that it works in.
+# So many are kept: several methods that take turns must not push each other out.
 _MAX_PROGRAMS = 8
 _compile_lock = threading.Lock()  # torch's compiler works for one thread at a time
-# How far scores may be from those of the eager run, which rounds otherwise: in bfloat16 by 0.01.
-_TOLERANCE = 0.05
+# A recorded program is fused once its runs took about as long as fusing takes: who explains a few
+# inputs waits for no compiler, and who explains many has waited twice as long as needed at most.
+_SECONDS_BEFORE_FUSING = 10.0
 
-
-class ProgramOutput(NamedTuple):
-    """The tensors that a program computes.
-
-    Attributes:
-        scores: (batch, classes, units).
-        classes: (batch, classes), the explained class indices.
-        logits: (batch, all classes).
-        valid: A single truth value: all is finite, no shortcut failed, and all guards hold.
-    """
-
-    scores: Tensor
-    classes: Tensor
-    logits: Tensor
-    valid: Tensor
-
-
-Inputs = Mapping[str, Tensor]
+Compiling = Literal["never", "when it pays", "now"]
+"""When to compile: never, as far as it pays, or all at once. Programs that exist are used."""
 
 
 def check_compilable(request: Request) -> None:
@@ -81,22 +62,6 @@ def check_compilable(request: Request) -> None:
         )
 
 
-class CompiledProgram(NamedTuple):
-    """A compiled program, and what of its results does not depend on values.
-
-    Attributes:
-        run: The program.
-        layout: Where the tokens stand whose scores it computes.
-        columns: What the columns of the logits stand for, if it is no classes.
-        is_covered: Whether the graph proves that the input is read through these tokens alone.
-    """
-
-    run: Callable[..., tuple[Tensor, ...]]
-    layout: FoundLayout
-    columns: str | None
-    is_covered: bool = False
-
-
 class CompiledRunner:
     """Runs requests by compiled programs, of which it keeps the most recently used.
 
@@ -110,6 +75,7 @@ class CompiledRunner:
         self._settings = settings
         self._lock = threading.Lock()  # a program works in memory of its own, for one at a time
         self._programs: OrderedDict[Hashable, CompiledProgram | None] = OrderedDict()
+        self._pool: Any = None
 
     def __reduce__(self) -> tuple[type[CompiledRunner], tuple[object, ...]]:
         """A copy, which another process may want, begins anew."""
@@ -121,15 +87,15 @@ class CompiledRunner:
         return bool(self._programs)
 
     def run(
-        self, request: Request, max_map_bytes: float, class_count: int, *, may_compile: bool
+        self, request: Request, max_map_bytes: float, class_count: int, *, compiling: Compiling
     ) -> Callable[[], Result] | None:
-        """The result of a request by a compiled program.
+        """Start a program on the request.
 
         Args:
             request: What to explain.
             max_map_bytes: Attention with larger maps is recorded without them.
             class_count: How many classes the model had before.
-            may_compile: Whether to compile what was not yet compiled.
+            compiling: Whether to compile what was not yet compiled.
 
         Returns:
             Gives the result; None if there is no program for the request.
@@ -141,19 +107,30 @@ class CompiledRunner:
         places = hash(tuple((x.data_ptr(), x.shape, x.stride(), x.dtype) for x in weights))
         settings = (*self._settings, torch.get_float32_matmul_precision(), max_map_bytes)
         key = settings, _describe(request), shapes, self._model.training, places
+        if self._pool is None and request.arguments.main.is_cuda:
+            self._pool = torch.cuda.graph_pool_handle()
         with self._lock, torch.cuda.device_of(next(iter(inputs.values()))):  # type: ignore[no-untyped-call]
-            if key not in self._programs and not may_compile:
+            if key not in self._programs and compiling == "never":
                 return None
             if key not in self._programs:
                 compute = partial(_compute, request, max_map_bytes)
                 if len(self._programs) >= _MAX_PROGRAMS:
                     self._programs.popitem(last=False)
                 with _compile_lock:
-                    self._programs[key] = _compile(request.method_name, compute, inputs)
+                    made = record_program(request.method_name, compute, inputs, self._pool)
+                    self._programs[key] = made
             self._programs.move_to_end(key)
             program = self._programs[key]
             if program is None:
                 return None
+            is_used = program.runs * program.seconds >= _SECONDS_BEFORE_FUSING
+            if program.recorded is not None and (
+                compiling == "now" or (compiling == "when it pays" and is_used)
+            ):
+                with _compile_lock:
+                    given = list(inputs.values())
+                    fuse_program(request.method_name, program, given, self._pool)
+            program.runs += 1
             output = ProgramOutput(*program.run(*inputs.values()))
         return partial(_confirm, request, max_map_bytes, output, program)
 
@@ -249,65 +226,3 @@ def _compute(
     failure = guard.any_failure()
     valid = valid if failure is None else valid & ~failure
     return ProgramOutput(result.scores, classes, logits, valid), result
-
-
-def _compile(
-    name: str, compute: Callable[..., tuple[ProgramOutput, Result]], inputs: Inputs
-) -> CompiledProgram | None:
-    """The computation for inputs of these shapes, compiled; None if that cannot be."""
-    guard = NotingGuard()
-    expected, result = compute(inputs, guard)
-    names = list(inputs)
-
-    def compute_tensors(*tensors: Tensor) -> ProgramOutput:
-        assuming = AssumingGuard(guard.noted)
-        with RefuseConversions():
-            output, _ = compute(dict(zip(names, tensors, strict=True)), assuming, result.layout)
-            return output._replace(valid=all_hold([output.valid, *assuming.conditions]))
-
-    example = [x.detach().clone() for x in inputs.values()]
-    on_gpu = example[0].is_cuda
-    reasons = []
-    for compiles in (True, False) if on_gpu else (True,):
-        try:
-            run: Callable[..., tuple[Tensor, ...]] = compute_tensors
-            run = _make_program(name, run, example) if compiles else run
-            run = CudaGraph(run, example) if on_gpu else run
-            output = ProgramOutput(*run(*example))
-        except Exception as error:  # compilers fail in ways of their own
-            reasons.append(first_line(error))
-            if on_gpu:
-                torch.cuda.synchronize()
-            continue
-        if _agree(output, expected):
-            around = result.figures.get("coverage")
-            is_covered = around is not None and not bool(around.any())
-            return CompiledProgram(run, result.layout, result.columns, is_covered)
-        reasons.append("it would give other scores")
-    warnings.warn(
-        f"Method '{name}' cannot be compiled for these inputs, so that they are explained as "
-        f"without compiling: {reasons[0]}",
-        stacklevel=2,
-    )
-    return None
-
-
-def _make_program(
-    name: str, compute: Callable[..., tuple[Tensor, ...]], example: Sequence[Tensor]
-) -> Program[tuple[Tensor, ...]]:
-    """Record and compile a computation, while progress is shown."""
-    with bar(f"Compiling {name} for {len(example[0])} input(s): recording", 1):
-        program = Program(compute, example)
-    with bar(f"Compiling {name} for {len(example[0])} input(s)", program.region_count) as advance:
-        program.compile(*example, advance=advance)
-    return program
-
-
-def _agree(output: ProgramOutput, expected: ProgramOutput) -> bool:
-    """Whether scores are the same but for rounding, even where neither is valid."""
-    if bool(output.valid) != bool(expected.valid):
-        return False
-    if not torch.isfinite(expected.scores).all():
-        return not torch.isfinite(output.scores).all()
-    distance = (output.scores - expected.scores).norm()
-    return bool(distance <= _TOLERANCE * expected.scores.norm())

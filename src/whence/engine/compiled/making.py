@@ -1,0 +1,194 @@
+"""Make programs: record what is computed, compare it with the eager run, and fuse its operators."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from whence._util.progress import bar
+from whence._util.text import first_line
+from whence.engine.compiled.guards import AssumingGuard, NotingGuard, RefuseConversions, all_hold
+from whence.engine.compiled.program import CudaGraph, Program
+from whence.engine.request import Result
+from whence.layout import FoundLayout
+
+# How far scores may be from those of the eager run, which rounds otherwise: in bfloat16 by 0.01.
+_TOLERANCE = 0.05
+# On a CPU, regions that occur once are not worth the seconds that a C++ compiler takes for them.
+_FEWEST_REPETITIONS = 2
+
+Inputs = Mapping[str, Tensor]
+"""The tensors that a program takes, by name."""
+
+
+class ProgramOutput(NamedTuple):
+    """The tensors that a program computes.
+
+    Attributes:
+        scores: (batch, classes, units).
+        classes: (batch, classes), the explained class indices.
+        logits: (batch, all classes).
+        valid: A single truth value: all is finite, no shortcut failed, and all guards hold.
+    """
+
+    scores: Tensor
+    classes: Tensor
+    logits: Tensor
+    valid: Tensor
+
+
+@dataclass
+class CompiledProgram:
+    """A compiled program, and what of its results does not depend on values.
+
+    Attributes:
+        run: Runs it.
+        layout: Where the tokens stand whose scores it computes.
+        columns: What the columns of the logits stand for, if it is no classes.
+        is_covered: Whether the graph proves that the input is read through these tokens alone.
+        recorded: Its operators, while torch's compiler has not fused them.
+        seconds: How long a run took.
+        runs: How often it ran.
+    """
+
+    run: Callable[..., tuple[Tensor, ...]]
+    layout: FoundLayout
+    columns: str | None
+    is_covered: bool = False
+    recorded: Program[tuple[Tensor, ...]] | None = None
+    seconds: float = 0.0
+    runs: int = 0
+
+
+Compute = Callable[..., tuple[ProgramOutput, Result]]
+"""Explains inputs; values are looked at through a guard alone."""
+
+
+def record_program(
+    name: str, compute: Compute, inputs: Inputs, pool: Any = None
+) -> CompiledProgram | None:
+    """Record a computation for inputs of these shapes, while progress is shown.
+
+    Args:
+        name: The name of the method.
+        compute: Takes the inputs, a guard and a layout.
+        inputs: Its inputs.
+        pool: The memory of CUDA graphs.
+
+    Returns:
+        A program that gives the scores of the eager run; None, and a warning, if that cannot be.
+    """
+    guard = NotingGuard()
+    names, example = list(inputs), [x.detach().clone() for x in inputs.values()]
+    with bar(_describe_work(name, example, "recording"), 4, beside=True) as advance:
+        expected, result = compute(inputs, guard)
+        advance(1)
+
+        def compute_tensors(*tensors: Tensor) -> ProgramOutput:
+            assuming = AssumingGuard(guard.noted)
+            with RefuseConversions():
+                output, _ = compute(dict(zip(names, tensors, strict=True)), assuming, result.layout)
+                return output._replace(valid=all_hold([output.valid, *assuming.conditions]))
+
+        try:
+            recorded: Program[tuple[Tensor, ...]] = Program(compute_tensors, example)
+            advance(1)
+            run = _capture(recorded, example, pool)
+            advance(1)
+            seconds, reason = _compare(run, example, expected)
+        except Exception as error:  # what is computed can be anything
+            reason = _describe_failure(error, example)
+    if not reason:
+        around = result.figures.get("coverage")
+        is_covered = around is not None and not bool(around.any())
+        found = result.layout, result.columns, is_covered
+        return CompiledProgram(run, *found, recorded=recorded, seconds=seconds)
+    warnings.warn(
+        f"Method '{name}' cannot be compiled for these inputs, so that they are explained as "
+        f"without compiling: {reason}",
+        stacklevel=2,
+    )
+    return None
+
+
+def fuse_program(
+    name: str, program: CompiledProgram, inputs: Sequence[Tensor], pool: Any = None
+) -> None:
+    """Let torch's compiler fuse the operators of a recorded program, while progress is shown.
+
+    Where it cannot, the program stays as it was recorded, and a warning says so.
+
+    Args:
+        name: The name of the method.
+        program: The program.
+        inputs: Inputs of its shapes.
+        pool: The memory of CUDA graphs.
+    """
+    recorded, program.recorded = program.recorded, None  # it is tried once
+    if recorded is None:
+        return
+    expected = ProgramOutput(*program.run(*inputs))
+    on_gpu = inputs[0].is_cuda
+    program.run = recorded  # a CUDA graph gives its memory back
+    try:
+        doing = _describe_work(name, inputs, "fusing operators")
+        with bar(doing, recorded.region_count, beside=True) as advance:
+            fewest = 1 if on_gpu else _FEWEST_REPETITIONS
+            recorded.compile(*inputs, fewest=fewest, advance=advance)
+        program.run = _capture(recorded, inputs, pool)
+        program.seconds, reason = _compare(program.run, inputs, expected)
+    except Exception as error:  # compilers fail in ways of their own
+        reason = _describe_failure(error, inputs)
+    if reason:
+        recorded.restore()
+        program.run = _capture(recorded, inputs, pool)
+        warnings.warn(
+            f"The operators of method '{name}' cannot be fused for these inputs, so that they run "
+            f"one by one: {reason}",
+            stacklevel=2,
+        )
+
+
+def _capture(
+    program: Program[tuple[Tensor, ...]], inputs: Sequence[Tensor], pool: Any
+) -> Callable[..., tuple[Tensor, ...]]:
+    """A program as a CUDA graph, if it runs on a GPU."""
+    return CudaGraph(program, inputs, pool) if inputs[0].is_cuda else program
+
+
+def _describe_work(name: str, inputs: Sequence[Tensor], doing: str) -> str:
+    return f"Compiling {name} for {len(inputs[0])} input(s): {doing}"
+
+
+def _describe_failure(error: Exception, inputs: Sequence[Tensor]) -> str:
+    if inputs[0].is_cuda:
+        torch.cuda.synchronize()
+    return first_line(error)
+
+
+def _compare(
+    run: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor], expected: ProgramOutput
+) -> tuple[float, str]:
+    """How long a run takes, and what is wrong with its scores; nothing if they are as expected."""
+    reason = "" if _agree(ProgramOutput(*run(*inputs)), expected) else "it would give other scores"
+    start = time.perf_counter()
+    bool(
+        ProgramOutput(*run(*inputs)).valid
+    )  # waits for a GPU; the first run may have set things up
+    return time.perf_counter() - start, reason
+
+
+def _agree(output: ProgramOutput, expected: ProgramOutput) -> bool:
+    """Whether scores are the same but for rounding, even where neither is valid."""
+    if bool(output.valid) != bool(expected.valid):
+        return False
+    if not torch.isfinite(expected.scores).all():
+        return not torch.isfinite(output.scores).all()
+    distance = (output.scores - expected.scores).norm()
+    return bool(distance <= _TOLERANCE * expected.scores.norm())

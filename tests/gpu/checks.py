@@ -1,0 +1,193 @@
+"""What has to hold on a GPU. Nothing of it needs pytest: `python -m tests.gpu` runs all."""
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from tests.gpu.models import CASES, build, build_llama, give
+from whence import Explainer, targets
+
+Check = Callable[[str], None]
+"""Gets the name of a device; fails by an AssertionError."""
+METHODS = ("whence", "gae", "tiba", "attnlrp")
+
+
+def _measure_error(found: Tensor, expected: Tensor) -> float:
+    """The norm of the difference over the norm of what is expected."""
+    found, expected = found.double().cpu(), expected.double().cpu()
+    assert found.shape == expected.shape
+    assert expected.any()
+    return float((found - expected).norm() / expected.norm())
+
+
+def _explain_in_float64(name: str, method: str) -> Tensor:
+    explainer = Explainer(build(name))
+    return explainer.explain(give(name), method=method, **CASES[name].request).scores
+
+
+def check_scores(device: str, name: str, method: str) -> None:
+    """In float32, scores are those of a CPU in float64 but for rounding."""
+    explainer = Explainer(build(name, device, torch.float32))
+    inputs = give(name, device, torch.float32)
+    found = explainer.explain(inputs, method=method, **CASES[name].request).scores
+    assert found.device.type == torch.device(device).type
+    assert _measure_error(found, _explain_in_float64(name, method)) < 1e-4
+
+
+def check_compiled(device: str, name: str, method: str) -> None:
+    """Recorded and fused programs give the scores of the eager run, for other inputs too."""
+    model, inputs, request = build(name, device), give(name, device), CASES[name].request
+    others = {key: value.flip(0) for key, value in inputs.items()}
+    plain, recorded, fused = Explainer(model), Explainer(model, compile=True), Explainer(model)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*cannot be (compiled|fused)")
+        fused.compile(inputs, method=method, **request)
+        for given in (inputs, others, inputs):
+            expected = plain.explain(given, method=method, **request)
+            for explainer in (recorded, fused):
+                found = explainer.explain(given, method=method, **request)
+                assert _measure_error(found.scores, expected.scores) < 1e-9
+                assert torch.allclose(found.logits, expected.logits, rtol=1e-9)
+    for explainer, is_recorded in ((recorded, True), (fused, False)):
+        (program,) = explainer._compiled._programs.values()
+        assert program is not None
+        assert (program.recorded is not None) == is_recorded
+
+
+def check_changed_weights(device: str) -> None:
+    """A program reads weights as they are when it runs."""
+    model, inputs = build("vit", device), give("vit", device)
+    explainer = Explainer(model)
+    explainer.compile(inputs, target=0, method="tiba")
+    before = explainer.explain(inputs, target=0, method="tiba").scores
+    with torch.no_grad():
+        model.classifier.weight.mul_(-1)
+    after = explainer.explain(inputs, target=0, method="tiba").scores
+    assert (
+        _measure_error(after, Explainer(model).explain(inputs, target=0, method="tiba").scores)
+        < 1e-9
+    )
+    assert _measure_error(after, before) > 1e-2
+
+
+def check_several_programs(device: str) -> None:
+    """Programs that work in the same memory do not disturb each other, in any order."""
+    model, inputs = build("vit", device), give("vit", device)
+    explainer, plain = Explainer(model), Explainer(model)
+    for method in METHODS[:3]:
+        explainer.compile(inputs, target=0, method=method)
+    for method in (*METHODS[:3], *METHODS[2::-1], METHODS[1], METHODS[1]):
+        found = explainer.explain(inputs, target=0, method=method).scores
+        expected = plain.explain(inputs, target=0, method=method).scores
+        assert _measure_error(found, expected) < 1e-9
+
+
+def check_chunks(device: str, compiles: bool) -> None:
+    """Under a bound of memory a batch goes in chunks: scores stay, and the peak is lower."""
+    model = build("vit", device, torch.float32)
+    pixels = torch.randn(96, 3, 48, 48, generator=torch.Generator().manual_seed(2)).to(device)
+    request = {"target": 0, "method": "tiba"}
+    whole = Explainer(model).explain(pixels, memory=8, **request).scores
+    explainer = Explainer(model, compile=compiles)
+    found = explainer.explain(pixels, memory=0.02, **request).scores
+    assert _measure_error(found, whole) < 1e-4
+    if device == "cuda":
+        peaks = [_measure_peak(Explainer(model), pixels, memory=m, **request) for m in (8, 0.02)]
+        assert peaks[1] < 0.6 * peaks[0]
+
+
+def check_long_context(device: str, method: str) -> None:
+    """Operations that are freed and computed again give the same scores, in less memory."""
+    torch.manual_seed(0)
+    model = build_llama(layers=8).eval().to(device, torch.float32)
+    ids = (torch.arange(1500)[None].mul(7).add(3) % 90 + 5).to(device)
+    request = {"target": targets.token(token=7), "method": method}
+    whole = Explainer(model).explain({"input_ids": ids}, memory=8, **request).scores
+    found = Explainer(model).explain({"input_ids": ids}, memory=0.02, **request).scores
+    assert _measure_error(found, whole) < 1e-3
+    if device == "cuda":
+        given = {"input_ids": ids}
+        peaks = [_measure_peak(Explainer(model), given, memory=m, **request) for m in (8, 0.02)]
+        assert peaks[1] < 0.6 * peaks[0]
+
+
+def _measure_peak(explainer: Explainer, inputs: object, **request: object) -> int:
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    explainer.explain(inputs, **request)
+    return torch.cuda.max_memory_allocated() - before
+
+
+def check_precision(device: str, precision: str, bound: float, compiles: bool) -> None:
+    """Coarser products give nearly the same scores, and torch's switch is put back."""
+    model, inputs = build("vit", device, torch.float32), give("vit", device, torch.float32)
+    before = torch.get_float32_matmul_precision()
+    explainer = Explainer(model, precision=precision, compile=compiles)
+    if compiles:
+        explainer.compile(inputs, target=1, method="tiba")
+    found = explainer.explain(inputs, target=1, method="tiba").scores
+    assert torch.get_float32_matmul_precision() == before
+    error = _measure_error(found, _explain_in_float64("vit", "tiba"))
+    assert error < bound
+    if device == "cuda":
+        assert error > 1e-6, "products are not coarser"
+
+
+def check_untouched(device: str, compiles: bool) -> None:
+    """The model is left exactly as it was found."""
+    model, inputs = build("vit", device), give("vit", device)
+    model.train()
+    next(model.parameters()).requires_grad_(False)
+    before = _describe(model)
+    weights = {key: value.clone() for key, value in model.state_dict().items()}
+    explainer = Explainer(model, compile=compiles)
+    for method in METHODS:
+        explainer.explain(inputs, target=1, method=method)
+    assert _describe(model) == before
+    assert all(torch.equal(value, weights[key]) for key, value in model.state_dict().items())
+
+
+def _describe(model: nn.Module) -> list[object]:
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return [
+        [(name, x.requires_grad, x.grad, x.data_ptr()) for name, x in model.named_parameters()],
+        [(name, module.training) for name, module in model.named_modules()],
+        [len(getattr(module, name)) for module in model.modules() for name in hooks],
+        model.config._attn_implementation,
+    ]
+
+
+def _list_checks() -> dict[str, Check]:
+    checks: dict[str, Check] = {}
+    for name in ("vit", "bert", "llama", "swin"):
+        for method in METHODS:
+            checks[f"{name}, {method}: scores of a CPU in float64"] = partial(
+                check_scores, name=name, method=method
+            )
+    compiled = [(name, method) for name in ("vit", "bert") for method in METHODS]
+    for name, method in (*compiled, ("swin", "whence"), ("swin", "tiba")):
+        checks[f"{name}, {method}: compiled as eager"] = partial(
+            check_compiled, name=name, method=method
+        )
+    checks["changed weights are read"] = check_changed_weights
+    checks["programs share memory"] = check_several_programs
+    for method in METHODS:
+        checks[f"long context, {method}"] = partial(check_long_context, method=method)
+    for compiles in (False, True):
+        how = "compiled" if compiles else "eager"
+        checks[f"chunks, {how}"] = partial(check_chunks, compiles=compiles)
+        checks[f"tf32, {how}"] = partial(
+            check_precision, precision="tf32", bound=0.02, compiles=compiles
+        )
+        checks[f"bfloat16, {how}"] = partial(
+            check_precision, precision="bfloat16", bound=0.1, compiles=compiles
+        )
+        checks[f"the model is left as it was, {how}"] = partial(check_untouched, compiles=compiles)
+    return checks
+
+
+CHECKS = _list_checks()
