@@ -196,5 +196,6 @@ BALANCED = register(
         },
         supports_partial=True,
         is_gradient=True,
+        reads_linear=False,
     )
 )

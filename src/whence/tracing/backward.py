@@ -63,6 +63,7 @@ def propagate_backward(
     for waiting, seed in zip(arrived, seeds, strict=True):
         waiting[top] = {start.output_nr: seed}
     left = set(range(len(at)))
+    whole = any(one is not None and one.reads_linear for one in rules)
     for node in order:
         check_watcher()
         incoming = [waiting.pop(node, {}) for waiting in arrived]
@@ -80,7 +81,7 @@ def propagate_backward(
         wanted = tuple(further and upstream in leading for upstream, _ in edges)
         operation: Operation | None = getattr(node, "operation", None)
         if operation is not None and True in wanted and any(incoming):
-            operation.fetch()
+            operation.fetch(whole=whole)
         for values, waiting, rule_set in zip(incoming, arrived, rules, strict=True):
             if not values or True not in wanted:
                 continue

@@ -22,7 +22,7 @@ from whence.tracing.ops.attention import AttentionSite, find_head_order
 from whence.tracing.ops.guard import Guard
 from whence.tracing.recorder import Recorder
 from whence.tracing.recording import CHECKPOINT, Recording
-from whence.tracing.segments import Bounds, Refill
+from whence.tracing.segments import Bounds, Refill, SegmentComplete
 from whence.tracing.stand_in import copy_arguments, replicate, unwrap_model
 from whence.tracing.trace import Trace
 from whence.tracing.views import cut_at_text, make_views, select_view
@@ -208,6 +208,8 @@ def _call_again(
     with torch.inference_mode(False), torch.enable_grad(), own.record(recording):
         try:
             differs = call.repeat(Recorder(recording, ignore_no_grad=ignore_no_grad))
+        except SegmentComplete:
+            differs = torch.stack(refill.differ).any()
         except (WhenceError, TooLargeError):
             raise
         except Exception:  # a module may fail in any way without the state that it had

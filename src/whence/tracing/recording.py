@@ -204,8 +204,9 @@ class Recording:
             self.kept_bytes += output.nbytes
             if self.kept_bytes > self.bounds.all:
                 raise TooLargeError
-            self.segments.add(operation, output.nbytes)
-            self.entries.append(TraceEntry(operation, tuple(map(edge_of, inputs)), edge_of(output)))
+            entry = TraceEntry(operation, tuple(map(edge_of, inputs)), edge_of(output))
+            self.segments.add(operation, output.nbytes, entry.inputs)
+            self.entries.append(entry)
         return output if edit is None or edit.output is None else start_tracing(edit.output(output))
 
     def note_attention(self, product: MatMul, a: Tensor, b: Tensor) -> None:

@@ -15,14 +15,15 @@ from __future__ import annotations
 import math
 import weakref
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 from torch import Tensor
-from torch.autograd.graph import GradientEdge
+from torch.autograd.graph import GradientEdge, Node
 
-from whence.tracing.block_calls import BlockCall, BlockDiffersError
+from whence.tracing.block_calls import BlockCall, BlockDiffersError, differ, measure_rows
 from whence.tracing.ops.base import Operation, shares_memory
 
 # The share of the bound that a segment may take at least, however much stays in memory.
@@ -64,14 +65,23 @@ class Refill:
     Args:
         operations: The operations of the segment, in their order.
         call: The call of the block that they are in, if only that is made again.
+        sizes: By number, the sizes of rows of what others of the block read, which are left out.
 
     Attributes:
         start: The number of the first operation that is computed again.
+        differ: For each of these, whether it has other sizes.
     """
 
-    def __init__(self, operations: list[Operation], call: BlockCall | None = None) -> None:
+    def __init__(
+        self,
+        operations: list[Operation],
+        call: BlockCall | None = None,
+        sizes: Mapping[int, Tensor] = MappingProxyType({}),
+    ) -> None:
         self._operations = operations
         self._call = call
+        self._sizes = sizes
+        self.differ: list[Tensor] = []
         self._taken = 0
         self._first = operations[0].index
         self.start = 0 if call is None else self._first
@@ -80,7 +90,7 @@ class Refill:
         """Take what an operation keeps that was computed again.
 
         Raises:
-            SegmentComplete: It was the last of the segment, and the whole model runs.
+            SegmentComplete: It was the last, and what runs would go on.
             BlockDiffersError: It is another operation than the block has computed before.
         """
         number = computed.index - self._first
@@ -90,7 +100,10 @@ class Refill:
             self._check_same(number, computed)
         self._operations[number].take_over(computed)
         self._taken = number + 1
-        if self._call is None and self.is_complete:
+        if number in self._sizes:
+            output, sizes = computed.output, self._sizes[number]
+            self.differ.append(differ((measure_rows(output) - sizes).abs(), sizes, output.dtype))
+        if self.is_complete and (self._call is None or self._sizes):
             raise SegmentComplete
 
     def _check_same(self, number: int, computed: Operation) -> None:
@@ -119,6 +132,22 @@ RunAgain: TypeAlias = Callable[[Refill], object]
 CallAgain: TypeAlias = Callable[[BlockCall, Refill], bool]
 
 
+def find_nearest(nodes: Iterable[Node | None]) -> list[Operation]:
+    """The operations of some nodes of the graph, or nearest upstream of them through routing."""
+    waiting, seen, found = list(nodes), set[Node](), list[Operation]()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        operation: Operation | None = getattr(node, "operation", None)
+        if operation is not None:
+            found.append(operation)
+        else:
+            waiting += [upstream for upstream, _ in node.next_functions]
+    return found
+
+
 class _Segment:
     """Neighbouring operations that are freed, and computed again, together.
 
@@ -127,21 +156,47 @@ class _Segment:
         operations: The operations.
         sizes: How many bytes their outputs have.
         bytes: How many they have in all.
+        inputs: Where they read in the graph, while the block runs.
         call: The call of the block that they are in, if they are in one.
         is_kept: Whether they have what they keep.
+        read: How many of them have to be computed again for gradients.
+        row_sizes: By number, the sizes of rows of what the others read; empty if there are none.
     """
+
+    read = 0
 
     def __init__(self, start: int, call: BlockCall | None = None) -> None:
         self.start = start
         self.operations: list[Operation] = []
         self.sizes: list[int] = []
+        self.inputs: list[tuple[GradientEdge, ...]] = []
+        self.row_sizes: dict[int, Tensor] = {}
         self.bytes = 0
         self.call = call
         self.is_kept = True
+        self.is_whole = True
 
-    def add(self, operation: Operation, output_bytes: int) -> None:
+    def finish_block(self, output: Tensor) -> None:
+        """Find what has to be kept to compute a block again, given its output."""
+        for operation in self.operations:
+            operation.keeps_output = shares_memory(operation.output, output)
+        count = len(self.operations)
+        reading = (n for n in range(count, 0, -1) if self.operations[n - 1].gradient_reads)
+        self.read = next(reading, count)
+        for operation in find_nearest(
+            edge.node for some in self.inputs[self.read :] for edge in some
+        ):
+            number = operation.index - self.start
+            if 0 <= number < self.read and operation.output.is_floating_point():
+                self.row_sizes[number] = measure_rows(operation.output)
+        self.inputs.clear()
+
+    def add(
+        self, operation: Operation, output_bytes: int, inputs: tuple[GradientEdge, ...] = ()
+    ) -> None:
         """Add an operation at the end."""
         self.operations.append(operation)
+        self.inputs.append(inputs)
         self.sizes.append(output_bytes)
         self.bytes += output_bytes
 
@@ -201,8 +256,7 @@ class Segments:
             own.call = None
             self._block_bytes -= own.bytes
             return
-        for operation in own.operations:
-            operation.keeps_output = shares_memory(operation.output, output)
+        own.finish_block(output)
 
     def _begin(self, call: BlockCall | None) -> _Segment:
         if self._segments and not self._segments[-1].operations:
@@ -210,13 +264,21 @@ class Segments:
         self._segments.append(_Segment(self._count, call))
         return self._segments[-1]
 
-    def add(self, operation: Operation, output_bytes: int) -> None:
-        """Add an operation that was just recorded; what is before it may be freed."""
+    def add(
+        self, operation: Operation, output_bytes: int, inputs: tuple[GradientEdge, ...] = ()
+    ) -> None:
+        """Add an operation that was just recorded; what is before it may be freed.
+
+        Args:
+            operation: The operation.
+            output_bytes: How many bytes its output has.
+            inputs: Where in the graph it reads.
+        """
         own = self._segments[-1] if self._segments else self._begin(None)
         if not self.in_block and own.bytes and own.bytes + output_bytes > self._max_bytes:
             own = self._begin(None)
         operation.segments = weakref.proxy(self)  # no cycle may hold activations back
-        own.add(operation, output_bytes)
+        own.add(operation, output_bytes, inputs if self.in_block else ())
         self._count += 1
         if own.call is None and "output" not in operation.activations:
             self._staying += output_bytes
@@ -273,17 +335,23 @@ class Segments:
                     return value
         return None
 
-    def fetch(self, index: int) -> Operation:
-        """An operation by its number, with all that it keeps in memory."""
+    def fetch(self, index: int, whole: bool = True) -> Operation:
+        """An operation by its number, with what it keeps in memory.
+
+        Args:
+            index: Its number.
+            whole: Whether it is wanted also where gradients do not read it, at the end of a block.
+        """
         number = bisect_right(self._segments, index, key=lambda one: one.start) - 1
         own = self._segments[number]
-        if not own.is_kept:
+        if not own.is_kept or (whole and not own.is_whole):
             if self._fetched is not None:
                 self._fetched.set_aside()
             if own.call is None:  # it may be as large as all that is kept
                 for one in self._segments:
                     if one.is_kept:
                         one.set_aside()
+            own.is_whole = whole or not own.row_sizes
             self._compute_again(own)
             own.is_kept, self._fetched = True, own
         return own.operations[index - own.start]
@@ -291,9 +359,11 @@ class Segments:
     def _compute_again(self, own: _Segment) -> None:
         if own.call is not None:
             refill = Refill(own.operations, own.call)
+            if not own.is_whole:
+                refill = Refill(own.operations[: own.read], own.call, own.row_sizes)
             if self.call_again(own.call, refill) and refill.is_complete:
                 return
-            own.call = None  # what it computes is not decided by its arguments alone
+            own.call, own.is_whole = None, True  # its arguments alone do not decide it
         try:
             self.run_again(Refill(own.operations))
         except SegmentComplete:
