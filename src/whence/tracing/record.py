@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from whence.errors import TooLargeError, WhenceError
 from whence.inputs.arguments import ArgumentKey, is_text
 from whence.tracing.block_calls import BlockCall, find_repeated_modules
+from whence.tracing.bounds import Bounds
 from whence.tracing.intervention import Intervention
 from whence.tracing.logits import ABSENT_WEIGHTS, Logits, check_logits, read_logits
 from whence.tracing.modules import RecordedModules
@@ -22,7 +23,7 @@ from whence.tracing.ops.attention import AttentionSite, find_head_order
 from whence.tracing.ops.guard import Guard
 from whence.tracing.recorder import Recorder
 from whence.tracing.recording import CHECKPOINT, Recording
-from whence.tracing.segments import Bounds, Refill, SegmentComplete
+from whence.tracing.refill import Refill, SegmentComplete
 from whence.tracing.stand_in import copy_arguments, replicate, unwrap_model
 from whence.tracing.trace import Trace
 from whence.tracing.views import cut_at_text, make_views, select_view
@@ -127,6 +128,7 @@ def _record(
             blocks = find_repeated_modules(stand_in)
             bounds = bounds.share_among(len(blocks))
         trace = Trace(batch, guard, intervention or Intervention(), module_names, bounds)
+        trace.segments.block_count = len(blocks)
         ids = {name: x for name, x in explained.items() if not x.is_floating_point()}
         recorder = Recorder(trace, ids, ignore_no_grad)
         for name in explained.keys() - ids.keys():

@@ -15,118 +15,19 @@ from __future__ import annotations
 import math
 import weakref
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
-from whence.tracing.block_calls import BlockCall, BlockDiffersError, differ, measure_rows
+from whence.tracing.block_calls import BlockCall, measure_rows
 from whence.tracing.ops.base import Operation, shares_memory
+from whence.tracing.refill import Refill, SegmentComplete
 
 # The share of the bound that a segment may take at least, however much stays in memory.
 _LEAST_SHARE = 1 / 4
-# So many blocks may keep maps as large as those that are in memory together elsewhere.
-_BLOCKS_WITH_MAPS = 4
-
-
-class Bounds(NamedTuple):
-    """How many bytes a recorded forward pass may keep.
-
-    Attributes:
-        all: All operations; more is an error.
-        map: Maps of one attention that are in memory together.
-        segment: Operations at a time; what is beyond is freed, and computed again when it is read.
-        block: The same for operations of blocks, which are computed again by themselves.
-        kept_map: The maps of an attention that keeps them; None if it is the bound of all maps.
-    """
-
-    all: float = math.inf
-    map: float = math.inf
-    segment: float = math.inf
-    block: float = math.inf
-    kept_map: float | None = None
-
-    def share_among(self, blocks: int) -> Bounds:
-        """The same bounds, with maps kept only where those of all blocks can be."""
-        share = min(1.0, _BLOCKS_WITH_MAPS / max(1, blocks))
-        return self._replace(kept_map=self.map * share)
-
-
-class SegmentComplete(Exception):  # noqa: N818  # it ends a run, and is no error
-    """All operations of a segment have been computed again."""
-
-
-class Refill:
-    """Gives the operations of a segment what they keep, from those of another run.
-
-    Args:
-        operations: The operations of the segment, in their order.
-        call: The call of the block that they are in, if only that is made again.
-        sizes: By number, the sizes of rows of what others of the block read, which are left out.
-
-    Attributes:
-        start: The number of the first operation that is computed again.
-        differ: For each of these, whether it has other sizes.
-    """
-
-    def __init__(
-        self,
-        operations: list[Operation],
-        call: BlockCall | None = None,
-        sizes: Mapping[int, Tensor] = MappingProxyType({}),
-    ) -> None:
-        self._operations = operations
-        self._call = call
-        self._sizes = sizes
-        self.differ: list[Tensor] = []
-        self._taken = 0
-        self._first = operations[0].index
-        self.start = 0 if call is None else self._first
-
-    def take(self, computed: Operation) -> None:
-        """Take what an operation keeps that was computed again.
-
-        Raises:
-            SegmentComplete: It was the last, and what runs would go on.
-            BlockDiffersError: It is another operation than the block has computed before.
-        """
-        number = computed.index - self._first
-        if number < 0:
-            return
-        if self._call is not None:
-            self._check_same(number, computed)
-        self._operations[number].take_over(computed)
-        self._taken = number + 1
-        if number in self._sizes:
-            output, sizes = computed.output, self._sizes[number]
-            self.differ.append(differ((measure_rows(output) - sizes).abs(), sizes, output.dtype))
-        if self.is_complete and (self._call is None or self._sizes):
-            raise SegmentComplete
-
-    def _check_same(self, number: int, computed: Operation) -> None:
-        known = self._operations[number] if number < len(self._operations) else None
-        if known is None or (type(known), known.name) != (type(computed), computed.name):
-            raise BlockDiffersError
-        before = getattr(known, "output", None)  # gone where all has been read of it
-        output = computed.output
-        if before is not None and (before.shape, before.dtype) != (output.shape, output.dtype):
-            raise BlockDiffersError
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether all operations have what they keep."""
-        return self._taken == len(self._operations)
-
-    def preserve(self, overwritten: Tensor) -> None:
-        """Copy what was taken of a tensor's memory before the model overwrites it."""
-        for operation in self._operations[: self._taken]:
-            operation.preserve(overwritten)
-        if self._call is not None:
-            self._call.preserve(overwritten)
-
 
 RunAgain: TypeAlias = Callable[[Refill], object]
 CallAgain: TypeAlias = Callable[[BlockCall, Refill], bool]
@@ -219,6 +120,7 @@ class Segments:
         call_again: Calls a block again, and gives its operations to a `Refill`; tells whether it
             computed the same.
         in_block: Whether a block is running whose operations are one segment.
+        block_count: How many blocks the model has.
     """
 
     run_again: RunAgain
@@ -230,7 +132,9 @@ class Segments:
         self._segments: list[_Segment] = []
         self._count = self._staying = self._kept_bytes = self._block_bytes = 0
         self._fetched: _Segment | None = None
+        self._largest_block = 0
         self.in_block = False
+        self.block_count = 0
 
     @property
     def has_freed(self) -> bool:
@@ -238,6 +142,16 @@ class Segments:
         return any(not one.is_kept for one in self._segments)
 
     # While recording -----------------------------------------------------------------------------
+
+    @property
+    def may_free_blocks(self) -> bool:
+        """Whether all blocks may be too large together, by the largest one so far."""
+        expected = self._largest_block * self.block_count
+        return not expected or expected > min(self._max_bytes, self._max_block_bytes)
+
+    def note_block(self, size: int) -> None:
+        """Note how many bytes the operations of a block have put out."""
+        self._largest_block = max(self._largest_block, size)
 
     @contextmanager
     def record_block(self, call: BlockCall) -> Iterator[Callable[[Any], None]]:
@@ -251,6 +165,7 @@ class Segments:
             self._begin(None)
 
     def _finish_block(self, own: _Segment, call: BlockCall, returned: Any) -> None:
+        self.note_block(own.bytes)
         output = call.finish(returned)
         if output is None or not call.can_repeat:
             own.call = None
