@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from whence.errors import TooLargeError, WhenceError
 from whence.inputs.arguments import ArgumentKey, is_text
 from whence.tracing.block_calls import BlockCall, find_repeated_modules
-from whence.tracing.bounds import Bounds
 from whence.tracing.intervention import Intervention
 from whence.tracing.logits import ABSENT_WEIGHTS, Logits, check_logits, read_logits
 from whence.tracing.modules import RecordedModules
@@ -24,6 +23,7 @@ from whence.tracing.ops.guard import Guard
 from whence.tracing.recorder import Recorder
 from whence.tracing.recording import CHECKPOINT, Recording
 from whence.tracing.refill import Refill, SegmentComplete
+from whence.tracing.segments import Bounds
 from whence.tracing.stand_in import copy_arguments, replicate, unwrap_model
 from whence.tracing.trace import Trace
 from whence.tracing.views import cut_at_text, make_views, select_view

@@ -19,7 +19,6 @@ from whence._util.torch_internals import has_lost_gradient, node_metadata, view_
 from whence.errors import LostGradientError, NoRuleError, TooLargeError, WhenceError
 from whence.tracing.addresses import Address, AddressCounter, find_running_module
 from whence.tracing.backward import REFUSED
-from whence.tracing.bounds import Bounds
 from whence.tracing.intervention import Intervention
 from whence.tracing.ops.attention import (
     AttentionSite,
@@ -31,7 +30,7 @@ from whence.tracing.ops.guard import Guard
 from whence.tracing.ops.products import MatMul
 from whence.tracing.ops.softmax import SOFTMAX, ChunkedAttention
 from whence.tracing.recorded_node import RecordedNode
-from whence.tracing.segments import Segments
+from whence.tracing.segments import Bounds, Segments
 
 # Kinds that every rule set has: no need to note where they were called.
 _COMMON_KINDS = frozenset(("linear", "matmul", "add", "sum", "pass"))
