@@ -94,6 +94,7 @@ class _WatchedRules:
         self.name = rules.name
         self.supports_partial = rules.supports_partial
         self.scales_by_sums = rules.scales_by_sums
+        self.reads_linear = rules.reads_linear
         self.gaps: list[Tensor] = []
 
     def prepare(self, trace: Trace) -> None:

@@ -43,6 +43,8 @@ _IN_SEGMENTS = AT_MAPS.union(
     ("inputs", "input_gradient", "input_relevance", "hidden", "hidden_gradient", "hidden_relevance")
 )
 _SHARE_OF_A_SEGMENT = 1 / 2
+# The share of what a pass may keep that may be of blocks, which are cheap to compute again.
+_SHARE_OF_BLOCKS = 3 / 8
 
 
 def run_eagerly(request: Request, max_bytes: float, max_map_bytes: float) -> Result:
@@ -204,7 +206,7 @@ def _bound_segments(request: Request) -> tuple[float, float]:
     if request.keep_evidence or not _IN_SEGMENTS.issuperset(request.method.needs):
         return math.inf, math.inf
     memory = bound_forwards_bytes(request.arguments.main.device, request.memory)
-    return memory * _SHARE_OF_A_SEGMENT, request.max_bytes * _SHARE_OF_A_SEGMENT
+    return memory * _SHARE_OF_A_SEGMENT, request.max_bytes * _SHARE_OF_BLOCKS
 
 
 def score(

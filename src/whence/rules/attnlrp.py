@@ -29,5 +29,6 @@ ATTNLRP = register(
         },
         supports_partial=True,
         is_gradient=True,
+        reads_linear=False,
     )
 )

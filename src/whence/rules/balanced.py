@@ -202,5 +202,6 @@ BALANCED = register(
         },
         supports_partial=True,
         is_gradient=True,
+        reads_linear=False,
     )
 )

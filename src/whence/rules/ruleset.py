@@ -57,6 +57,8 @@ class RuleSet:
         scales_by_sums: Whether a rule scales relevance so that it keeps its sum, which is 0 for a
             contrast of two classes. Positive and negative relevance then start apart.
         needs_skips: Whether rules must know which operations add up skip connections.
+        reads_linear: Whether it matters what linear maps and sums have read and put out. It does
+            not where they pass gradients as they are.
     """
 
     name: str
@@ -66,6 +68,7 @@ class RuleSet:
     conserves: bool = False
     scales_by_sums: bool = False
     needs_skips: bool = False
+    reads_linear: bool = True
 
     def extend(self, name: str, **rules: Rule) -> RuleSet:
         """This set under a new name, with rules added or replaced."""

@@ -64,6 +64,7 @@ def propagate_backward(
         waiting[top] = {start.output_nr: seed}
     left = set(range(len(at)))
     pairs = list(zip(arrived, rules, strict=True))
+    whole = any(one is not None and one.reads_linear for one in rules)
     for node in order:
         check_watcher()
         incoming = [waiting.pop(node, None) for waiting in arrived]
@@ -85,7 +86,7 @@ def propagate_backward(
         operation: Operation | None = getattr(node, "operation", None)
         if True in wanted and any(incoming):
             if operation is not None:
-                operation.fetch()
+                operation.fetch(whole=whole)
             for number, (waiting, rule_set) in enumerate(pairs):
                 # Values of this node are freed as soon as it has been passed.
                 values, incoming[number] = incoming[number], None

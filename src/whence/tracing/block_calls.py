@@ -131,7 +131,8 @@ class BlockCall:
         expected = self._output
         if found is None or expected is None or found.shape != expected.shape:
             raise BlockDiffersError
-        return _differ(found, expected)
+        far, sizes = measure_rows(found - expected), measure_rows(expected)
+        return differ(far, sizes, expected.dtype)
 
     def preserve(self, overwritten: Tensor) -> None:
         """Copy what is kept of a tensor's memory before the model overwrites it."""
@@ -142,16 +143,25 @@ class BlockCall:
             self._output = self._output.clone()
 
 
-def _differ(found: Tensor, expected: Tensor) -> Tensor:
-    """Whether any row differs by more than rounding, which may not be the same twice."""
-    if not expected.is_floating_point():
-        return (found != expected).any()
-    tolerance = max(_ROUNDED_ROWS * torch.finfo(expected.dtype).eps, _LEAST_DIFFERENCE)
-    rows = expected.shape or (1,)
-    both = ((found - expected).reshape(rows), expected.reshape(rows))
-    far, size = (torch.linalg.vector_norm(x, dim=-1) for x in both)
-    near: Tensor = (far <= size * tolerance).all()
+def differ(far: Tensor, sizes: Tensor, dtype: torch.dtype) -> Tensor:
+    """Whether rows of some type differ by more than rounding, which may not be the same twice.
+
+    Args:
+        far: How far rows are from what they should be.
+        sizes: The sizes of these.
+        dtype: Their type.
+    """
+    tolerance = max(_ROUNDED_ROWS * torch.finfo(dtype).eps, _LEAST_DIFFERENCE)
+    near: Tensor = (far <= sizes * tolerance).all()
     return ~near  # which is also so where there are NaNs
+
+
+def measure_rows(values: Tensor) -> Tensor:
+    """The size of each row."""
+    rows = values.reshape(values.shape or (1,))
+    wide = torch.promote_types(values.dtype, torch.float32)
+    sizes: Tensor = torch.linalg.vector_norm(rows, dim=-1, dtype=wide)
+    return sizes
 
 
 def _list_tensors(returned: Any) -> Iterable[Tensor]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from whence.tracing.addresses import Address
 from whence.tracing.ops.base import BackwardRules
-from whence.tracing.segments import Refill
+from whence.tracing.refill import Refill
 
 
 class Edit(NamedTuple):

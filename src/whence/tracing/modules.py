@@ -105,6 +105,11 @@ def record_block(recording: Recording, module: nn.Module) -> Callable[..., Any]:
     def record_forward(*args: Any, **kwargs: Any) -> Any:
         if segments.in_block or not torch.is_grad_enabled():
             return forward(*args, **kwargs)
+        if not segments.may_free_blocks:
+            before = recording.kept_bytes
+            returned = forward(*args, **kwargs)
+            segments.note_block(recording.kept_bytes - before)
+            return returned
         try:
             with without_torch_function():
                 call = BlockCall(module, forward, args, kwargs)

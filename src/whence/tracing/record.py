@@ -22,7 +22,8 @@ from whence.tracing.ops.attention import AttentionSite, find_head_order
 from whence.tracing.ops.guard import Guard
 from whence.tracing.recorder import Recorder
 from whence.tracing.recording import CHECKPOINT, Recording
-from whence.tracing.segments import Bounds, Refill
+from whence.tracing.refill import Refill, SegmentComplete
+from whence.tracing.segments import Bounds
 from whence.tracing.stand_in import copy_arguments, replicate, unwrap_model
 from whence.tracing.trace import Trace
 from whence.tracing.views import cut_at_text, make_views, select_view
@@ -132,6 +133,7 @@ def _record(
             blocks = find_repeated_modules(stand_in)
             bounds = bounds.share_among(len(blocks))
         trace = Trace(batch, guard, intervention or Intervention(), module_names, bounds)
+        trace.segments.block_count = len(blocks)
         ids = {name: x for name, x in explained.items() if not x.is_floating_point()}
         recorder = Recorder(trace, ids, ignore_no_grad)
         for name in explained.keys() - ids.keys():
@@ -213,6 +215,8 @@ def _call_again(
     with torch.inference_mode(False), torch.enable_grad(), own.record(recording):
         try:
             differs = call.repeat(Recorder(recording, ignore_no_grad=ignore_no_grad))
+        except SegmentComplete:
+            differs = torch.stack(refill.differ).any()
         except (WhenceError, TooLargeError):
             raise
         except Exception:  # a module may fail in any way without the state that it had

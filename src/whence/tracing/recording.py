@@ -222,7 +222,7 @@ class Recording:
             self.kept_bytes += output_bytes
             if self.kept_bytes > self.bounds.all:
                 raise TooLargeError
-            self.segments.add(operation, output_bytes)
+            self.segments.add(operation, output_bytes, output.grad_fn)
             self.entries.append(TraceEntry(operation, output.grad_fn))  # type: ignore[arg-type]
         return output if edit is None or edit.output is None else start_tracing(edit.output(output))
 

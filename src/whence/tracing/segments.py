@@ -15,15 +15,16 @@ from __future__ import annotations
 import math
 import weakref
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeAlias
 
 from torch import Tensor
-from torch.autograd.graph import GradientEdge
+from torch.autograd.graph import GradientEdge, Node
 
-from whence.tracing.block_calls import BlockCall, BlockDiffersError
+from whence.tracing.block_calls import BlockCall, measure_rows
 from whence.tracing.ops.base import Operation, shares_memory
+from whence.tracing.refill import Refill, SegmentComplete
 
 # The share of the bound that a segment may take at least, however much stays in memory.
 _LEAST_SHARE = 1 / 4
@@ -54,69 +55,24 @@ class Bounds(NamedTuple):
         return self._replace(kept_map=self.map * share)
 
 
-class SegmentComplete(Exception):  # noqa: N818  # it ends a run, and is no error
-    """All operations of a segment have been computed again."""
-
-
-class Refill:
-    """Gives the operations of a segment what they keep, from those of another run.
-
-    Args:
-        operations: The operations of the segment, in their order.
-        call: The call of the block that they are in, if only that is made again.
-
-    Attributes:
-        start: The number of the first operation that is computed again.
-    """
-
-    def __init__(self, operations: list[Operation], call: BlockCall | None = None) -> None:
-        self._operations = operations
-        self._call = call
-        self._taken = 0
-        self._first = operations[0].index
-        self.start = 0 if call is None else self._first
-
-    def take(self, computed: Operation) -> None:
-        """Take what an operation keeps that was computed again.
-
-        Raises:
-            SegmentComplete: It was the last of the segment, and the whole model runs.
-            BlockDiffersError: It is another operation than the block has computed before.
-        """
-        number = computed.index - self._first
-        if number < 0:
-            return
-        if self._call is not None:
-            self._check_same(number, computed)
-        self._operations[number].take_over(computed)
-        self._taken = number + 1
-        if self._call is None and self.is_complete:
-            raise SegmentComplete
-
-    def _check_same(self, number: int, computed: Operation) -> None:
-        known = self._operations[number] if number < len(self._operations) else None
-        if known is None or (type(known), known.name) != (type(computed), computed.name):
-            raise BlockDiffersError
-        before = getattr(known, "output", None)  # gone where all has been read of it
-        output = computed.output
-        if before is not None and (before.shape, before.dtype) != (output.shape, output.dtype):
-            raise BlockDiffersError
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether all operations have what they keep."""
-        return self._taken == len(self._operations)
-
-    def preserve(self, overwritten: Tensor) -> None:
-        """Copy what was taken of a tensor's memory before the model overwrites it."""
-        for operation in self._operations[: self._taken]:
-            operation.preserve(overwritten)
-        if self._call is not None:
-            self._call.preserve(overwritten)
-
-
 RunAgain: TypeAlias = Callable[[Refill], object]
 CallAgain: TypeAlias = Callable[[BlockCall, Refill], bool]
+
+
+def find_nearest(nodes: Iterable[Node | None]) -> list[Operation]:
+    """The operations of some nodes of the graph, or nearest upstream of them through routing."""
+    waiting, seen, found = list(nodes), set[Node](), list[Operation]()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        operation: Operation | None = getattr(node, "operation", None)
+        if operation is not None:
+            found.append(operation)
+        else:
+            waiting += [upstream for upstream, _ in node.next_functions]
+    return found
 
 
 class _Segment:
@@ -127,21 +83,45 @@ class _Segment:
         operations: The operations.
         sizes: How many bytes their outputs have.
         bytes: How many they have in all.
+        nodes: Their nodes in the graph, while the block runs.
         call: The call of the block that they are in, if they are in one.
         is_kept: Whether they have what they keep.
+        read: How many of them have to be computed again for gradients.
+        row_sizes: By number, the sizes of rows of what the others read; empty if there are none.
     """
+
+    read = 0
 
     def __init__(self, start: int, call: BlockCall | None = None) -> None:
         self.start = start
         self.operations: list[Operation] = []
         self.sizes: list[int] = []
+        self.nodes: list[Node | None] = []
+        self.row_sizes: dict[int, Tensor] = {}
         self.bytes = 0
         self.call = call
         self.is_kept = True
+        self.is_whole = True
 
-    def add(self, operation: Operation, output_bytes: int) -> None:
+    def finish_block(self, output: Tensor) -> None:
+        """Find what has to be kept to compute a block again, given its output."""
+        for operation in self.operations:
+            operation.keeps_output = shares_memory(operation.output, output)
+        count = len(self.operations)
+        reading = (n for n in range(count, 0, -1) if self.operations[n - 1].gradient_reads)
+        self.read = next(reading, count)
+        after = [node for node in self.nodes[self.read :] if node is not None]
+        read = (upstream for node in after for upstream, _ in node.next_functions)
+        for operation in find_nearest(node for node in read if node is not None):
+            number = operation.index - self.start
+            if 0 <= number < self.read and operation.output.is_floating_point():
+                self.row_sizes[number] = measure_rows(operation.output)
+        self.nodes.clear()
+
+    def add(self, operation: Operation, output_bytes: int, node: Node | None = None) -> None:
         """Add an operation at the end."""
         self.operations.append(operation)
+        self.nodes.append(node)
         self.sizes.append(output_bytes)
         self.bytes += output_bytes
 
@@ -164,6 +144,7 @@ class Segments:
         call_again: Calls a block again, and gives its operations to a `Refill`; tells whether it
             computed the same.
         in_block: Whether a block is running whose operations are one segment.
+        block_count: How many blocks the model has.
     """
 
     run_again: RunAgain
@@ -175,7 +156,9 @@ class Segments:
         self._segments: list[_Segment] = []
         self._count = self._staying = self._kept_bytes = self._block_bytes = 0
         self._fetched: _Segment | None = None
+        self._largest_block = 0
         self.in_block = False
+        self.block_count = 0
 
     @property
     def has_freed(self) -> bool:
@@ -183,6 +166,16 @@ class Segments:
         return any(not one.is_kept for one in self._segments)
 
     # While recording -----------------------------------------------------------------------------
+
+    @property
+    def may_free_blocks(self) -> bool:
+        """Whether all blocks may be too large together, by the largest one so far."""
+        expected = self._largest_block * self.block_count
+        return not expected or expected > min(self._max_bytes, self._max_block_bytes)
+
+    def note_block(self, size: int) -> None:
+        """Note how many bytes the operations of a block have put out."""
+        self._largest_block = max(self._largest_block, size)
 
     @contextmanager
     def record_block(self, call: BlockCall) -> Iterator[Callable[[Any], None]]:
@@ -196,13 +189,13 @@ class Segments:
             self._begin(None)
 
     def _finish_block(self, own: _Segment, call: BlockCall, returned: Any) -> None:
+        self.note_block(own.bytes)
         output = call.finish(returned)
         if output is None or not call.can_repeat:
             own.call = None
             self._block_bytes -= own.bytes
             return
-        for operation in own.operations:
-            operation.keeps_output = shares_memory(operation.output, output)
+        own.finish_block(output)
 
     def _begin(self, call: BlockCall | None) -> _Segment:
         if self._segments and not self._segments[-1].operations:
@@ -210,13 +203,19 @@ class Segments:
         self._segments.append(_Segment(self._count, call))
         return self._segments[-1]
 
-    def add(self, operation: Operation, output_bytes: int) -> None:
-        """Add an operation that was just recorded; what is before it may be freed."""
+    def add(self, operation: Operation, output_bytes: int, node: Node | None = None) -> None:
+        """Add an operation that was just recorded; what is before it may be freed.
+
+        Args:
+            operation: The operation.
+            output_bytes: How many bytes its output has.
+            node: Its node in the graph.
+        """
         own = self._segments[-1] if self._segments else self._begin(None)
         if not self.in_block and own.bytes and own.bytes + output_bytes > self._max_bytes:
             own = self._begin(None)
         operation.segments = weakref.proxy(self)  # no cycle may hold activations back
-        own.add(operation, output_bytes)
+        own.add(operation, output_bytes, node if self.in_block else None)
         self._count += 1
         if own.call is None and "output" not in operation.activations:
             self._staying += output_bytes
@@ -273,17 +272,23 @@ class Segments:
                     return value
         return None
 
-    def fetch(self, index: int) -> Operation:
-        """An operation by its number, with all that it keeps in memory."""
+    def fetch(self, index: int, whole: bool = True) -> Operation:
+        """An operation by its number, with what it keeps in memory.
+
+        Args:
+            index: Its number.
+            whole: Whether it is wanted also where gradients do not read it, at the end of a block.
+        """
         number = bisect_right(self._segments, index, key=lambda one: one.start) - 1
         own = self._segments[number]
-        if not own.is_kept:
+        if not own.is_kept or (whole and not own.is_whole):
             if self._fetched is not None:
                 self._fetched.set_aside()
             if own.call is None:  # it may be as large as all that is kept
                 for one in self._segments:
                     if one.is_kept:
                         one.set_aside()
+            own.is_whole = whole or not own.row_sizes
             self._compute_again(own)
             own.is_kept, self._fetched = True, own
         return own.operations[index - own.start]
@@ -291,9 +296,11 @@ class Segments:
     def _compute_again(self, own: _Segment) -> None:
         if own.call is not None:
             refill = Refill(own.operations, own.call)
+            if not own.is_whole:
+                refill = Refill(own.operations[: own.read], own.call, own.row_sizes)
             if self.call_again(own.call, refill) and refill.is_complete:
                 return
-            own.call = None  # what it computes is not decided by its arguments alone
+            own.call, own.is_whole = None, True  # its arguments alone do not decide it
         try:
             self.run_again(Refill(own.operations))
         except SegmentComplete:

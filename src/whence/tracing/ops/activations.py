@@ -12,8 +12,8 @@ from torch import Tensor
 class ActivationSource(Protocol):
     """Has operations computed again whose activations were freed."""
 
-    def fetch(self, index: int) -> Activations:
-        """An operation by its number, with its activations."""
+    def fetch(self, index: int, whole: bool) -> Activations:
+        """An operation by its number, with its activations; perhaps only if gradients read them."""
 
 
 class Activations:
@@ -24,12 +24,14 @@ class Activations:
         segments: Frees them where memory is short, and has them computed again.
         index: The number of the operation.
         keeps_output: Whether the output stays, because something else keeps it as well.
+        gradient_reads: Whether the gradient is decided by values of the activations.
     """
 
     activations: tuple[str, ...] = ("output",)
     segments: ActivationSource | None = None
     index = 0
     keeps_output = False
+    gradient_reads = True
     _is_set_aside = False
     _freed: tuple[str, ...] = ()
 
@@ -53,10 +55,14 @@ class Activations:
                 setattr(self, name, getattr(computed, name))
         self._is_set_aside = False
 
-    def fetch(self) -> Self:
-        """The operation itself, with its activations in memory wherever they were freed."""
+    def fetch(self, *, whole: bool = True) -> Self:
+        """The operation itself, with its activations in memory wherever they were freed.
+
+        Args:
+            whole: Whether they are wanted also where the gradient does not read them.
+        """
         if self._is_set_aside and self.segments is not None:
-            kept = self.segments.fetch(self.index)
+            kept = self.segments.fetch(self.index, whole)
             if kept is not self:  # this is a copy
                 self.take_over(kept)
         return self

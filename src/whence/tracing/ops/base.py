@@ -41,6 +41,10 @@ class BackwardRules(Protocol):
     def scales_by_sums(self) -> bool:
         """Whether values are scaled so that they keep their sum."""
 
+    @property
+    def reads_linear(self) -> bool:
+        """Whether it matters what linear maps and sums have read and put out."""
+
     def prepare(self, trace: Trace) -> None:
         """Find in a recorded pass what rules must know of its operations."""
 
@@ -170,6 +174,7 @@ class Add(Operation):
     kind = "add"
     supports_classes = True
     activations = ("a", "b")  # sums stay: the residual stream is one
+    gradient_reads = False
     a: Tensor
     b: Tensor
 

@@ -107,6 +107,7 @@ class Linear(Operation):
 
     kind = "linear"
     activations = ("x", "output")
+    gradient_reads = False
     x: Tensor
 
     def __init__(
@@ -156,6 +157,8 @@ class Linear(Operation):
 
 class Convolution(Linear):
     """A convolution in any number of dimensions, or the transpose of one."""
+
+    gradient_reads = True
 
     def __init__(
         self,
