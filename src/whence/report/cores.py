@@ -1,7 +1,8 @@
 """Build entries in threads of their own, while the next inputs are explained.
 
-Threads of torch that share one operation wait for each other at its end, again and again. On a CPU
-it is faster to give each thread a photo of its own.
+Threads of torch that share one operation wait for each other at its end, again and again. Where
+other programs keep the CPU busy, most of the time goes into that. So each thread gets photos of its
+own; where nothing else runs, that saves little.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Result = TypeVar("Result")
 # So many threads build entries, each on its share of the cores: explaining a photo takes about a
 # fourth of the time that its faithfulness takes.
 _MOST_WORKERS = 4
-# Photos that are explained at once: no faster with more, and workers wait for the first ones.
+# Photos that are explained at once: hardly faster with more, and workers wait for the first ones.
 PHOTOS_AT_ONCE = 4
 
 
