@@ -72,8 +72,16 @@ def list_variants(
     def explain_by(method: str, **request: Any) -> Callable[[], Any]:
         request = {"method": method, "memory": options.memory, **(request or {"target": 0})}
         # One explainer a row: it keeps its compiled programs.
-        explainer = Explainer(model, compile=options.compile, precision=options.precision)
-        return lambda: explainer.explain(inputs, **request)
+        explainer = Explainer(model, precision=options.precision)
+        compiled: list[str] = []
+
+        def run() -> Any:
+            if options.compile and not compiled:
+                explainer.compile(inputs, **request)
+                compiled.append(method)
+            return explainer.explain(inputs, **request)
+
+        return run
 
     every = {
         "forward": forward,

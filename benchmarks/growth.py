@@ -54,7 +54,7 @@ def measure_row(case: Case, options: argparse.Namespace) -> Iterator[str]:
     torch.manual_seed(0)
     model = transformers.ViTForImageClassification(config).to(device).eval()
     pixels = torch.randn(case.batch, 3, case.image, case.image, device=device)
-    explainer = Explainer(model, compile=options.compile)
+    explainer = Explainer(model)
     classes = {"classes": list(range(case.classes))} if case.classes > 1 else {"target": 0}
 
     def forward() -> None:
@@ -64,10 +64,11 @@ def measure_row(case: Case, options: argparse.Namespace) -> Iterator[str]:
     def explain_by(method: str) -> None:
         explainer.explain({"pixel_values": pixels}, method=method, **classes)
 
+    for method in options.methods if options.compile else ():
+        explainer.compile({"pixel_values": pixels}, method=method, **classes)
     runs = {"": forward} | {name: lambda name=name: explain_by(name) for name in options.methods}
     for run in runs.values():
-        for _ in range(4 if options.compile else 1):
-            run()
+        run()
     memory = {name: measure_peak_memory(run, device) for name, run in runs.items()}
     fastest = dict.fromkeys(runs, float("inf"))
     for _ in range(options.rounds):
