@@ -100,8 +100,10 @@ def compute_gradient(model: nn.Module, pixels: Tensor) -> Tensor:
 
 def list_ours(model: nn.Module, pixels: Tensor, options: argparse.Namespace) -> dict[str, Variant]:
     def explain_by(method: str, compile: bool = False, like: str = "", **request: Any) -> Variant:
-        explainer = Explainer(model, compile=compile)  # one a row: it keeps its compiled programs
+        explainer = Explainer(model)  # one a row: it keeps its compiled programs
         request |= {"target": TARGET, "method": method, "memory": options.memory}
+        if compile:
+            explainer.compile(pixels, **request)
 
         def run() -> Tensor:
             return explainer.explain(pixels, **request).scores

@@ -33,7 +33,7 @@ import torch
 import transformers
 from PIL import Image
 
-from engine import SIZES
+from timing.models import SIZES
 from whence._util.cpus import count_cpus
 from whence.demo import PHOTO
 from whence.inputs.sources import Source

@@ -1,5 +1,8 @@
 """Watchers are told how far work has come, and may end it."""
 
+import io
+import sys
+
 import pytest
 import torch
 
@@ -30,6 +33,32 @@ def test_the_outermost_bar_of_several_steps_is_reported():
         advance(1)
         one(1)
     assert watcher.steps == [("rise: masks", done, 4) for done in (0, 3, 4)]
+
+
+def test_what_holds_another_bar_up_is_reported_too():
+    watcher = Watcher()
+    with watch(watcher), bar("photos", 4) as advance:
+        advance(1)
+        with bar("compiling", 2, beside=True) as inner:
+            inner(1)
+        advance(1)
+    told = [("photos", 0, 4), ("photos", 1, 4), ("compiling", 0, 2), ("compiling", 1, 2)]
+    assert watcher.steps == [*told, ("photos", 2, 4)]
+
+
+def test_bars_beside_each_other_are_drawn_in_one_display(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    shown = Terminal()
+    monkeypatch.setattr(sys, "stderr", shown)
+    monkeypatch.setenv("TERM", "xterm")
+    with bar("photos", 4) as advance, bar("compiling", 2, beside=True) as inner:
+        inner(1)
+        advance(1)
+    assert "photos" in shown.getvalue()
+    assert "compiling" in shown.getvalue()
 
 
 @pytest.fixture(scope="module")

@@ -190,10 +190,10 @@ Compile = Annotated[
     typer.Option(
         "--compile",
         rich_help_panel=SPEED_PANEL,
-        help="Compile explanations of batches of one shape: the first takes a minute or two more, "
-        "for each method, and those after it are faster, most of all on a GPU. It pays for "
-        "thousands of photos, or texts of the model's full length. On a CPU, a C++ compiler is "
-        "needed.",
+        help="Compile explanations of batches of one shape: the first takes seconds more, for each "
+        "method, and those after it are faster, most of all on a GPU. After ten seconds of them, "
+        "torch's compiler makes them faster still, which takes it up to a minute (on a CPU, a C++ "
+        "compiler is needed). It pays for hundreds of photos, or texts of the model's full length.",
     ),
 ]
 Precision = Annotated[
