@@ -32,8 +32,8 @@ from pathlib import Path
 import torch
 import transformers
 from PIL import Image
-
 from timing.models import SIZES
+
 from whence._util.cpus import count_cpus
 from whence.demo import PHOTO
 from whence.inputs.sources import Source

@@ -28,18 +28,29 @@ def _explain_in_float64(name: str, method: str) -> Tensor:
     return explainer.explain(give(name), method=method, **CASES[name].request).scores
 
 
+def _choose_type(device: str) -> tuple[torch.dtype, float]:
+    """The type of weights, and how far scores of two paths may be from each other in it.
+
+    Torch's compiler does not fuse all products of float64 on a GPU.
+    """
+    return (torch.float64, 1e-9) if device == "cpu" else (torch.float32, 1e-4)
+
+
 def check_scores(device: str, name: str, method: str) -> None:
     """In float32, scores are those of a CPU in float64 but for rounding."""
     explainer = Explainer(build(name, device, torch.float32))
     inputs = give(name, device, torch.float32)
-    found = explainer.explain(inputs, method=method, **CASES[name].request).scores
+    with torch.backends.cudnn.flags(allow_tf32=False):  # which convolutions use otherwise
+        found = explainer.explain(inputs, method=method, **CASES[name].request).scores
     assert found.device.type == torch.device(device).type
     assert _measure_error(found, _explain_in_float64(name, method)) < 1e-4
 
 
 def check_compiled(device: str, name: str, method: str) -> None:
     """Recorded and fused programs give the scores of the eager run, for other inputs too."""
-    model, inputs, request = build(name, device), give(name, device), CASES[name].request
+    dtype, bound = _choose_type(device)
+    model, inputs = build(name, device, dtype), give(name, device, dtype)
+    request = CASES[name].request
     others = {key: value.flip(0) for key, value in inputs.items()}
     plain, recorded, fused = Explainer(model), Explainer(model, compile=True), Explainer(model)
     with warnings.catch_warnings():
@@ -49,8 +60,8 @@ def check_compiled(device: str, name: str, method: str) -> None:
             expected = plain.explain(given, method=method, **request)
             for explainer in (recorded, fused):
                 found = explainer.explain(given, method=method, **request)
-                assert _measure_error(found.scores, expected.scores) < 1e-9
-                assert torch.allclose(found.logits, expected.logits, rtol=1e-9)
+                assert _measure_error(found.scores, expected.scores) < bound
+                assert _measure_error(found.logits, expected.logits) < bound
     for explainer, is_recorded in ((recorded, True), (fused, False)):
         (program,) = explainer._compiled._programs.values()
         assert program is not None
@@ -59,30 +70,30 @@ def check_compiled(device: str, name: str, method: str) -> None:
 
 def check_changed_weights(device: str) -> None:
     """A program reads weights as they are when it runs."""
-    model, inputs = build("vit", device), give("vit", device)
+    dtype, bound = _choose_type(device)
+    model, inputs = build("vit", device, dtype), give("vit", device, dtype)
     explainer = Explainer(model)
     explainer.compile(inputs, target=0, method="tiba")
     before = explainer.explain(inputs, target=0, method="tiba").scores
     with torch.no_grad():
         model.classifier.weight.mul_(-1)
     after = explainer.explain(inputs, target=0, method="tiba").scores
-    assert (
-        _measure_error(after, Explainer(model).explain(inputs, target=0, method="tiba").scores)
-        < 1e-9
-    )
+    expected = Explainer(model).explain(inputs, target=0, method="tiba").scores
+    assert _measure_error(after, expected) < bound
     assert _measure_error(after, before) > 1e-2
 
 
 def check_several_programs(device: str) -> None:
     """Programs that work in the same memory do not disturb each other, in any order."""
-    model, inputs = build("vit", device), give("vit", device)
+    dtype, bound = _choose_type(device)
+    model, inputs = build("vit", device, dtype), give("vit", device, dtype)
     explainer, plain = Explainer(model), Explainer(model)
     for method in METHODS[:3]:
         explainer.compile(inputs, target=0, method=method)
     for method in (*METHODS[:3], *METHODS[2::-1], METHODS[1], METHODS[1]):
         found = explainer.explain(inputs, target=0, method=method).scores
         expected = plain.explain(inputs, target=0, method=method).scores
-        assert _measure_error(found, expected) < 1e-9
+        assert _measure_error(found, expected) < bound
 
 
 def check_chunks(device: str, compiles: bool) -> None:

@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from torch import Tensor
 from whence._util.progress import bar
 from whence._util.text import first_line
 from whence.engine.compiled.guards import AssumingGuard, NotingGuard, RefuseConversions, all_hold
-from whence.engine.compiled.program import CudaGraph, Program
+from whence.engine.compiled.program import CudaGraph, GraphMemory, Program
 from whence.engine.request import Result
 from whence.layout import FoundLayout
 
@@ -71,7 +71,7 @@ Compute = Callable[..., tuple[ProgramOutput, Result]]
 
 
 def record_program(
-    name: str, compute: Compute, inputs: Inputs, pool: Any = None
+    name: str, compute: Compute, inputs: Inputs, memory: GraphMemory | None = None
 ) -> CompiledProgram | None:
     """Record a computation for inputs of these shapes, while progress is shown.
 
@@ -79,7 +79,7 @@ def record_program(
         name: The name of the method.
         compute: Takes the inputs, a guard and a layout.
         inputs: Its inputs.
-        pool: The memory of CUDA graphs.
+        memory: The memory of CUDA graphs.
 
     Returns:
         A program that gives the scores of the eager run; None, and a warning, if that cannot be.
@@ -99,7 +99,7 @@ def record_program(
         try:
             recorded: Program[tuple[Tensor, ...]] = Program(compute_tensors, example)
             advance(1)
-            run = _capture(recorded, example, pool)
+            run = _capture(recorded, example, memory)
             advance(1)
             seconds, reason = _compare(run, example, expected)
         except Exception as error:  # what is computed can be anything
@@ -118,7 +118,7 @@ def record_program(
 
 
 def fuse_program(
-    name: str, program: CompiledProgram, inputs: Sequence[Tensor], pool: Any = None
+    name: str, program: CompiledProgram, inputs: Sequence[Tensor], memory: GraphMemory | None = None
 ) -> None:
     """Let torch's compiler fuse the operators of a recorded program, while progress is shown.
 
@@ -128,7 +128,7 @@ def fuse_program(
         name: The name of the method.
         program: The program.
         inputs: Inputs of its shapes.
-        pool: The memory of CUDA graphs.
+        memory: The memory of CUDA graphs.
     """
     recorded, program.recorded = program.recorded, None  # it is tried once
     if recorded is None:
@@ -141,13 +141,13 @@ def fuse_program(
         with bar(doing, recorded.region_count, beside=True) as advance:
             fewest = 1 if on_gpu else _FEWEST_REPETITIONS
             recorded.compile(*inputs, fewest=fewest, advance=advance)
-        program.run = _capture(recorded, inputs, pool)
+        program.run = _capture(recorded, inputs, memory)
         program.seconds, reason = _compare(program.run, inputs, expected)
     except Exception as error:  # compilers fail in ways of their own
         reason = _describe_failure(error, inputs)
     if reason:
         recorded.restore()
-        program.run = _capture(recorded, inputs, pool)
+        program.run = _capture(recorded, inputs, memory)
         warnings.warn(
             f"The operators of method '{name}' cannot be fused for these inputs, so that they run "
             f"one by one: {reason}",
@@ -156,10 +156,10 @@ def fuse_program(
 
 
 def _capture(
-    program: Program[tuple[Tensor, ...]], inputs: Sequence[Tensor], pool: Any
+    program: Program[tuple[Tensor, ...]], inputs: Sequence[Tensor], memory: GraphMemory | None
 ) -> Callable[..., tuple[Tensor, ...]]:
     """A program as a CUDA graph, if it runs on a GPU."""
-    return CudaGraph(program, inputs, pool) if inputs[0].is_cuda else program
+    return CudaGraph(program, inputs, memory) if inputs[0].is_cuda else program
 
 
 def _describe_work(name: str, inputs: Sequence[Tensor], doing: str) -> str:

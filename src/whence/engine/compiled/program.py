@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, fx
@@ -110,6 +110,24 @@ def _copy_graph(region: Region) -> fx.GraphModule:
     return fx.GraphModule({}, graph)
 
 
+class GraphMemory:
+    """The memory that CUDA graphs work in. They can share it, since one runs at a time.
+
+    A graph of one step stays in it: torch gives up memory that is left by the last graph, and no
+    other could be captured there.
+
+    Attributes:
+        pool: The memory, as torch knows it.
+    """
+
+    def __init__(self) -> None:
+        self.pool = torch.cuda.graph_pool_handle()
+        self._graph = torch.cuda.CUDAGraph()
+        number = torch.zeros(1, device="cuda")
+        with torch.cuda.graph(self._graph, pool=self.pool):
+            self._kept = number + 1
+
+
 class CudaGraph:
     """A computation on a GPU, captured as a CUDA graph that is started with a single call.
 
@@ -118,15 +136,15 @@ class CudaGraph:
     Args:
         compute: Launches kernels only: it waits for none, and copies nothing to the GPU.
         inputs: Tensors like those that it will be given.
-        pool: The memory that graphs work in, a `torch.cuda.graph_pool_handle()`. They can share
-            it, since one runs at a time, and nothing of a run is needed by the next.
+        memory: The memory that it works in; some of its own if left out. Nothing of a run is needed
+            by the next.
     """
 
     def __init__(
         self,
         compute: Callable[..., tuple[Tensor, ...]],
         inputs: Sequence[Tensor],
-        pool: Any = None,
+        memory: GraphMemory | None = None,
     ) -> None:
         self._compute = compute  # the graph reads its constants where they are, so they must stay
         self._inputs = [x.clone() for x in inputs]
@@ -139,6 +157,7 @@ class CudaGraph:
             compute(*self._inputs)
         torch.cuda.current_stream().wait_stream(side_stream)
         torch.cuda.empty_cache()
+        pool = None if memory is None else memory.pool
         with torch.cuda.graph(self._graph, pool=pool):
             self._outputs = compute(*self._inputs)
 

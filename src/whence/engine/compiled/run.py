@@ -7,7 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from whence.engine.compiled.making import (
     fuse_program,
     record_program,
 )
+from whence.engine.compiled.program import GraphMemory
 from whence.engine.eager import (
     match_tokens,
     record_request,
@@ -75,7 +76,7 @@ class CompiledRunner:
         self._settings = settings
         self._lock = threading.Lock()  # a program works in memory of its own, for one at a time
         self._programs: OrderedDict[Hashable, CompiledProgram | None] = OrderedDict()
-        self._pool: Any = None
+        self._memory: GraphMemory | None = None
 
     def __reduce__(self) -> tuple[type[CompiledRunner], tuple[object, ...]]:
         """A copy, which another process may want, begins anew."""
@@ -107,17 +108,17 @@ class CompiledRunner:
         places = hash(tuple((x.data_ptr(), x.shape, x.stride(), x.dtype) for x in weights))
         settings = (*self._settings, torch.get_float32_matmul_precision(), max_map_bytes)
         key = settings, _describe(request), shapes, self._model.training, places
-        if self._pool is None and request.arguments.main.is_cuda:
-            self._pool = torch.cuda.graph_pool_handle()
         with self._lock, torch.cuda.device_of(next(iter(inputs.values()))):  # type: ignore[no-untyped-call]
             if key not in self._programs and compiling == "never":
                 return None
+            if self._memory is None and request.arguments.main.is_cuda:
+                self._memory = GraphMemory()
             if key not in self._programs:
                 compute = partial(_compute, request, max_map_bytes)
                 if len(self._programs) >= _MAX_PROGRAMS:
                     self._programs.popitem(last=False)
                 with _compile_lock:
-                    made = record_program(request.method_name, compute, inputs, self._pool)
+                    made = record_program(request.method_name, compute, inputs, self._memory)
                     self._programs[key] = made
             self._programs.move_to_end(key)
             program = self._programs[key]
@@ -129,7 +130,7 @@ class CompiledRunner:
             ):
                 with _compile_lock:
                     given = list(inputs.values())
-                    fuse_program(request.method_name, program, given, self._pool)
+                    fuse_program(request.method_name, program, given, self._memory)
             program.runs += 1
             output = ProgramOutput(*program.run(*inputs.values()))
         return partial(_confirm, request, max_map_bytes, output, program)
