@@ -154,6 +154,38 @@ def check_context_is_node() -> None:
     same(output.grad_fn.operation, "weighted")
 
 
+@relies("whence.tracing", "single nodes that are called in place of autograd's engine")
+def check_single_nodes() -> None:
+    x = leaf(2, 3)
+    y = F.layer_norm(x, (3,), torch.full((3,), 2.0), None)
+    gradient = torch.arange(6.0).reshape(2, 3)
+    (expected,) = torch.autograd.grad(y, x, gradient, retain_graph=True)
+    found = internals.run_single_node(y, (x,), gradient)
+    assert found is not None
+    assert torch.equal(found[0], expected)
+    assert internals.run_single_node((x * 2).sin(), (x,), gradient) is None
+
+
+@relies("whence.rules", "what autograd keeps of a layer norm")
+def check_saved_layer_norm() -> None:
+    x, weight = leaf(2, 3), torch.full((3,), 2.0)
+    saved = internals.saved_layer_norm(F.layer_norm(x, (3,), weight, None, 1e-3).grad_fn)
+    assert saved is not None
+    same(saved.dims, (-1,))
+    spread = (x.detach().var(-1, correction=0, keepdim=True) + 1e-3).rsqrt()
+    assert torch.allclose(saved.inverse_spread, spread)
+    assert saved.weight is not None
+    assert torch.equal(saved.weight, weight)
+    same(internals.saved_layer_norm((x * 2).grad_fn), None)
+
+
+@relies("whence.tracing", "whether autocast is on")
+def check_autocast() -> None:
+    same(internals.is_any_autocast_enabled(), False)
+    with torch.autocast("cpu"):
+        same(internals.is_any_autocast_enabled(), True)
+
+
 # Operators ---------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from tests.zoo import HandWrittenViT, make_images
 from whence import Explainer, WhenceError
-from whence.tracing import copy_arguments, replicate, unwrap_model
+from whence.tracing import StandIns, copy_arguments, replicate, unwrap_model
+from whence.tracing.stand_in import name_modules
 
 
 @pytest.fixture
@@ -205,3 +206,106 @@ def test_copies_keep_values_and_sharing_but_no_graph():
 def test_what_cannot_be_copied_is_refused():
     with pytest.raises(WhenceError, match=r"Argument 'lock' \(lock\) cannot be copied"):
         copy_arguments((), {"lock": threading.Lock()})
+
+
+# Stand-ins that are used again -------------------------------------------------------------------
+
+
+def build_small() -> nn.Module:
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Sequential(nn.Linear(3, 2)))
+    model.settings = {"scales": [1.0, 2.0]}
+    return model.eval()
+
+
+def borrow_twice(model: nn.Module, between=lambda model: None, use=lambda module: None):
+    """The stand-ins of a model before and after something is done to it, or to the first."""
+    stand_ins = StandIns()
+    with stand_ins.borrow(model) as first:
+        use(first)
+    between(model)
+    with stand_ins.borrow(model) as second:
+        return first, second
+
+
+def test_an_unchanged_model_has_one_stand_in():
+    first, second = borrow_twice(build_small())
+    assert first is second
+
+
+def add_a_hook(model):
+    model[0].register_forward_hook(lambda *_: None)
+
+
+def replace_a_module(model):
+    model[2][0] = nn.Linear(3, 2)
+
+
+def replace_a_parameter(model):
+    model[0].weight = nn.Parameter(torch.zeros(3, 3))
+
+
+def replace_a_forward(model):
+    model[0].forward = lambda x: 2 * x
+
+
+def change_a_nested_list(model):
+    model.settings["scales"].append(3.0)
+
+
+def train(model):
+    model.train()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        add_a_hook,
+        replace_a_module,
+        replace_a_parameter,
+        replace_a_forward,
+        change_a_nested_list,
+        train,
+    ],
+)
+def test_a_changed_model_gets_another_stand_in(change):
+    model, x = build_small(), torch.randn(4, 3)
+    first, second = borrow_twice(model, between=change)
+    assert second is not first
+    assert torch.equal(second(x), model.eval()(x))
+
+
+def test_a_stand_in_that_was_changed_is_not_used_again():
+    def keep_state(module):
+        module[0].last_input = torch.ones(1)
+
+    first, second = borrow_twice(build_small(), use=keep_state)
+    assert second is not first
+    assert not hasattr(second[0], "last_input")
+
+
+def test_buffers_have_the_values_of_the_model():
+    def write_to_buffers(model):
+        with torch.no_grad():
+            model[1].running_mean.add_(5)
+
+    def forget(module):
+        module[1].running_var.zero_()
+
+    model, x = build_small(), torch.randn(4, 3)
+    first, second = borrow_twice(model, between=write_to_buffers, use=forget)
+    assert first is second
+    assert torch.equal(second(x), model(x))
+
+
+def test_two_users_have_two_stand_ins():
+    model, stand_ins = build_small(), StandIns()
+    with stand_ins.borrow(model) as one, stand_ins.borrow(model) as other:
+        assert one is not other
+
+
+def test_modules_are_named_as_torch_names_them():
+    model = build_small()
+    model.add_module("again", model[2])  # a module in two places has its first name
+    model.add_module("none", None)
+    expected = {module: name for name, module in model.named_modules()}
+    assert list(name_modules(model).items()) == list(expected.items())
