@@ -103,7 +103,10 @@ class Workers(Generic[Job, Result]):
 
 
 class _Packed:
-    """A job that is packed by the thread that sends it, and unpacked where it arrives."""
+    """A job that is packed by the thread that sends it, and unpacked where it arrives.
+
+    What is unpacked comes through the pipe from this process to its own, never from a file.
+    """
 
     def __init__(self, job: object) -> None:
         self._job = job
