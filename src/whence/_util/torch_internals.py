@@ -52,6 +52,9 @@ COPY = "torch::autograd::CopyBackwards"
 TO_COPY = "ToCopyBackward0"
 SUB = "SubBackward0"
 LAYER_NORM = "NativeLayerNormBackward0"
+GELU = "GeluBackward0"
+RELU = "ReluBackward0"
+SILU = "SiluBackward0"
 MAX_POOLS = ("MaxPool2DWithIndicesBackward0", "MaxPool3DWithIndicesBackward0")
 PERMUTE = "PermuteBackward0"
 RESHAPE_ALIAS = "ReshapeAliasBackward0"
@@ -196,20 +199,31 @@ def run_single_node(
     Returns:
         One for each input; None if the graph is another, or gradients need more than the node.
     """
-    node = output.grad_fn
-    if len(inputs) != 1 or node is None or not callable(node):
+    node, (x, *_) = output.grad_fn, inputs
+    if node is None or not callable(node) or not _is_single(node, inputs):
         return None
-    (x,), edges = inputs, node.next_functions
     if len(output_metadata(node)) > 1:
-        return None
-    if not edges or getattr(edges[0][0], "variable", None) is not x:
-        return None
-    if any(upstream is not None for upstream, _ in edges[1:]):
         return None
     found = node(gradient)
     found = found[0] if isinstance(found, tuple) else found
     fits = isinstance(found, Tensor) and found.shape == x.shape and found.dtype == x.dtype
     return (found,) if fits else None
+
+
+def _is_single(node: Node, inputs: Sequence[Tensor]) -> bool:
+    """Tell whether a node of torch's own reads a leaf, the only input, and nothing else."""
+    if len(inputs) != 1 or not callable(node):
+        return False
+    edges = node.next_functions
+    if not edges or getattr(edges[0][0], "variable", None) is not inputs[0]:
+        return False
+    return len(edges) == 1 or all(upstream is None for upstream, _ in edges[1:])
+
+
+def name_single_node(output: Tensor, inputs: Sequence[Tensor]) -> str:
+    """Name the single node of torch's own that has made an output of a leaf; empty if it is not."""
+    node = output.grad_fn
+    return node.name() if node is not None and _is_single(node, inputs) else ""
 
 
 class SavedNorm(NamedTuple):

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from whence._util.torch_internals import GELU, RELU, SILU
 from whence.rules.ruleset import Rule, RuleSet, batched_over_classes, register
 from whence.tracing.calls import name_of
 from whence.tracing.ops.base import Function, Operation, Values, is_norm
@@ -26,6 +27,8 @@ at skip connections (`whence.rules.residual`)."""
 
 # Functions of one number through the origin, by the end of the name of the call or module.
 _ACTIVATIONS = ("gelu", "silu", "swish", "mish", "relu", "relu6", "relusquared", "elu", "tanh")
+# Slopes at 0 of activations that torch computes in one node, by the name of that node.
+_SLOPES_AT_ZERO: dict[str, float | Tensor] = {GELU: 0.5, RELU: 0.0}
 _SPREADS = frozenset(("sqrt", "rsqrt", "var", "std", "norm", "vector_norm", "var_mean", "std_mean"))
 
 
@@ -68,9 +71,15 @@ def pass_to_numerator(op: Function, gradient: Tensor) -> tuple[Tensor, ...]:
 def _hold_gate(op: Function, gradient: Tensor) -> tuple[Tensor, ...]:
     """The slope f(x) / x of an activation x g(x), whose gate g(x) is taken as constant."""
     x = op.inputs[0].detach()
+    name = op.node_name
+    if name == SILU:
+        return (gradient * x.sigmoid(),)
     slope = op.output / x
     if not op.guard.sees_values or x.is_cuda or not bool(slope.sum().isfinite()):  # 0 / 0
-        slope = torch.where(x == 0, op.vjp(torch.ones_like(op.output))[0], slope)
+        at_zero = _SLOPES_AT_ZERO.get(name)
+        if at_zero is None:
+            at_zero = op.vjp(torch.ones_like(op.output))[0]
+        slope = torch.where(x == 0, at_zero, slope)
     return (gradient * slope,)
 
 

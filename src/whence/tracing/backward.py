@@ -108,22 +108,36 @@ def propagate_backward(
         yield number, [step.zeros(at[number], seed) for seed in seeds]
 
 
-def sort_nodes(top: Node, asked: Mapping[Node, object]) -> tuple[list[Node], set[Node | None]]:
-    """Nodes that lead to places asked for, each before all upstream of it; the same as a set."""
+def sort_nodes(
+    top: Node, asked: Mapping[Node, object], ends: bool = False
+) -> tuple[list[Node], set[Node | None]]:
+    """Nodes that lead to places asked for, each before all upstream of it; the same as a set.
+
+    Args:
+        top: Where to begin.
+        asked: The nodes of the places.
+        ends: Whether to go no further upstream than these.
+    """
     finished: list[Node] = []
     leading: set[Node | None] = set()
     seen = {top}
-    path = [(top, iter(top.next_functions))]
+    # Of each node on the path: its edges, and how many of them have been followed.
+    path: list[tuple[Node, tuple[tuple[Node | None, int], ...], int]]
+    path = [(top, () if ends and top in asked else top.next_functions, 0)]
     while path:
-        node, upstream = path[-1]
-        for inner, _ in upstream:
+        node, edges, done = path.pop()
+        for inner, _ in edges[done:]:
+            done += 1
             if inner is not None and inner not in seen:
                 seen.add(inner)
-                path.append((inner, iter(inner.next_functions)))
+                path.append((node, edges, done))
+                path.append((inner, () if ends and inner in asked else inner.next_functions, 0))
                 break
         else:
-            path.pop()
-            if node in asked or any(inner in leading for inner, _ in node.next_functions):
+            is_leading = node in asked
+            for inner, _ in edges:
+                is_leading = is_leading or inner in leading
+            if is_leading:
                 leading.add(node)
                 finished.append(node)
     return finished[::-1], leading

@@ -27,6 +27,7 @@ _CONSTANTS = (
     *(torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format),
     *(type, types.FunctionType, types.BuiltinFunctionType, nn.Module),
 )
+_MAX_TYPES = 4096
 # How far, relative to its norm, a row of the output may be from what it was: by what is rounded.
 _ROUNDED_ROWS = 4
 _LEAST_DIFFERENCE = 1e-4
@@ -220,29 +221,55 @@ class _Copier:
             CannotKeepError: An object cannot be copied.
         """
         kind = type(value)
-        if isinstance(value, (Tensor, *_CONSTANTS)):
+        if kind in _ATOMS:
+            return value
+        how = _ways_to_copy.get(kind) or _find_way_to_copy(kind)
+        if how == "leaf":
             return self._copy_leaf(value)
-        if id(value) in self._copies:
-            return self._copies[id(value)]
-        if kind in (list, tuple, set):
+        known = self._copies.get(id(value))
+        if known is not None:
+            return known
+        if how == "items":
             copied: Any = kind([self.copy(one) for one in value])
-        elif kind in (dict, OrderedDict):
-            copied = kind((key, self.copy(one)) for key, one in value.items())
-        elif kind is _KeptTensor:
-            copied = self._copy_leaf(value)
-        elif isinstance(value, tuple) and hasattr(kind, "_fields"):
+        elif how == "mapping":
+            copied = kind([(key, self.copy(one)) for key, one in value.items()])
+        elif how == "fields":
             copied = kind(*map(self.copy, value))
         else:
-            return self._copy_object(value)
+            copied = self._copies[id(value)] = object.__new__(kind)
+            held = copied.__dict__
+            for name, one in value.__dict__.items():
+                held[name] = one if type(one) in _ATOMS else self.copy(one)
         self._copies[id(value)] = copied
         return copied
 
-    def _copy_object(self, value: Any) -> Any:
-        kind = type(value)
+
+# Types that are met most often, of values that nobody can change.
+_ATOMS = frozenset((bool, int, float, str, type(None)))
+# How values of a type are copied: found once, since a cache holds many objects of few types.
+_ways_to_copy: dict[type, str] = {}
+
+
+def _find_way_to_copy(kind: type) -> str:
+    """How values of a type are copied.
+
+    Raises:
+        CannotKeepError: They cannot be.
+    """
+    if issubclass(kind, (Tensor, _KeptTensor, *_CONSTANTS)):
+        how = "leaf"
+    elif kind in (list, tuple, set):
+        how = "items"
+    elif kind in (dict, OrderedDict):
+        how = "mapping"
+    elif issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        how = "fields"
+    else:
         special = any(vars(base).get("__slots__") for base in kind.__mro__)
         special |= any("__new__" in vars(base) for base in kind.__mro__[:-1])
-        if special or not hasattr(value, "__dict__"):
+        if special or not kind.__dictoffset__:
             raise CannotKeepError
-        copied = self._copies[id(value)] = object.__new__(type(value))
-        copied.__dict__.update((name, self.copy(one)) for name, one in value.__dict__.items())
-        return copied
+        how = "attributes"
+    if len(_ways_to_copy) < _MAX_TYPES:
+        _ways_to_copy[kind] = how
+    return how

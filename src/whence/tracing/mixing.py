@@ -41,8 +41,9 @@ def find_mixing(trace: Trace) -> AttentionLayer | None:
         return None
     shown: set[tuple[object, ...]] = set()  # layers are mostly alike: one of a kind is enough
     for layer, start, ends in _iterate_gaps(trace):
-        nodes, _ = sort_nodes(start.node, {edge.node: None for edge in ends})
-        between = [node for node in nodes if all(node is not edge.node for edge in ends)]
+        reached = {edge.node for edge in ends}
+        nodes, _ = sort_nodes(start.node, dict.fromkeys(reached), ends=True)
+        between = [node for node in nodes if node not in reached]
         tokens, kind = _shape_at(start)[:2], tuple(map(_describe, between))
         if kind in shown or all(_keeps_tokens_apart(node, tokens) for node in between):
             continue
@@ -109,7 +110,7 @@ def _find_other_terms(
 
 def _find_read_tokens(trace: Trace, left: GradientEdge) -> list[GradientEdge]:
     """Where the tokens that left the last layer are nearest to the target."""
-    nodes, _ = sort_nodes(trace.tops[0], {left.node: None})
+    nodes, _ = sort_nodes(trace.tops[0], {left.node: None}, ends=True)
     same = (node for node in nodes if _shape_at(GradientEdge(node, 0)) == _shape_at(left))
     return [GradientEdge(node, 0) for node in islice(same, 1) if node is not left.node]
 

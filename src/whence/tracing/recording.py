@@ -162,6 +162,12 @@ class Recording:
         """The pixels or embeddings where the dependence on the explained inputs begins."""
         return [place.leaf for place in self.inputs]
 
+    @property
+    def is_block_again(self) -> bool:
+        """Whether a block is called again, of which little else is in memory."""
+        refill = self.intervention.refill
+        return refill is not None and refill.is_of_block
+
     def start_recording(self, recorder: AbstractContextManager[Any]) -> None:
         """Say which mode records, so that calls made while recording can be recorded too."""
         self._recorder = recorder

@@ -72,6 +72,11 @@ class Refill:
             raise BlockDiffersError
 
     @property
+    def is_of_block(self) -> bool:
+        """Whether only the call of a block is made again."""
+        return self._call is not None
+
+    @property
     def is_complete(self) -> bool:
         """Whether all operations have what they keep."""
         return self._taken == len(self._operations)

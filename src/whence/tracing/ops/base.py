@@ -14,7 +14,12 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from whence._util.torch_internals import SavedNorm, run_single_node, saved_layer_norm
+from whence._util.torch_internals import (
+    SavedNorm,
+    name_single_node,
+    run_single_node,
+    saved_layer_norm,
+)
 from whence.tracing.ops.activations import Activations
 from whence.tracing.ops.guard import Guard
 from whence.tracing.ops.skip_addition import SkipAddition
@@ -252,7 +257,7 @@ class Function(Operation):
         is_by_value: Whether values, of an index or a grid, decide which elements it reads.
         divides_by_own_sum: Whether it is x / sum(x), as a softmax is of exponentials.
         keeps_graph: Whether the graph is kept from the forward pass on, or made when it is wanted.
-        first_output: The output of the first run, where it is known already.
+        first_run: Inputs and output of the first run, where it has been made already.
     """
 
     activations = ("inputs", "output", "_graph_output")
@@ -262,7 +267,7 @@ class Function(Operation):
     is_by_value = False
     divides_by_own_sum = False
     keeps_graph = True
-    first_output: Tensor | None = None
+    first_run: tuple[tuple[Tensor, ...], Tensor] | None = None
 
     def __init__(
         self,
@@ -279,10 +284,13 @@ class Function(Operation):
 
     @override
     def forward(self, *inputs: Tensor) -> Tensor:
-        known, self.first_output = self.first_output, None
-        with torch.set_grad_enabled(self.keeps_graph):
-            self.inputs = tuple(x.detach().requires_grad_(self.keeps_graph) for x in inputs)
-            self._graph_output = self.function(*self.inputs) if known is None else known
+        known, self.first_run = self.first_run, None
+        if known is None:
+            with torch.set_grad_enabled(self.keeps_graph):
+                self.inputs = tuple([x.detach().requires_grad_(self.keeps_graph) for x in inputs])
+                self._graph_output = self.function(*self.inputs)
+        else:
+            self.inputs, self._graph_output = known
         self.output = self._graph_output.detach()
         return self.output
 
@@ -305,9 +313,20 @@ class Function(Operation):
         )
 
     @property
+    def node_name(self) -> str:
+        """The name of torch's own node for the whole of it; empty if it is none, or not known."""
+        return name_single_node(self._graph_output, self.inputs) if self.keeps_graph else ""
+
+    @property
     def saved_norm(self) -> SavedNorm | None:
         """What torch has kept of a layer norm; None if it is none, or keeps no graph."""
         return saved_layer_norm(self._graph_output.grad_fn) if self.keeps_graph else None
+
+    @override
+    def take_over(self, computed: Activations) -> None:
+        super().take_over(computed)
+        if isinstance(computed, Function):
+            self.keeps_graph = computed.keeps_graph
 
     def with_absolute_weights(self) -> Function:
         """Of a sum, the one with the absolute values of its weights; mostly it is the same."""

@@ -8,7 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence._util.torch_internals import flatten_tree, unflatten_tree, without_torch_function
+from whence._util.torch_internals import (
+    flatten_tree,
+    name_single_node,
+    unflatten_tree,
+    without_torch_function,
+)
 from whence.errors import WhenceError
 from whence.tracing.calls import TorchCall
 from whence.tracing.ops.base import Function
@@ -64,33 +69,38 @@ def record_whole(
     """
     if kind == SOFTMAX:  # that of an attention is known by its name
         kind, mixed_dims, name = "pass", 1, SOFTMAX
-    with torch.no_grad():
-        result = function(*(x.detach() for x in inputs))
+    leaves = tuple([x.detach().requires_grad_() for x in inputs])
+    with torch.enable_grad():
+        result = function(*leaves)
 
     def record_one(output: Tensor, function: Callable[..., Tensor]) -> Tensor:
         if registered and kind == "pass":
             _check_shape(name, inputs[0].shape, output.shape)
         operation = Function(kind, function, mixed_dims, name, where)
-        operation.keeps_graph = False  # the graph of many calls would keep much
+        # The graph of many calls would keep much, but of a block that is called again.
+        operation.keeps_graph = recording.is_block_again or bool(name_single_node(output, leaves))
         if not recording.intervention.edits:
-            operation.first_output = output
+            kept = operation.keeps_graph
+            known = leaves if kept else tuple([x.detach() for x in leaves])
+            operation.first_run = known, output if kept else output.detach()
         return recording.apply(operation, *inputs)
 
     if isinstance(result, Tensor):
         return record_one(result, function)
-    leaves, tree = flatten_tree(result)
-    with torch.enable_grad():
-        shown, _ = flatten_tree(function(*(x.detach().requires_grad_() for x in inputs)))
-    for number, leaf in enumerate(leaves):
-        if isinstance(leaf, Tensor) and shown[number].requires_grad:
-            leaves[number] = record_one(leaf, _select_output(function, number))
-    if not any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in shown):
+    found, tree = flatten_tree(result)
+    depends = [isinstance(one, Tensor) and one.requires_grad for one in found]
+    for number, one in enumerate(found):
+        if depends[number]:
+            found[number] = record_one(one, _select_output(function, number))
+        elif isinstance(one, Tensor):
+            found[number] = one.detach()
+    if not any(depends):
         raise WhenceError(
             f"{name} is registered as one operation, but of what it returns "
             f"({type(result).__name__}) no tensor depends on its input. Return tensors: one, or "
             f"several in a tuple, a list, a dict or an output class of transformers."
         )
-    return unflatten_tree(leaves, tree)
+    return unflatten_tree(found, tree)
 
 
 def _select_output(function: Callable[..., Any], number: int) -> Callable[..., Tensor]:
