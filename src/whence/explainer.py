@@ -6,7 +6,7 @@ import dataclasses
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +40,12 @@ from whence.targets import (
 from whence.tracing import unwrap_model
 from whence.tracing.ops.products import Precision, check_precision, use_precision
 
+_COMPILING: dict[bool | str, Compiling] = {
+    True: "when it pays",
+    False: "never",
+    "auto": "if it recurs",
+}
+
 Inputs = Tensor | Mapping[str, Any]
 """A batch as a model takes it."""
 
@@ -56,12 +62,14 @@ class Explainer(GeneratingExplainer):
         per_sample: Names of the inputs that hold one row for each sample, such as a mask. A large
             batch goes in chunks, which are cut along them. If left out, whence proves which they
             are by running some samples apart from the others; if it cannot, the batch is not cut.
-        compile: Whether to compile what is computed for inputs of one shape. When they are first
-            explained by a method, its operators are recorded, in seconds, and run without Python
+        compile: Whether to compile what is computed for inputs of one shape. If true, operators
+            are recorded when a method first explains them, in a second, and run without Python
             from then on. Once they ran for ten seconds, torch's compiler fuses them, which takes
             longer; `compile()` does both beforehand. Weights may change in between; a model that
             is changed otherwise (by hooks, other attributes or another mode) needs an Explainer of
-            its own.
+            its own. ``"auto"``: on a GPU, operators are recorded when inputs of one shape were
+            explained ten times. The model itself runs as well, each time; what was recorded
+            counts only while it has the model's logits. False: never.
         precision: In what matrix products are computed, if not in the type of the weights:
             ``"tf32"`` on a GPU, or ``"bfloat16"``. Both are faster and coarser: the scores of
             `tiba` are off by about 0.2 % and 2 %. TF32 is a switch of torch's for all threads,
@@ -80,7 +88,7 @@ class Explainer(GeneratingExplainer):
         layout: Layout | None = None,
         output: Callable[[Any], Tensor] | None = None,
         per_sample: Sequence[str | int] | None = None,
-        compile: bool = False,
+        compile: bool | Literal["auto"] = "auto",
         precision: Precision | None = None,
     ) -> None:
         if not isinstance(model, nn.Module):
@@ -89,6 +97,8 @@ class Explainer(GeneratingExplainer):
         if not isinstance(layout, Layout):
             raise WhenceError(f"layout is a whence.Layout, not {layout!r}.")
         check_precision(precision)
+        if compile not in (True, False, "auto"):
+            raise WhenceError(f"compile is True, False or 'auto', not {compile!r}.")
         if isinstance(per_sample, str):
             raise WhenceError(f"per_sample is a tuple of names, such as ({per_sample!r},).")
         if class_names is None:
@@ -194,7 +204,7 @@ class Explainer(GeneratingExplainer):
             inputs, (target, against, classes), method, rules, of, keep_evidence, memory, options
         )
         request = dataclasses.replace(request, verify=verify)
-        result = self._run(request, "when it pays" if self.compiles else "never")
+        result = self._run(request, _COMPILING[self.compiles])
         asked = [request.focus(name) for name in request.arguments.explained_names]
         results = (result, *result.others)
         checks = [judge(one, of, self.precision) for one, of in zip(asked, results, strict=True)]
@@ -303,6 +313,8 @@ class Explainer(GeneratingExplainer):
     def _run(self, request: Request, compiling: Compiling) -> Result:
         run_compiled = None
         as_given = request.subject is self._subject
+        if compiling == "if it recurs" and not (as_given and self._compiled.count_use(request)):
+            compiling = "never"
         if as_given and (compiling != "never" or self._compiled.has_programs):
             run_compiled = partial(self._compiled.run, compiling=compiling)
         # Whatever surrounds the call, explanations are computed in the precision of the weights.

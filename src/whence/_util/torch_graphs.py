@@ -60,6 +60,7 @@ class _OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # Tensors must be freed as without a recorder.
         self._nodes: Any = WeakTensorKeyDictionary()
         self._constant_nodes = set[fx.Node]()
+        self._whole = set[object]()  # operators that consist of no others
         self._literals = set[fx.Node]()  # their values depend on no tensor
         self._written = set[int]()  # where memory is that was written since
         for number, tensor in enumerate(inputs):
@@ -90,10 +91,12 @@ class _OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if not all(self._is_known(x) for x in (*args, *kwargs.values())):
                 raise RuntimeError(f"what is computed depends on values that `{func}` looks at")
             return func(*args, **kwargs)
-        with self:
-            decomposed = func.decompose(*args, **kwargs)
-        if decomposed is not NotImplemented:
-            return decomposed
+        if func not in self._whole:
+            with self:
+                decomposed = func.decompose(*args, **kwargs)
+            if decomposed is not NotImplemented:
+                return decomposed
+            self._whole.add(func)
         tensors: list[Tensor] = []
 
         def replace(value: Any) -> Any:
@@ -207,6 +210,33 @@ def is_view(node: fx.Node) -> bool:
         return True  # one of several outputs is a part of what they share
     returned = getattr(getattr(node.target, "_schema", None), "returns", ())
     return any(one.alias_info is not None and not one.alias_info.is_write for one in returned)
+
+
+def list_written(graph: fx.Graph) -> list[fx.Node]:
+    """List the values that operators of a graph write to."""
+    written: list[fx.Node] = []
+    for node in graph.nodes:
+        schema = getattr(node.target, "_schema", None)
+        if schema is None or not schema.is_mutable:
+            continue
+        for number, one in enumerate(schema.arguments):
+            if one.alias_info is not None and one.alias_info.is_write:
+                by_place = number < len(node.args)
+                held = node.args[number] if by_place else node.kwargs.get(one.name)
+                values = held if isinstance(held, list | tuple) else [held]
+                written += [value for value in values if isinstance(value, fx.Node)]
+    return written
+
+
+def find_owner(node: fx.Node) -> fx.Node:
+    """Find the value whose memory another one lies in: itself, or what it is a view of."""
+    while node.op == "call_function" and node.all_input_nodes:
+        returned = getattr(getattr(node.target, "_schema", None), "returns", ())
+        in_place = any(one.alias_info is not None for one in returned)
+        if not in_place and not is_view(node):
+            break
+        node = node.all_input_nodes[0]
+    return node
 
 
 def is_cheap(node: fx.Node) -> bool:

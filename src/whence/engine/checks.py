@@ -146,8 +146,29 @@ def measure_logits(request: Request, logits: Tensor) -> Figures:
     """Measure how far logits are from those of a forward pass that nobody watches."""
     subject, arguments = request.subject, request.arguments
     plain = run_plainly(replicate(subject.model), arguments, request.output)
+    return {"logits": _compare_logits(logits, plain)}
+
+
+def _compare_logits(logits: Tensor, plain: Tensor) -> Tensor:
+    """How far the logits of each sample are from those of a plain forward pass, by their size."""
     size = plain.abs().amax(1).clamp_min(torch.finfo(plain.dtype).tiny)
-    return {"logits": (logits - plain).abs().amax(1) / size}
+    return (logits - plain).abs().amax(1) / size
+
+
+def are_same_logits(logits: Tensor, plain: Tensor, is_coarse: bool) -> Tensor:
+    """Whether logits are those of a plain forward pass but for rounding; one truth value.
+
+    Args:
+        logits: (batch, classes).
+        plain: The same of a plain forward pass.
+        is_coarse: Whether products are computed in fewer bits than logits have.
+    """
+    return (_compare_logits(logits, plain) <= _round_logits(logits.dtype, is_coarse)).all()
+
+
+def _round_logits(dtype: torch.dtype, is_coarse: bool) -> float:
+    """How far logits may be from those of a plain forward pass, which computes in other ways."""
+    return 0.1 if is_coarse else 3.0 * float(torch.finfo(dtype).eps) ** 0.5
 
 
 # Judging -----------------------------------------------------------------------------------------
@@ -223,7 +244,7 @@ def _judge_figure(name: str, figure: float, result: Result, precision: str | Non
     may_be, must_be = verdict.may_be, verdict.must_be
     dtype = result.logits.dtype
     if name == "logits":
-        may_be = must_be = 0.1 if precision else 3 * torch.finfo(dtype).eps ** 0.5
+        may_be = must_be = _round_logits(dtype, is_coarse=precision is not None)
     if name == "conservation" and dtype in _COARSE:
         must_be = float("inf")
     shown = verdict.shown(figure)

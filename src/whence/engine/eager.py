@@ -244,8 +244,7 @@ def score(
                 _ = found.forwards  # which learns from the trace how many rows fit into memory
                 _release(trace)
             of_tokens = method(found)
-            if trace.guard.sees_values:
-                measured |= checks.measure_scores(request, found, of_tokens)
+            measured |= checks.measure_scores(request, found, of_tokens)
             figures.append(measured)
             scores.append(_to_units(of_tokens, found, method.scores_tokens))
             details.append(found.details)

@@ -74,7 +74,7 @@ class LoadedModel:
         preprocessor: Prepares a batch of photos or texts for the model.
         tokenizer: The tokenizer of a text model.
         device: The device of the model.
-        compile: As for `Explainer`.
+        compile: Whether to compile at first use; if not, as `Explainer` does of itself.
         precision: As for `Explainer`.
         generates: Whether it is a causal language model, whose classes are tokens.
         knows: What it knows, where its folder says so; see `read_knowledge`.
@@ -100,7 +100,7 @@ class LoadedModel:
             self.model,
             class_names=None if self.generates else self.class_names,
             tokenizer=self.tokenizer,
-            compile=self.compile,
+            compile=True if self.compile else "auto",
             precision=self.precision,  # type: ignore[arg-type]  # which refuses other words
         )
 

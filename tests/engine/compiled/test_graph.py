@@ -4,14 +4,50 @@ import pytest
 import torch
 from torch import fx, nn
 
-from whence._util.torch_internals import unflatten_tree
-from whence.engine.compiled.graph import record_graph
+from whence._util.torch_graphs import list_written
+from whence._util.torch_internals import flatten_tree, unflatten_tree
+from whence.engine.compiled.graph import record_graph, write_nothing_in_place
 
 
 def run(compute, example, inputs):
-    """Record a computation with example inputs and run its graph on others."""
-    graph, constants, structure = record_graph(compute, example)
+    """Record a computation with example inputs and run its graph on others, in both forms."""
+    recorded = record_graph(compute, example)
+    found = run_graph(recorded, inputs)
+    functional = write_nothing_in_place(recorded, example)
+    assert not list_written(functional.graph)
+    pairs = zip(flatten_tree(found)[0], flatten_tree(run_graph(functional, inputs))[0], strict=True)
+    assert all(torch.equal(one, other) for one, other in pairs)
+    return found
+
+
+def run_graph(recorded, inputs):
+    graph, constants, structure = recorded
     return unflatten_tree(fx.GraphModule({}, graph)(*inputs, *constants), structure)
+
+
+@pytest.mark.parametrize("of", ["input", "constant"])
+def test_writes_to_what_outlives_a_run_are_refused(of):
+    constant = torch.ones(2, 3)
+
+    def compute(x):
+        written = constant if of == "constant" else x
+        written[0].add_(x[1].clone())
+        return written * 1
+
+    with pytest.raises(RuntimeError, match="written to a tensor that outlives the computation"):
+        record_graph(compute, [torch.zeros(2, 3)])
+
+
+def test_writes_to_tensors_of_its_own_stay_as_they_are():
+    def compute(x):
+        y = x * 2
+        y[0].mul_(3)
+        return y
+
+    recorded = record_graph(compute, [torch.ones(2, 3)])
+    assert list_written(recorded.graph)
+    x = torch.randn(2, 3)
+    assert torch.equal(run_graph(recorded, [x]), compute(x))
 
 
 def test_in_place_writes_reach_all_views_but_not_the_input():

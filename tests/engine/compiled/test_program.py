@@ -80,7 +80,7 @@ def test_progress_is_told_of_each_region():
     x, steps = torch.randn(3, 6), []
     program = Program(nn.Sequential(*(Block() for _ in range(4))), [x])
     program.compile(x, advance=steps.append)
-    assert steps == [1] * program.region_count == [1] * 4
+    assert steps == [1] * program.split(x) == [1] * 4
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")

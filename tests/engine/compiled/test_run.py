@@ -15,7 +15,7 @@ from tests.tracing.attention_model import AttentionLayer, make_inputs
 from tests.zoo import CASES, build_model
 from whence import Explainer, WhenceError
 from whence.engine.compiled import run
-from whence.engine.compiled.making import CompiledProgram
+from whence.engine.compiled.making import CompiledProgram, list_checks
 from whence.engine.compiled.run import CompiledRunner
 from whence.tracing.ops.guard import Guard
 
@@ -29,7 +29,7 @@ class FakeCompiler:
         self.count = 0
         self.fails = False
 
-    def __call__(self, name, compute, inputs, pool):
+    def __call__(self, name, compute, inputs, pool, is_asked=True):
         self.count += 1
         if self.fails:
             return None
@@ -39,7 +39,8 @@ class FakeCompiler:
         def compute_tensors(*tensors):
             return compute(dict(zip(names, tensors, strict=True)), Guard())[0]
 
-        return CompiledProgram(compute_tensors, result.layout, result.columns)
+        found = result.layout, result.columns, None, list_checks(result)
+        return CompiledProgram(compute_tensors, *found)
 
 
 @pytest.fixture
@@ -317,7 +318,7 @@ def test_a_result_that_is_not_valid_is_computed_eagerly(monkeypatch, case):
     model, inputs = build_model(case), case.inputs()
     runs = []
 
-    def compile_wrongly(name, compute, inputs, pool):
+    def compile_wrongly(name, compute, inputs, pool, is_asked):
         expected, result = compute(inputs, Guard())
 
         def run_wrongly(*_):

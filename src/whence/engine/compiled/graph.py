@@ -1,4 +1,4 @@
-"""Record a computation, backward passes included, as one functional graph of operators."""
+"""Record a computation, backward passes included, as one graph of operators."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from whence._util.torch_graphs import (
     INDEX,
     RESHAPE,
     VIEWS,
+    find_owner,
     has_dynamic_shape,
+    list_written,
     recorded_dtype,
     trace_to_graph,
 )
@@ -36,14 +38,15 @@ class RecordedGraph(NamedTuple):
 
 
 def record_graph(compute: Callable[..., object], inputs: Sequence[Tensor]) -> RecordedGraph:
-    """Run a computation once and record its operators, none of which writes in place.
+    """Run a computation once and record its operators, none of which writes to what it is given.
 
     Args:
         compute: Takes tensors and returns containers of tensors; it reads no values.
         inputs: Example arguments, whose shapes the graph is for.
 
     Raises:
-        RuntimeError: The shape of an intermediate tensor depends on values.
+        RuntimeError: The shape of an intermediate tensor depends on values, or another run would
+            find other constants.
     """
     structure: TreeSpec
 
@@ -55,6 +58,19 @@ def record_graph(compute: Callable[..., object], inputs: Sequence[Tensor]) -> Re
     graph, constants = trace_to_graph(compute_flat, inputs)
     _check_static_shapes(graph)
     _remove_identities(graph)
+    if any(find_owner(node).op == "placeholder" for node in list_written(graph)):
+        raise RuntimeError("something is written to a tensor that outlives the computation")
+    return RecordedGraph(graph, constants, structure)
+
+
+def write_nothing_in_place(recorded: RecordedGraph, inputs: Sequence[Tensor]) -> RecordedGraph:
+    """The same computation by operators of which none writes in place, as compilers want it.
+
+    Args:
+        recorded: The computation, which is of no use afterwards.
+        inputs: Arguments of the shapes that it is for.
+    """
+    graph, constants, structure = recorded
     for node in graph.nodes:
         # Out of place, a tensor may have other strides than in place, which allow no such view.
         if node.target in VIEWS:

@@ -34,12 +34,14 @@ class ProgramOutput(NamedTuple):
         scores: (batch, classes, units).
         classes: (batch, classes), the explained class indices.
         logits: (batch, all classes).
+        figures: (checks, batch), how far each check is from being passed.
         valid: A single truth value: all is finite, no shortcut failed, and all guards hold.
     """
 
     scores: Tensor
     classes: Tensor
     logits: Tensor
+    figures: Tensor
     valid: Tensor
 
 
@@ -51,7 +53,9 @@ class CompiledProgram:
         run: Runs it.
         layout: Where the tokens stand whose scores it computes.
         columns: What the columns of the logits stand for, if it is no classes.
-        is_covered: Whether the graph proves that the input is read through these tokens alone.
+        coverage: The figure of this check, where one was measured and holds for all values: the
+            graph proves that the input is read through these tokens alone.
+        checks: The names of the checks that it measures in each run.
         recorded: Its operators, while torch's compiler has not fused them.
         seconds: How long a run took.
         runs: How often it ran.
@@ -60,10 +64,16 @@ class CompiledProgram:
     run: Callable[..., tuple[Tensor, ...]]
     layout: FoundLayout
     columns: str | None
-    is_covered: bool = False
+    coverage: float | None = None
+    checks: tuple[str, ...] = ()
     recorded: Program[tuple[Tensor, ...]] | None = None
     seconds: float = 0.0
     runs: int = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """How much memory of a GPU it holds between runs, beside that of others."""
+        return self.run.held_bytes if isinstance(self.run, CudaGraph) else 0
 
 
 Compute = Callable[..., tuple[ProgramOutput, Result]]
@@ -71,7 +81,11 @@ Compute = Callable[..., tuple[ProgramOutput, Result]]
 
 
 def record_program(
-    name: str, compute: Compute, inputs: Inputs, memory: GraphMemory | None = None
+    name: str,
+    compute: Compute,
+    inputs: Inputs,
+    memory: GraphMemory | None = None,
+    is_asked: bool = True,
 ) -> CompiledProgram | None:
     """Record a computation for inputs of these shapes, while progress is shown.
 
@@ -80,13 +94,15 @@ def record_program(
         compute: Takes the inputs, a guard and a layout.
         inputs: Its inputs.
         memory: The memory of CUDA graphs.
+        is_asked: Whether the user asked for it; else nothing is shown.
 
     Returns:
         A program that gives the scores of the eager run; None, and a warning, if that cannot be.
     """
     guard = NotingGuard()
     names, example = list(inputs), [x.detach().clone() for x in inputs.values()]
-    with bar(_describe_work(name, example, "recording"), 4, beside=True) as advance:
+    steps = 4 if is_asked else 0  # of none, nothing is shown
+    with bar(_describe_work(name, example, "recording"), steps, beside=True) as advance:
         expected, result = compute(inputs, guard)
         advance(1)
 
@@ -106,15 +122,21 @@ def record_program(
             reason = _describe_failure(error, example)
     if not reason:
         around = result.figures.get("coverage")
-        is_covered = around is not None and not bool(around.any())
-        found = result.layout, result.columns, is_covered
+        coverage = None if around is None else float(around.max())
+        found = result.layout, result.columns, coverage, list_checks(result)
         return CompiledProgram(run, *found, recorded=recorded, seconds=seconds)
-    warnings.warn(
-        f"Method '{name}' cannot be compiled for these inputs, so that they are explained as "
-        f"without compiling: {reason}",
-        stacklevel=2,
-    )
+    if is_asked:
+        warnings.warn(
+            f"Method '{name}' cannot be compiled for these inputs, so that they are explained as "
+            f"without compiling: {reason}",
+            stacklevel=2,
+        )
     return None
+
+
+def list_checks(result: Result) -> tuple[str, ...]:
+    """The checks whose figures are computed of scores, and so in each run."""
+    return tuple(sorted(result.figures.keys() - {"coverage"}))
 
 
 def fuse_program(
@@ -138,7 +160,7 @@ def fuse_program(
     program.run = recorded  # a CUDA graph gives its memory back
     try:
         doing = _describe_work(name, inputs, "fusing operators")
-        with bar(doing, recorded.region_count, beside=True) as advance:
+        with bar(doing, recorded.split(*inputs), beside=True) as advance:
             fewest = 1 if on_gpu else _FEWEST_REPETITIONS
             recorded.compile(*inputs, fewest=fewest, advance=advance)
         program.run = _capture(recorded, inputs, memory)

@@ -1,8 +1,8 @@
-"""Run a recorded computation region by region; regions that repeat can be compiled, each once.
+"""Run a recorded computation: operator by operator, or by compiled regions of them.
 
 An explanation consists of thousands of small operators. Recorded, they run without the Python that
 decided on them. Each still reads and writes whole tensors; torch's compiler fuses many of them into
-few kernels.
+few kernels. Regions that repeat are compiled once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor, fx
 
 from whence._util.torch_graphs import compile_graph
 from whence._util.torch_internals import unflatten_tree
-from whence.engine.compiled.graph import record_graph
+from whence.engine.compiled.graph import RecordedGraph, record_graph, write_nothing_in_place
 from whence.engine.compiled.regions import Region, split_regions
 
 Output = TypeVar("Output")
@@ -26,7 +26,7 @@ _Key = tuple[str, tuple[tuple[torch.Size, tuple[int, ...], torch.dtype, torch.de
 
 
 class Program(Generic[Output]):
-    """A computation on tensors of fixed shapes, recorded as regions of operators.
+    """A computation on tensors of fixed shapes, recorded as operators, which can be compiled.
 
     Args:
         compute: Takes tensors and returns containers of tensors; it reads no values.
@@ -34,25 +34,32 @@ class Program(Generic[Output]):
     """
 
     def __init__(self, compute: Callable[..., Output], inputs: Sequence[Tensor]) -> None:
-        graph, self._constants, self._structure = record_graph(compute, inputs)
-        # On a CPU, to compute something again takes longer than to read it.
-        self._regions, self._returned = split_regions(graph, recompute=inputs[0].is_cuda)
-        self._placeholders = [node.name for node in graph.find_nodes(op="placeholder")]
-        recorded: dict[str, _RunRegion] = {}
-        for region in self._regions:
-            if region.code not in recorded:
-                recorded[region.code] = fx.GraphModule({}, region.graph).forward
-        self._recorded = [recorded[region.code] for region in self._regions]
-        self._runs = self._recorded
-
-    @property
-    def region_count(self) -> int:
-        """How many regions the computation has, equal ones counted each."""
-        return len(self._regions)
+        self._recorded: RecordedGraph | None = record_graph(compute, inputs)
+        self._constants, self._structure = self._recorded.constants, self._recorded.structure
+        self._operators: _RunRegion = fx.GraphModule({}, self._recorded.graph).forward
+        self._regions: list[Region] = []
+        self._runs: list[_RunRegion] = []  # of the regions, once they are compiled
+        self._placeholders: list[str] = []
+        self._returned: list[str] = []
 
     def __call__(self, *inputs: Tensor) -> Output:
         """Run the computation on other values."""
-        return self._run(inputs, lambda number, args: self._runs[number](*args))
+        if self._runs:
+            return self._run_regions(inputs, lambda number, args: self._runs[number](*args))
+        with torch.no_grad():
+            values = self._operators(*inputs, *self._constants)
+        output: Output = unflatten_tree(values, self._structure)
+        return output
+
+    def split(self, *inputs: Tensor) -> int:
+        """Split the computation into regions that can be compiled; return how many there are."""
+        if self._recorded is not None:
+            graph, *_ = write_nothing_in_place(self._recorded, inputs)
+            self._recorded = None
+            # On a CPU, to compute something again takes longer than to read it.
+            self._regions, self._returned = split_regions(graph, recompute=inputs[0].is_cuda)
+            self._placeholders = [node.name for node in graph.find_nodes(op="placeholder")]
+        return len(self._regions)
 
     def compile(
         self, *inputs: Tensor, fewest: int = 1, advance: Callable[[int], object] = int
@@ -64,10 +71,12 @@ class Program(Generic[Output]):
             fewest: Regions that occur less often stay as they were recorded, if others do not.
             advance: Called with the number of regions that are done.
         """
+        self.split(*inputs)
         times = Counter(region.code for region in self._regions)
         fewest = min(fewest, max(times.values()))
+        recorded: dict[str, _RunRegion] = {}
         compiled: dict[_Key, _RunRegion] = {}
-        runs = list(self._recorded)
+        runs: list[_RunRegion] = []
 
         def run(number: int, args: list[Tensor]) -> Sequence[Tensor]:
             region = self._regions[number]
@@ -75,20 +84,24 @@ class Program(Generic[Output]):
                 key = region.code, tuple((x.shape, x.stride(), x.dtype, x.device) for x in args)
                 if key not in compiled:
                     compiled[key] = compile_graph(_copy_graph(region), args)
-                runs[number] = compiled[key]
+                runs.append(compiled[key])
+            else:
+                if region.code not in recorded:
+                    recorded[region.code] = fx.GraphModule({}, region.graph).forward
+                runs.append(recorded[region.code])
             results = runs[number](*args)
             advance(1)
             return results
 
-        output = self._run(inputs, run)
+        output = self._run_regions(inputs, run)
         self._runs = runs
         return output
 
     def restore(self) -> None:
-        """Run all regions as they were recorded."""
-        self._runs = self._recorded
+        """Run all operators as they were recorded."""
+        self._runs = []
 
-    def _run(
+    def _run_regions(
         self, inputs: Sequence[Tensor], run: Callable[[int, list[Tensor]], Sequence[Tensor]]
     ) -> Output:
         values = dict(zip(self._placeholders, (*inputs, *self._constants), strict=True))
@@ -138,6 +151,9 @@ class CudaGraph:
         inputs: Tensors like those that it will be given.
         memory: The memory that it works in; some of its own if left out. Nothing of a run is needed
             by the next.
+
+    Attributes:
+        held_bytes: How much memory was taken from the GPU for it, and stays.
     """
 
     def __init__(
@@ -158,8 +174,10 @@ class CudaGraph:
         torch.cuda.current_stream().wait_stream(side_stream)
         torch.cuda.empty_cache()
         pool = None if memory is None else memory.pool
+        before = torch.cuda.memory_reserved()
         with torch.cuda.graph(self._graph, pool=pool):
             self._outputs = compute(*self._inputs)
+        self.held_bytes = torch.cuda.memory_reserved() - before
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Run the graph on other values."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 from typing import Literal
@@ -12,11 +12,13 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from whence.engine import checks
 from whence.engine.compiled.making import (
     CompiledProgram,
     Inputs,
     ProgramOutput,
     fuse_program,
+    list_checks,
     record_program,
 )
 from whence.engine.compiled.program import GraphMemory
@@ -29,10 +31,13 @@ from whence.engine.eager import (
 )
 from whence.engine.request import Request, Result
 from whence.errors import WhenceError
+from whence.evidence.plain import run_plainly
 from whence.inputs.arguments import list_tensors
 from whence.layout import FoundLayout
 from whence.targets import AskedClasses, ClassScalars
 from whence.tracing.ops.guard import Guard
+from whence.tracing.ops.products import is_reduced_precision
+from whence.tracing.registration import registered_kinds
 
 # So many are kept: several methods that take turns must not push each other out.
 _MAX_PROGRAMS = 8
@@ -41,8 +46,17 @@ _compile_lock = threading.Lock()  # torch's compiler works for one thread at a t
 # inputs waits for no compiler, and who explains many has waited twice as long as needed at most.
 _SECONDS_BEFORE_FUSING = 10.0
 
-Compiling = Literal["never", "when it pays", "now"]
-"""When to compile: never, as far as it pays, or all at once. Programs that exist are used."""
+# Where an operator takes less time than Python needs to call it, what recurs is recorded unasked.
+_RECORDED_UNASKED = ("cuda",)
+# So often the like was explained before: by then it took about as long as recording does.
+_USES_BEFORE_RECORDING = 10
+# The share of a GPU's memory that a program may hold that nobody asked for.
+_SHARE_HELD = 1 / 16
+_MAX_COUNTED = 256
+
+Compiling = Literal["never", "if it recurs", "when it pays", "now"]
+"""When to compile: never; recorded if it recurs, where that pays; as far as it pays; or all at
+once. Programs that exist are used."""
 
 
 def check_compilable(request: Request) -> None:
@@ -77,6 +91,7 @@ class CompiledRunner:
         self._lock = threading.Lock()  # a program works in memory of its own, for one at a time
         self._programs: OrderedDict[Hashable, CompiledProgram | None] = OrderedDict()
         self._memory: GraphMemory | None = None
+        self._uses = Counter[Hashable]()
 
     def __reduce__(self) -> tuple[type[CompiledRunner], tuple[object, ...]]:
         """A copy, which another process may want, begins anew."""
@@ -86,6 +101,18 @@ class CompiledRunner:
     def has_programs(self) -> bool:
         """Whether anything was compiled."""
         return bool(self._programs)
+
+    def count_use(self, request: Request) -> bool:
+        """Count a request; tell whether the like recurs, so that a program should be recorded."""
+        main = request.arguments.main
+        if main.device.type not in _RECORDED_UNASKED or not _may_be_program(request):
+            return False
+        shapes = tuple([tuple(x.shape) for x in request.arguments.tensors])
+        key = request.method, request.rules, shapes
+        if len(self._uses) >= _MAX_COUNTED:
+            self._uses.clear()
+        self._uses[key] += 1
+        return self._uses[key] > _USES_BEFORE_RECORDING
 
     def run(
         self, request: Request, max_map_bytes: float, class_count: int, *, compiling: Compiling
@@ -106,8 +133,10 @@ class CompiledRunner:
             return None
         shapes = tuple((name, tuple(x.shape), x.dtype) for name, x in inputs.items())
         places = hash(tuple((x.data_ptr(), x.shape, x.stride(), x.dtype) for x in weights))
+        registered = frozenset(registered_kinds.items())
         settings = (*self._settings, torch.get_float32_matmul_precision(), max_map_bytes)
-        key = settings, _describe(request), shapes, self._model.training, places
+        key = settings, registered, _describe(request), shapes, self._model.training, places
+        is_unasked = compiling == "if it recurs"
         with self._lock, torch.cuda.device_of(next(iter(inputs.values()))):  # type: ignore[no-untyped-call]
             if key not in self._programs and compiling == "never":
                 return None
@@ -118,8 +147,10 @@ class CompiledRunner:
                 if len(self._programs) >= _MAX_PROGRAMS:
                     self._programs.popitem(last=False)
                 with _compile_lock:
-                    made = record_program(request.method_name, compute, inputs, self._memory)
-                    self._programs[key] = made
+                    made = record_program(
+                        request.method_name, compute, inputs, self._memory, not is_unasked
+                    )
+                    self._programs[key] = None if is_unasked and _is_too_much(made) else made
             self._programs.move_to_end(key)
             program = self._programs[key]
             if program is None:
@@ -133,29 +164,75 @@ class CompiledRunner:
                     fuse_program(request.method_name, program, given, self._memory)
             program.runs += 1
             output = ProgramOutput(*program.run(*inputs.values()))
-        return partial(_confirm, request, max_map_bytes, output, program)
+        if is_unasked:
+            output = output._replace(valid=output.valid & _is_as_before(request, output.logits))
+        forget = partial(self._forget, key) if is_unasked else None
+        return partial(_confirm, request, max_map_bytes, output, program, forget)
+
+    def _forget(self, key: Hashable) -> None:
+        """Forget a program; another may be recorded when the like has recurred as often again."""
+        with self._lock:
+            self._programs.pop(key, None)
+            self._uses.clear()
+
+
+def _is_too_much(program: CompiledProgram | None) -> bool:
+    """Whether a program takes more than nobody asked for, or leaves out what a user is told."""
+    if program is None:
+        return False
+    most = torch.cuda.mem_get_info()[1] * _SHARE_HELD if program.held_bytes else 0
+    return bool(program.coverage) or program.held_bytes > most
+
+
+def _is_as_before(request: Request, logits: Tensor) -> Tensor:
+    """Whether the model computes the logits that a program has for the same inputs.
+
+    Much can change what a model computes: its attributes, its hooks, a setting that it reads
+    somewhere. Who asks for compiling knows; for who does not, the model itself is run, too.
+    """
+    subject = request.subject
+    with torch.no_grad(), subject.stand_ins.borrow(subject.model) as stand_in:
+        plain = run_plainly(stand_in, request.arguments, request.output)
+    if plain.shape != logits.shape:
+        return torch.zeros((), dtype=torch.bool, device=logits.device)
+    is_coarse = is_reduced_precision() or torch.get_float32_matmul_precision() != "highest"
+    return checks.are_same_logits(logits, plain, is_coarse)
 
 
 def _confirm(
-    request: Request, max_map_bytes: float, output: ProgramOutput, program: CompiledProgram
+    request: Request,
+    max_map_bytes: float,
+    output: ProgramOutput,
+    program: CompiledProgram,
+    forget: Callable[[], None] | None,
 ) -> Result:
     """The result of a program, or of an eager run where the program's guards do not hold."""
     if not bool(output.valid):
+        if forget is not None:
+            forget()
         return run_eagerly(request, float("inf"), max_map_bytes)
     layout, columns = program.layout, program.columns
     tokens = match_tokens(request, layout)
-    figures = {"coverage": output.logits.new_zeros(request.batch)} if program.is_covered else {}
+    figures = dict(zip(program.checks, output.figures, strict=True))
+    if program.coverage == 0:
+        figures["coverage"] = output.logits.new_zeros(request.batch)
     return Result(
         output.scores, output.classes, output.logits, layout, tokens, columns, figures=figures
     )
 
 
+def _may_be_program(request: Request) -> bool:
+    """Whether a request is one of those that programs are made for."""
+    apart = request.keep_evidence or request.verify or bool(request.arguments.others_at)
+    is_classes = isinstance(request.asked, AskedClasses)
+    return is_classes and not apart and "forwards" not in request.method.needs
+
+
 def _collect_inputs(request: Request, class_count: int) -> dict[str, Tensor] | None:
     """The tensors that a program takes; None where a program cannot stand for the request."""
     others = [v for v in request.arguments.kwargs.values() if not isinstance(v, Tensor)]
-    apart = request.keep_evidence or request.verify or bool(request.arguments.others_at)
     asked = request.asked
-    if apart or "forwards" in request.method.needs or not isinstance(asked, AskedClasses):
+    if not _may_be_program(request) or not isinstance(asked, AskedClasses):
         return None
     if not _is_plain(others):
         return None  # tensors inside of them would stay as they were when it was recorded
@@ -226,4 +303,6 @@ def _compute(
     valid = valid if against is None else valid & (classes != against).all()
     failure = guard.any_failure()
     valid = valid if failure is None else valid & ~failure
-    return ProgramOutput(result.scores, classes, logits, valid), result
+    measured = [result.figures[name] for name in list_checks(result)]
+    figures = torch.stack(measured) if measured else logits.new_empty(0, request.batch)
+    return ProgramOutput(result.scores, classes, logits, figures, valid), result
