@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor, nn
 
+from whence._util.collecting import hold_off_collection
 from whence.engine import checks
 from whence.engine.image_tokens import find_text_beside, name_image_tokens, stop_at_image_tokens
 from whence.engine.layouts import find_request_layout
@@ -60,7 +62,10 @@ def run_eagerly(request: Request, max_bytes: float, max_map_bytes: float) -> Res
         WhenceError: The request cannot be met.
     """
     subject = request.subject
-    with subject.stand_ins.borrow(subject.model) as stand_in:
+    # A method of many passes runs for long, and the model may leave garbage in each of them.
+    is_long = "forwards" in request.method.needs
+    held_off = contextlib.nullcontext() if is_long else hold_off_collection()
+    with held_off, subject.stand_ins.borrow(subject.model) as stand_in:
         return _run_stand_in(request, max_bytes, max_map_bytes, stand_in)
 
 

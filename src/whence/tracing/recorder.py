@@ -16,8 +16,9 @@ from whence._util.torch_internals import SET_GRAD_ENABLED, AttributeGetter
 from whence.tracing import calls, registration
 from whence.tracing.calls import TorchCall, name_of
 from whence.tracing.ids import IdTracker
+from whence.tracing.ops.base import is_traced
 from whence.tracing.recorders import RECORDERS
-from whence.tracing.recorders.functions import record_routing
+from whence.tracing.recorders.functions import record_move, record_routing
 from whence.tracing.recorders.whole import record_registered
 from whence.tracing.recording import Recording, start_tracing
 
@@ -41,12 +42,16 @@ class _CallFacts(NamedTuple):
         is_fact: Whether it reads an attribute that is no tensor.
         in_place: Whether it writes to its first argument.
         is_attribute: Whether it reads any other attribute that needs no recording.
+        is_look: Whether it looks at the one value of a tensor.
+        routes: Whether it only moves numbers about.
     """
 
     name: str
     is_fact: bool
     in_place: bool
     is_attribute: bool
+    is_look: bool
+    routes: bool
 
 
 # Facts of functions that were called before: a model calls few, each many times.
@@ -59,7 +64,8 @@ def _find_facts(func: Callable[..., Any]) -> _CallFacts:
     name = name_of(func)
     in_place = name == "__setitem__" or (name[-1] == "_" and name[-2:] != "__")
     is_attribute = isinstance(func, AttributeGetter) and name not in calls.ROUTING
-    facts = _CallFacts(name, name in _FACTS, in_place, is_attribute)
+    routes = name in calls.ROUTING and not in_place
+    facts = _CallFacts(name, name in _FACTS, in_place, is_attribute, name in _LOOKS, routes)
     if len(_known_calls) < _MAX_KNOWN:
         _known_calls[func] = facts
     return facts
@@ -94,13 +100,16 @@ class Recorder(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Record one call; while this runs, the mode is off."""
-        name, is_fact, in_place, is_attribute = _known_calls.get(func) or _find_facts(func)
+        facts = _known_calls.get(func) or _find_facts(func)
+        name, is_fact, in_place, is_attribute, is_look, routes = facts
         if is_fact:
             return func(*args)
         recording = self._recording
-        if name in _LOOKS:
+        if is_look:
             return _LOOKS[name](recording.guard.look_at(args[0]))
         check_watcher()
+        if routes and not kwargs and not registration.registered_kinds and _moves_first(args):
+            return record_move(recording, func, args)
         if name == SET_GRAD_ENABLED and self._ignore_no_grad:
             return None
         if in_place and not args:
@@ -148,6 +157,24 @@ class Recorder(TorchFunctionMode):
             recording.projected.append(args[0])
             return recording.mark_routing(start_tracing(result), ())
         return result
+
+
+# What says how a tensor is moved, and is none itself.
+_NUMBERS = (int, slice, type(None), type(...))
+
+
+def _moves_first(args: tuple[Any, ...]) -> bool:
+    """Whether the first argument alone depends on the input, and the others are numbers."""
+    first = args[0] if args else None
+    if not (is_traced(first) and torch.is_grad_enabled()):
+        return False
+    for value in args[1:]:
+        kind = type(value)
+        if kind not in _NUMBERS:
+            is_list = kind in (tuple, torch.Size, list)
+            if not is_list or any(type(one) not in _NUMBERS for one in value):
+                return False
+    return True
 
 
 def _move_written_first(kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -279,6 +279,17 @@ class Recording:
             node in self._routing and REFUSED not in node_metadata(node)
         )
 
+    def mark_move(self, result: Tensor, before: Node | None) -> bool:
+        """Know the one node that has made a tensor of another as routing; false if it is not so."""
+        node = result.grad_fn
+        if node is None or node is before or hasattr(node, "operation"):
+            return False
+        edges = node.next_functions
+        if len(edges) != 1 or edges[0][0] is not before:
+            return False
+        self._routing.add(node)
+        return True
+
     def mark_routing(self, result: Any, before: Iterable[Node | None]) -> Any:
         """Know the nodes between a call's inputs and its outputs as routing."""
         known = set(before)

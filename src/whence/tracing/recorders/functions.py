@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -30,6 +31,15 @@ def record_routing(recording: Recording, call: TorchCall) -> Any:
     if isinstance(result, Tensor) and result.dtype == torch.int8:
         raise LostGradientError.at_call(call.name, recording.where())
     return recording.mark_routing(result if result is not None else call.args[0], before)
+
+
+def record_move(recording: Recording, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """The same where the first argument alone is a tensor that depends on the input."""
+    before = args[0].grad_fn
+    result = function(*args)
+    if type(result) is Tensor and recording.mark_move(result, before):
+        return result
+    return recording.mark_routing(result, (before,))
 
 
 def record_function(recording: Recording, call: TorchCall, kind: str) -> Any:

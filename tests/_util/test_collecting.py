@@ -1,0 +1,58 @@
+"""Python's collector is held off while explanations run, and left as it was found."""
+
+import gc
+import threading
+
+import pytest
+
+from tests.zoo import CASES, build_model
+from whence import Explainer
+from whence._util.collecting import hold_off_collection
+
+
+@pytest.fixture(autouse=True)
+def collector():
+    was_on = gc.isenabled()
+    gc.enable()
+    yield
+    (gc.enable if was_on else gc.disable)()
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_it_is_off_in_the_block_and_then_as_it_was(is_on):
+    (gc.enable if is_on else gc.disable)()
+    with hold_off_collection(), hold_off_collection():
+        assert not gc.isenabled()
+    assert gc.isenabled() == is_on
+    with pytest.raises(RuntimeError), hold_off_collection():
+        raise RuntimeError
+    assert gc.isenabled() == is_on
+
+
+def test_the_last_thread_puts_it_back():
+    inside, leave = threading.Event(), threading.Event()
+
+    def hold():
+        with hold_off_collection():
+            inside.set()
+            leave.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    inside.wait()
+    with hold_off_collection():
+        pass
+    assert not gc.isenabled()
+    leave.set()
+    thread.join()
+    assert gc.isenabled()
+
+
+@pytest.mark.parametrize(("method", "is_on"), [("gae", False), ("occlusion", True)])
+def test_it_is_off_while_one_pass_is_explained_but_not_for_many(method, is_on):
+    case = CASES["ViTForImageClassification-sdpa"]
+    model, seen = build_model(case), []
+    model.register_forward_hook(lambda *_: seen.append(gc.isenabled()))
+    Explainer(model).explain(case.inputs(), method=method)
+    assert seen[-1] == is_on
+    assert gc.isenabled()
