@@ -13,6 +13,7 @@ from tests.test_golden import CLASS_TOKEN
 from tests.zoo import CASES, HandWrittenViT, build_model, make_images, make_texts, run_model
 from whence import Explainer, WhenceError, methods, targets
 from whence._util.defaults import METHOD
+from whence.methods import whence as module
 
 VIT, BERT = "ViTForImageClassification", "Bert"
 
@@ -134,6 +135,32 @@ def test_the_formula_of_a_language_model(padding, reading):
         assert torch.allclose(result.scores[sample, real], expected, rtol=1e-9, atol=1e-12)
         assert expected.abs().max() > 0
         assert not result.scores[sample, ~real].any()
+
+
+@pytest.mark.parametrize("gradients", ["plain", "balanced", "residual"])
+def test_the_formula_holds_where_no_maps_are_made(gradients, monkeypatch):
+    """Of a text without padding, torch's own attention gives the sums over queries."""
+    model, text = build_decoder(), select_text(make_batch("right"), 0)
+    with torch.no_grad():  # so that attention is far from even
+        for name, weight in model.named_parameters():
+            weight.mul_(4 if "q_proj" in name or "c_attn" in name else 1)
+    asked = {"target": targets.token(3, 7), "gradients": gradients}
+    model.set_attn_implementation("eager")  # which keeps maps
+    expected = Explainer(model).explain(text, **asked).scores
+    if gradients == "plain":
+        output = model(**text, output_hidden_states=True, output_attentions=True)
+        logit = output.logits[0, 3, 7] - output.logits[0, 3].mean()
+        content = [at <= 3 for at in range(text["input_ids"].shape[1])]
+        formula = compute_by_formula(output, logit, content, False, "evidence")
+        torch.testing.assert_close(expected[0], formula * torch.tensor(content))
+    unmapped, sum_unmapped = [], module._sum_against_mean
+    monkeypatch.setattr(
+        module, "_sum_against_mean", lambda site: unmapped.append(site) or sum_unmapped(site)
+    )
+    model.set_attn_implementation("sdpa")
+    found = Explainer(model).explain(text, **asked).scores
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+    assert len(unmapped) == model.config.num_hidden_layers
 
 
 def test_the_formula_of_a_similarity():

@@ -95,6 +95,7 @@ class _WatchedRules:
         self.supports_partial = rules.supports_partial
         self.scales_by_sums = rules.scales_by_sums
         self.reads_linear = rules.reads_linear
+        self.attention_factors = rules.attention_factors
         self.gaps: list[Tensor] = []
 
     def prepare(self, trace: Trace) -> None:

@@ -15,6 +15,7 @@ from whence.engine.image_tokens import find_text_beside, name_image_tokens, stop
 from whence.engine.layouts import find_request_layout
 from whence.engine.request import Request, Result, bound_forwards_bytes
 from whence.engine.several_inputs import attend_to_each_other, split_inputs
+from whence.engine.targets import is_generative
 from whence.errors import NoAttentionError, TooLargeError, WhenceError
 from whence.evidence import Evidence, Forwards
 from whence.evidence.kept import keep_evidence
@@ -44,6 +45,7 @@ _KEPT = ("attention", "relevance")
 _IN_SEGMENTS = AT_MAPS.union(
     ("inputs", "input_gradient", "input_relevance", "hidden", "hidden_gradient", "hidden_relevance")
 )
+_WITHOUT_MAPS = _IN_SEGMENTS - AT_MAPS
 _SHARE_OF_A_SEGMENT = 1 / 2
 # The share of what a pass may keep that may be of blocks, which are cheap to compute again.
 _SHARE_OF_BLOCKS = 3 / 8
@@ -178,6 +180,7 @@ def record_request(
             max_map_bytes=max_map_bytes,
             max_segment_bytes=max_segment_bytes,
             max_block_bytes=max_block_bytes,
+            keeps_maps=max_map_bytes == math.inf or _reads_maps(request),
             needs_attention=request.method.scores_tokens or request.keep_evidence,
             text=find_text_beside(request),
             stand_in=stand_in,
@@ -201,6 +204,22 @@ def record_request(
                 f"one image, add the batch dimension: inputs[None]."
             ) from error
         raise
+
+
+def _reads_maps(request: Request) -> bool:
+    """Whether maps are read. If not, torch's own kernels, which make none, give all gradients.
+
+    That is so for texts of language models, whose maps are large. The kernels want no padding.
+    """
+    method, padding = request.method, request.arguments.padding
+    if not is_generative(request.subject) or request.keep_evidence:
+        return True
+    if padding is not None and bool(padding.any()):
+        return True
+    if not _WITHOUT_MAPS.issuperset(method.needs):
+        return not method.sums_maps_of_texts
+    used = [method.gradient_rules, *([request.rules] if method.propagates else [])]
+    return any(one is not None and one.attention_factors is None for one in used)
 
 
 def _bound_segments(request: Request) -> tuple[float, float]:

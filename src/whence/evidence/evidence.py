@@ -36,6 +36,7 @@ from whence.tracing.readings import (
     MapChunks,
     MapReadings,
     PlaceReadings,
+    UnmappedSite,
     fuse_chunks,
     iterate_sites,
     make_readings,
@@ -253,12 +254,37 @@ class Evidence(ExplainedTargets):
             heads: How heads are made one.
             first: The first layer; the method's `first_layer`.
         """
+        for chunks in self._iterate_chunks(first):
+            yield fuse_chunks(chunks(), weigh, heads)
+
+    def _iterate_chunks(self, first: int) -> Iterator[MapChunks]:
+        """Readings of the maps, layer by layer from the last to a first one."""
         if self._pools_from_stream:
             _ = self.pooling  # reads the last layer, which the stream then frees
         kinds = () if self.streamed else AT_MAPS.intersection(self.needs)
         lists = {kind: getattr(self, kind) for kind in kinds}
-        for chunks in self._stream if self.streamed else iterate_layers(lists, first):
-            yield fuse_chunks(chunks(), weigh, heads)
+        return self._stream if self.streamed else iterate_layers(lists, first)
+
+    def sum_queries(
+        self,
+        weigh: Callable[[MapReadings], Tensor],
+        without_maps: Callable[[UnmappedSite], Tensor | None],
+        first: int = 0,
+    ) -> Iterator[Tensor]:
+        """What all queries and heads of a layer add up to, (..., keys); the last layer first.
+
+        As `fuse_heads`, for what can also be computed without maps, which long texts have too large
+        ones of.
+
+        Args:
+            weigh: As for `fuse_heads`.
+            without_maps: Computes the same sum without maps; None where it needs them.
+            first: As for `fuse_heads`.
+        """
+        for chunks in self._iterate_chunks(first):
+            site = chunks.find_unmapped()
+            found = None if site is None else without_maps(site)
+            yield fuse_chunks(chunks(), weigh, "sum").sum(-2) if found is None else found
 
     def _check_declared(self, *kinds: str) -> None:
         if not set(kinds) & set(self.needs):

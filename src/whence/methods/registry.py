@@ -38,6 +38,8 @@ class Method:
             of a language model that reads images between its words.
         streamed: Whether it reads attention maps by `Evidence.fuse_heads` alone, so that they need
             not all be in memory at once.
+        sums_maps_of_texts: Whether it reads those of a text by `Evidence.sum_queries`, so that they
+            need not be in memory at all.
         centers_logits: Whether a logit is explained less the mean of those it competes with.
         locates_by: The options of its reading that says where a target lies, if it has one.
         needs_one_sequence: Whether it refuses windows, merged tokens and several sequences.
@@ -52,6 +54,7 @@ class Method:
     signed: ClassVar[bool] = False
     inputs: ClassVar[tuple[str, ...]] = ("image", "text")
     streamed: ClassVar[bool] = False
+    sums_maps_of_texts: ClassVar[bool] = False
     centers_logits: ClassVar[bool] = False
     locates_by: ClassVar[tuple[tuple[str, OptionValue], ...]] = ()
     needs_one_sequence: ClassVar[bool] = False

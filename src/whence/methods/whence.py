@@ -22,7 +22,7 @@ from whence.methods.shared.links import Links, average_over_linked, sum_attentio
 from whence.methods.shared_evidence import SharedEvidence
 from whence.rules import RuleSet
 from whence.rules.balanced import Gradients
-from whence.tracing.readings import MapReadings
+from whence.tracing.readings import MapReadings, UnmappedSite
 
 # What attention reads of a patch counts so many times what one block finds there. The other weights
 # that were tried are in docs/results/ablation.md.
@@ -77,6 +77,7 @@ class Whence(Method):
     cost = "3"
     signed = True
     streamed = True
+    sums_maps_of_texts = True
     centers_logits = True
     locates_by = (("reading", "location"),)
 
@@ -133,6 +134,10 @@ def _sum_read(evidence: Evidence, first: int, linked: bool) -> tuple[Tensor, Lin
     flow, pooling = evidence.flow, evidence.pooling
     read = pooling.new_zeros(*pooling.shape[:-1], evidence.tokens)
     numbers = reversed(range(first, len(evidence.layers)))
+    if not linked and flow is None:
+        for reads in evidence.sum_queries(_weigh_against_mean, _sum_against_mean, first):
+            read = read + reads.to(read.dtype)
+        return read, None
     weigh = _join_weighed if linked else _weigh_against_mean
     fused = evidence.fuse_heads(weigh, heads="sum", first=first)
 
@@ -160,6 +165,25 @@ def _weigh_against_mean(readings: MapReadings) -> Tensor:
     count = seen.sum(-1, keepdim=True).clamp(min=1)
     mean = torch.where(seen, gradient, 0).sum(-1, keepdim=True) / count
     return attention * (gradient - mean)
+
+
+def _sum_against_mean(site: UnmappedSite) -> Tensor | None:
+    """The same summed over heads and queries, (targets, batch, keys), without maps.
+
+    With G the gradient at the output, A its maps and V the values, the gradient at the maps is
+    G V^T. So the mean over keys is G times the mean value; and of each value, all queries read its
+    product with A^T G. What is added to all values changes nothing: less their mean, both terms are
+    small, and hardly round.
+    """
+    wide = torch.promote_types(site.values.dtype, torch.float32)
+    values = site.values.to(wide)
+    values = values - values.mean(-2, keepdim=True)
+    means = site.average_seen(values)
+    if means is None:
+        return None
+    of_mean = (site.gradient * means).sum(-1, keepdim=True)
+    read = (values * site.read_back(site.gradient)).sum(-1) - site.read_back(of_mean)[..., 0]
+    return read.sum(-2)
 
 
 def _join_weighed(readings: MapReadings) -> Tensor:

@@ -30,5 +30,6 @@ ATTNLRP = register(
         supports_partial=True,
         is_gradient=True,
         reads_linear=False,
+        attention_factors=(0.25, 0.25, 0.5),
     )
 )

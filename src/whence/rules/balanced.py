@@ -212,5 +212,6 @@ BALANCED = register(
         supports_partial=True,
         is_gradient=True,
         reads_linear=False,
+        attention_factors=(0.0, 0.0, 1.0),
     )
 )

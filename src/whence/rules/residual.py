@@ -119,6 +119,7 @@ def _add_gamma_rule(rules: RuleSet, name: str, gamma: float) -> RuleSet:
         supports_partial=rules.supports_partial,
         is_gradient=True,
         needs_skips=True,
+        attention_factors=rules.attention_factors,
     )
 
 

@@ -59,6 +59,8 @@ class RuleSet:
         needs_skips: Whether rules must know which operations add up skip connections.
         reads_linear: Whether it matters what linear maps and sums have read and put out. It does
             not where they pass gradients as they are.
+        attention_factors: What the rules for the parts of an attention come to, where that is its
+            gradients by queries, keys and values, each times a factor; then no maps are needed.
     """
 
     name: str
@@ -69,6 +71,7 @@ class RuleSet:
     scales_by_sums: bool = False
     needs_skips: bool = False
     reads_linear: bool = True
+    attention_factors: tuple[float, float, float] | None = None
 
     def extend(self, name: str, **rules: Rule) -> RuleSet:
         """This set under a new name, with rules added or replaced."""
@@ -102,6 +105,8 @@ class RuleSet:
         """
         rule = self.rules.get(operation.kind)
         if isinstance(operation, ChunkedAttention):
+            if self.attention_factors is not None:
+                return operation.scale_gradient(value, self.attention_factors)
             return operation.propagate(value, self.propagate)
         if rule is None and isinstance(operation, Shift):
             rule = pass_unchanged

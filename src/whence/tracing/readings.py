@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Literal, NamedTuple, Protocol
 
 import torch
@@ -64,14 +63,54 @@ class MapChunks(Protocol):
             every_key: Whether to read also at keys that these queries do not attend to, at the end.
         """
 
+    def find_unmapped(self) -> UnmappedSite | None:
+        """The site without its maps, where they are not in memory and need not be."""
+
+
+class UnmappedSite(NamedTuple):
+    """An attention site whose maps are not made: what they are made of, and read with.
+
+    The gradient at its maps is that at its output times the values, transposed.
+
+    Attributes:
+        attention: The attention.
+        gradient: (targets, batch, heads, queries, width), at its output.
+    """
+
+    attention: ChunkedAttention
+    gradient: Tensor
+
+    @property
+    def values(self) -> Tensor:
+        """(batch, heads, keys, width)."""
+        return self.attention.values
+
+    def average_seen(self, values: Tensor) -> Tensor | None:
+        """For each query, the mean over the keys that it sees; None if that needs maps."""
+        return self.attention.average_seen(values)
+
+    def read_back(self, rows: Tensor) -> Tensor:
+        """The transposed maps times rows, (targets, batch, heads, queries, width)."""
+        return self.attention.read_back(rows)
+
+
+class _MapsInMemory(NamedTuple):
+    """Readings that are in memory, as chunks."""
+
+    parts: tuple[MapReadings, ...]
+
+    def __call__(self, *, every_key: bool = False) -> Iterator[MapReadings]:  # noqa: ARG002
+        """All of them: each has every key."""
+        return iter(self.parts)
+
+    def find_unmapped(self) -> UnmappedSite | None:
+        """None: the maps are in memory."""
+        return None
+
 
 def hand_over(*parts: MapReadings) -> MapChunks:
     """Readings that are in memory, as chunks."""
-
-    def chunks(*, every_key: bool = False) -> Iterator[MapReadings]:  # noqa: ARG001  all have all
-        return iter(parts)
-
-    return chunks
+    return _MapsInMemory(parts)
 
 
 def fuse_chunks(
@@ -199,7 +238,7 @@ def iterate_sites(
         product = products.pop(number)
         chunks: MapChunks
         if isinstance(product, ChunkedAttention):
-            chunks = partial(_read_in_chunks, product, kinds, found, rules, site.arrangement)
+            chunks = _MapsInChunks(product, kinds, found, rules, site.arrangement)
         else:
             found = {kind: site.split_heads(one, trace.batch) for kind, one in found.items()}
             if "attention" in kinds:
@@ -221,32 +260,42 @@ def make_readings(found: Mapping[str, Tensor], first_query: int = 0) -> MapReadi
     return MapReadings(attention, gradient, relevance, first_query)
 
 
-def _read_in_chunks(
-    attention: ChunkedAttention,
-    kinds: Collection[str],
-    at_output: Mapping[str, Tensor],
-    rules: Mapping[str, BackwardRules | None],
-    arrangement: Arrangement | None,
-    *,
-    every_key: bool = False,
-) -> Iterator[MapReadings]:
-    """What there is at maps that were not kept, given what was read at the attention's output."""
-    attention.fetch()
-    classes = max((len(values) for values in at_output.values()), default=1)
-    for rows, part in attention.split_queries(classes, every_key=every_key):
-        product = part.split_operations()[-1]
-        product.wanted = (True, False)
-        found = {"attention": product.a} if "attention" in kinds else {}
-        for kind, values in at_output.items():
-            read = [_read_at_map(product, one[..., rows, :], rules[kind]) for one in values]
-            found[kind] = read[0][None] if len(read) == 1 else torch.stack(read)
-            del read
-        if arrangement is not None:
-            found = {kind: arrangement.split(values) for kind, values in found.items()}
-        readings = make_readings(found, rows.start)
-        del found, product
-        yield readings
-        del readings
+class _MapsInChunks(NamedTuple):
+    """Readings at maps that were not kept, given what was read at the attention's output."""
+
+    attention: ChunkedAttention
+    kinds: Collection[str]
+    at_output: Mapping[str, Tensor]
+    rules: Mapping[str, BackwardRules | None]
+    arrangement: Arrangement | None
+
+    def __call__(self, *, every_key: bool = False) -> Iterator[MapReadings]:
+        """Readings of some queries after others; see `MapChunks`."""
+        attention = self.attention.fetch()
+        classes = max((len(values) for values in self.at_output.values()), default=1)
+        for rows, part in attention.split_queries(classes, every_key=every_key):
+            product = part.split_operations()[-1]
+            product.wanted = (True, False)
+            found = {"attention": product.a} if "attention" in self.kinds else {}
+            for kind, values in self.at_output.items():
+                rule_set = self.rules[kind]
+                read = [_read_at_map(product, one[..., rows, :], rule_set) for one in values]
+                found[kind] = read[0][None] if len(read) == 1 else torch.stack(read)
+                del read
+            if self.arrangement is not None:
+                found = {kind: self.arrangement.split(values) for kind, values in found.items()}
+            readings = make_readings(found, rows.start)
+            del found, product
+            yield readings
+            del readings
+
+    def find_unmapped(self) -> UnmappedSite | None:
+        """The site without its maps, if gradients at them are those of torch's own attention."""
+        rules = self.rules.get("gradient")
+        plain = rules is None or rules.attention_factors == (0.0, 0.0, 1.0)
+        if self.arrangement is not None or "gradient" not in self.at_output or not plain:
+            return None
+        return UnmappedSite(self.attention.fetch(), self.at_output["gradient"])
 
 
 def _read_at_map(product: MatMul, value: Tensor, rules: BackwardRules | None) -> Tensor:

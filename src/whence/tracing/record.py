@@ -42,6 +42,7 @@ def record(
     max_map_bytes: float = math.inf,
     max_segment_bytes: float = math.inf,
     max_block_bytes: float = math.inf,
+    keeps_maps: bool = True,
     needs_attention: bool = True,
     text: ArgumentKey | None = None,
     stand_in: nn.Module | None = None,
@@ -67,6 +68,7 @@ def record(
             computed again when it is read.
         max_block_bytes: How many of them those in the blocks of the model keep, which can be called
             again one by one.
+        keeps_maps: Whether attention keeps its maps where they are smaller.
         needs_attention: Whether to refuse a model whose attention cannot be read; if not, the trace
             says what the problem is.
         text: Token ids that the model reads beside the explained input; see `Trace.at_text`.
@@ -87,7 +89,10 @@ def record(
             output,
             intervention,
             Guard() if guard is None else guard,
-            Bounds(max_bytes, max_map_bytes, max_segment_bytes, max_block_bytes),
+            Bounds(
+                *(max_bytes, max_map_bytes, max_segment_bytes, max_block_bytes),
+                kept_map=None if keeps_maps else 0.0,
+            ),
             ignore_no_grad,
             needs_attention,
             text,

@@ -52,7 +52,8 @@ class Bounds(NamedTuple):
     def share_among(self, blocks: int) -> Bounds:
         """The same bounds, with maps kept only where those of all blocks can be."""
         share = min(1.0, _BLOCKS_WITH_MAPS / max(1, blocks))
-        return self._replace(kept_map=self.map * share)
+        largest = math.inf if self.kept_map is None else self.kept_map
+        return self._replace(kept_map=min(self.map * share, largest))
 
 
 RunAgain: TypeAlias = Callable[[Refill], object]

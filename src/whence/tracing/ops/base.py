@@ -50,6 +50,10 @@ class BackwardRules(Protocol):
     def reads_linear(self) -> bool:
         """Whether it matters what linear maps and sums have read and put out."""
 
+    @property
+    def attention_factors(self) -> tuple[float, float, float] | None:
+        """Factors of an attention's gradients by queries, keys and values, if that is all."""
+
     def prepare(self, trace: Trace) -> None:
         """Find in a recorded pass what rules must know of its operations."""
 

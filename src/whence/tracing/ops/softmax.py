@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from typing_extensions import override
 
-from whence._util.torch_internals import softmax_backward
-from whence.tracing.ops.base import Function, Narrowed, Operation, Values
+from whence._util.torch_internals import is_fused_attention, softmax_backward
+from whence.tracing.ops.activations import Activations
+from whence.tracing.ops.base import Function, Narrowed, Operation, Values, shares_memory
 from whence.tracing.ops.products import MatMul, make_contiguous, matmul
 
 SOFTMAX = "softmax"
@@ -158,6 +159,8 @@ class ChunkedAttention(Operation):
     queries: Tensor
     keys: Tensor
     values: Tensor
+    _graph: tuple[Tensor, ...] | None = None  # queries, keys, values and output, for autograd
+    _last_read: tuple[Tensor, Tensor] | None = None
 
     def __init__(
         self, scale: float, mask: Tensor | None, queries_at_once: int, *, causal: bool = False
@@ -172,8 +175,17 @@ class ChunkedAttention(Operation):
     @override
     def forward(self, *inputs: Tensor) -> Tensor:
         self.queries, self.keys, self.values = (x.detach() for x in inputs)
-        self.output = self._attend(self.queries, self.keys, self.values)
+        graph = self._make_graph()
+        self.output = graph[-1].detach()
+        # A kernel of torch's own keeps no more than this does, but separate calls keep maps.
+        self._graph = graph if is_fused_attention(graph[-1].grad_fn) else None
         return self.output
+
+    def _make_graph(self) -> tuple[Tensor, ...]:
+        kept = (self.queries, self.keys, self.values)
+        with torch.enable_grad():
+            inputs = [x.detach().requires_grad_() for x in kept]
+            return *inputs, self._attend(*inputs)
 
     def _attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         whole = self._first_query == 0 and queries.shape[-2] == keys.shape[-2]
@@ -217,6 +229,7 @@ class ChunkedAttention(Operation):
         """The same attention of some queries alone."""
         small = self._narrow(("queries", "output"), -2, start, length)
         small._first_query = self._first_query + start
+        small._graph = small._last_read = None
         if self._mask is not None and self._mask.dim() > 1 and self._mask.shape[-2] > 1:
             small._mask = self._mask.narrow(-2, start, length)
         return small
@@ -235,16 +248,80 @@ class ChunkedAttention(Operation):
 
     @override
     def gradient(self, output: Tensor) -> Values:
-        with torch.enable_grad():
-            kept = (self.queries, self.keys, self.values)
-            inputs = [x.detach().requires_grad_() for x in kept]
-            attended = self._attend(*inputs)
+        return self.scale_gradient(output, (1.0, 1.0, 1.0))
+
+    def scale_gradient(self, output: Tensor, factors: tuple[float, float, float]) -> Values:
+        """Gradients of queries, keys and values, each times a factor; None where that is 0.
+
+        They come from torch's own kernels, which make no maps.
+        """
+        if not any(factors[:2]):
+            to_values = self.read_back(output)
+            return None, None, to_values if factors[2] == 1 else to_values * factors[2]
+        *inputs, attended = self._graph or self._make_graph()
         every = [
             torch.autograd.grad(attended, inputs, one, retain_graph=True)
             for one in self._split_classes(output)
         ]
         several = output.dim() > self.output.dim()
-        return tuple(map(torch.stack, zip(*every, strict=True))) if several else every[0]
+        found = tuple(map(torch.stack, zip(*every, strict=True))) if several else every[0]
+        return tuple(x if f == 1 else x * f for x, f in zip(found, factors, strict=True))
+
+    def read_back(self, rows: Tensor) -> Tensor:
+        """The product of the transposed maps and of rows, one for each query, without maps.
+
+        For each key, it adds up the rows of all queries, each times its attention to the key. So it
+        is also the gradient of the values, given that of the output.
+
+        Args:
+            rows: (..., queries, width), no wider than values; there may be classes before them.
+        """
+        known, found = self._last_read or (None, None)
+        if known is not None and found is not None and _is_same(known, rows):
+            return found.reshape(*rows.shape[:-2], *found.shape[-2:])
+        width = rows.shape[-1]
+        *_, leaf, attended = self._graph or self._make_graph()
+        fitting = rows.to(leaf.dtype)
+        if width < leaf.shape[-1]:
+            fitting = F.pad(fitting, (0, leaf.shape[-1] - width))
+        every = [
+            torch.autograd.grad(attended, leaf, one, retain_graph=True)[0][..., :width]
+            for one in self._split_classes(fitting)
+        ]
+        found = torch.stack(every) if rows.dim() > self.output.dim() else every[0]
+        if width == leaf.shape[-1]:
+            self._last_read = rows, found
+        return found
+
+    def average_seen(self, values: Tensor) -> Tensor | None:
+        """For each query, the mean over the keys that it may attend to; None if a mask decides.
+
+        Args:
+            values: (..., keys, width).
+        """
+        queries, keys = self.queries.shape[-2], self.keys.shape[-2]
+        if self._causal and self._first_query == 0 and queries == keys:
+            counts = torch.arange(1, keys + 1, dtype=values.dtype, device=values.device)
+            return values.cumsum(-2) / counts[:, None]
+        if self._causal or self._mask is not None:
+            return None
+        return values.mean(-2, keepdim=True)
+
+    @override
+    def set_aside(self, *, with_sums: bool = False) -> None:
+        self._graph = self._last_read = None
+        super().set_aside(with_sums=with_sums)
+
+    @override
+    def take_over(self, computed: Activations) -> None:
+        super().take_over(computed)
+        self._graph = getattr(computed, "_graph", None)
+
+    @override
+    def preserve(self, overwritten: Tensor) -> None:
+        if any(shares_memory(x, overwritten) for x in (self.queries, self.keys, self.values)):
+            self._graph = self._last_read = None  # which would read what is written
+        super().preserve(overwritten)
 
     def propagate(self, output: Tensor, read: Callable[[Operation, Tensor], Values]) -> Values:
         """Values of queries, keys and values, by how they pass the three operations.
@@ -282,6 +359,12 @@ class ChunkedAttention(Operation):
         if dim != -2:
             return None
         return self.select_queries(start, length), (self.queries.shape, None, None)
+
+
+def _is_same(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors are the same memory, perhaps with one target as a dimension before."""
+    same = a.data_ptr() == b.data_ptr() and a.dtype == b.dtype and a.numel() == b.numel()
+    return same and a.shape[-4:] == b.shape[-4:] and a.stride()[-4:] == b.stride()[-4:]
 
 
 class _Total:
