@@ -84,7 +84,7 @@ def main() -> None:
         intermediate_size=4 * options.width,
     )
     model = transformers.ViTForImageClassification(config).eval().to(options.device)
-    explainer = Explainer(model)
+    explainer = Explainer(model, compile=False)
     pixels = torch.randn(options.batch, 3, 224, 224, device=options.device)
     for method in options.methods:
         request = {"method": method, "verify": options.verify}

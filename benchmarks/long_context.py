@@ -13,8 +13,10 @@ tokens before it, and the time is told in those of one of them.
 
 ``--baseline`` measures what a library could do at best that patches the model: input times gradient
 by autograd with norms and gates as constants and products halved, as AttnLRP has it, without maps;
-without and with torch's gradient checkpointing by block. ``--profile`` lists the kernels of each
-row that take the most time on the GPU, and the functions that take it on the CPU.
+without and with torch's gradient checkpointing by block. ``--lxt`` measures AttnLRP by lxt, where
+it is installed (``pip install --no-deps lxt==2.1``), and how far its scores agree. ``--profile``
+lists the kernels of each row that take the most time on the GPU, and the functions that take it on
+the CPU.
 """
 
 import argparse
@@ -23,11 +25,13 @@ import cProfile
 import gc
 import json
 import pstats
+import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock, patch
 
 import torch
 import torch.utils.checkpoint
@@ -180,6 +184,65 @@ def measure_baselines(model: torch.nn.Module, ids: torch.Tensor) -> list[dict[st
     return rows
 
 
+class LxtAttention:
+    """Transformers' functions of attention, with the rules of lxt around each.
+
+    lxt puts a plain dict in their place, which releases of transformers since 5 do not take.
+    """
+
+    def __init__(self, functions: Any, wrap: Callable[..., Any]) -> None:
+        self.functions, self.wrap = functions, wrap
+
+    def get_interface(self, name: str, default: Any) -> Any:
+        """The function of a name."""
+        return self.wrap(self.functions.get_interface(name, default))
+
+    def __getitem__(self, name: str) -> Any:
+        return self.wrap(self.functions[name])
+
+
+@contextlib.contextmanager
+def patch_by_lxt() -> Iterator[None]:
+    """While on, autograd's gradients of a Llama are AttnLRP's, by the rules of lxt."""
+    from transformers.models.llama import modeling_llama as llama
+
+    # Its list of supported models wants transformers 4.
+    sys.modules.setdefault("lxt.efficient.models", MagicMock())
+    from lxt.efficient import patches
+
+    attention = LxtAttention(llama.ALL_ATTENTION_FUNCTIONS, patches.wrap_attention_forward)
+    with (
+        patch.object(llama.LlamaMLP, "forward", patches.gated_mlp_forward),
+        patch.object(llama.LlamaRMSNorm, "forward", patches.rms_norm_forward),
+        patch.object(llama, "ALL_ATTENTION_FUNCTIONS", attention),
+    ):
+        yield
+
+
+def measure_lxt(model: torch.nn.Module, ids: torch.Tensor) -> list[dict[str, Any]]:
+    rows, scores = [], torch.empty(0)
+
+    def explain() -> None:
+        nonlocal scores
+        embeddings = model.get_input_embeddings()(ids).detach().requires_grad_()
+        model(inputs_embeds=embeddings, use_cache=False).logits[0, -1].max().backward()
+        scores = (embeddings * embeddings.grad).float().sum(-1)
+
+    ours = Explainer(model).explain({"input_ids": ids}, method="attnlrp").scores.float()
+    for checkpointed in (False, True):
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(patch_by_lxt())
+            if checkpointed:
+                stack.enter_context(checkpoint_blocks(model))
+            seconds, peak = measure(explain, ids.device)
+        agreement = torch.corrcoef(torch.cat([scores.detach(), ours]))[0, 1]
+        what = "lxt, AttnLRP" + (", checkpointed by block" if checkpointed else "")
+        note = f"correlation with attnlrp {agreement:.5f}"
+        rows.append({"what": what, "seconds": seconds, "peak": peak, "note": note})
+        print(json.dumps(rows[-1]), flush=True)
+    return rows
+
+
 def print_profile(run: Callable[[], Any], device: torch.device) -> None:
     """Print what takes the most time in one run: kernels of a GPU, and functions of a CPU."""
     activities = [torch.profiler.ProfilerActivity.CPU]
@@ -235,6 +298,8 @@ def measure_methods(
         print(json.dumps(row), flush=True)
         if options.profile and "error" not in row and method not in PASSES:
             print_profile(explain, device)
+    if options.lxt:
+        rows += measure_lxt(model, ids)
     return rows
 
 
@@ -247,7 +312,7 @@ def format_table(rows: list[dict[str, Any]]) -> str:
             continue
         share = row.get("share", 1.0)
         whole = row["seconds"] / share
-        note = f"estimated from {share:.2%} of its passes" if share < 1 else ""
+        note = f"estimated from {share:.2%} of its passes" if share < 1 else row.get("note", "")
         if "all" in row:
             note = f"all {row['all']:.3f} s, {row['all'] / row['seconds']:.1f} times one"
         lines.append(
@@ -266,6 +331,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", metavar="METHOD")
     parser.add_argument("--memory", type=float, help="gibibytes that an explanation may keep")
     parser.add_argument("--baseline", action="store_true", help="also what autograd takes")
+    parser.add_argument("--lxt", action="store_true", help="also AttnLRP by lxt")
     parser.add_argument("--profile", action="store_true", help="print what takes the time")
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
     options = parser.parse_args()

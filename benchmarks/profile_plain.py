@@ -101,7 +101,7 @@ def answer(options: argparse.Namespace) -> None:
     model = models.build_classifier(options.size, device, layers=options.layers)
     image = models.default_image(options.size)
     inputs = models.make_inputs(options.batch, device, image=image)
-    explainer = Explainer(model)
+    explainer = Explainer(model, compile=False)
     runs: dict[str, Callable[[], Any]] = {
         "forward": lambda: models.run_forward(model, inputs),
         "forward + backward": lambda: models.run_backward(model, inputs),

@@ -167,3 +167,13 @@ def test_a_program_that_holds_much_memory_is_given_up(monkeypatch):
     explainer = Explainer(model)
     explain_often(explainer, inputs, BEFORE + 2)
     assert None not in explainer._compiled._programs.values()
+
+
+def test_nothing_is_pushed_out_unasked(counted, monkeypatch):
+    monkeypatch.setattr(run, "_MAX_PROGRAMS", 2)
+    model, inputs = build()
+    explainer = Explainer(model)
+    for _ in range(BEFORE + 3):
+        for method in ("gae", "rollout", "attnlrp"):
+            explainer.explain(inputs, method=method)
+    assert counted == ["gae", "rollout"]

@@ -39,8 +39,8 @@ from whence.tracing.ops.guard import Guard
 from whence.tracing.ops.products import is_reduced_precision
 from whence.tracing.registration import registered_kinds
 
-# So many are kept: several methods that take turns must not push each other out.
-_MAX_PROGRAMS = 8
+# So many are kept: methods that take turns must not push each other out. They share their memory.
+_MAX_PROGRAMS = 32
 _compile_lock = threading.Lock()  # torch's compiler works for one thread at a time
 # A recorded program is fused once its runs took about as long as fusing takes: who explains a few
 # inputs waits for no compiler, and who explains many has waited twice as long as needed at most.
@@ -138,13 +138,14 @@ class CompiledRunner:
         key = settings, registered, _describe(request), shapes, self._model.training, places
         is_unasked = compiling == "if it recurs"
         with self._lock, torch.cuda.device_of(next(iter(inputs.values()))):  # type: ignore[no-untyped-call]
-            if key not in self._programs and compiling == "never":
+            is_full = len(self._programs) >= _MAX_PROGRAMS
+            if key not in self._programs and (compiling == "never" or (is_unasked and is_full)):
                 return None
             if self._memory is None and request.arguments.main.is_cuda:
                 self._memory = GraphMemory()
             if key not in self._programs:
                 compute = partial(_compute, request, max_map_bytes)
-                if len(self._programs) >= _MAX_PROGRAMS:
+                if is_full:
                     self._programs.popitem(last=False)
                 with _compile_lock:
                     made = record_program(
