@@ -194,7 +194,8 @@ def test_another_mode_of_the_model_is_another_program(compiler, model):
     assert not has_result(runner, request, may_compile=False)
 
 
-def test_the_most_recently_used_programs_are_kept(compiler, model):
+def test_the_most_recently_used_programs_are_kept(compiler, model, monkeypatch):
+    monkeypatch.setattr(run, "_MAX_PROGRAMS", 8)
     runner = CompiledRunner(model)
     x = make_inputs()[:1]
     requests = [make_request(x.repeat(n, 1, 1), model) for n in range(1, 10)]
