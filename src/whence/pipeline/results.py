@@ -20,7 +20,7 @@ from whence._util.cpus import count_cpus
 from whence._util.files import check_writable, exists, stage_files
 from whence.errors import WhenceError
 from whence.explanation import Explanation, PairExplanation
-from whence.explanation.table import list_unit_records
+from whence.explanation.table import list_highest_units
 from whence.inputs.sources import Source
 from whence.models import find_device
 from whence.pipeline.batches import MANY, ExplainedInput, explain_sources
@@ -272,10 +272,7 @@ def _find_highest(explanation: Explanation, number: int) -> list[dict[str, Any]]
         words = list(enumerate(explanation.words(0, number)))
         words.sort(key=lambda numbered: -numbered[1][1])
         return [{"word": w, "position": n, "score": score} for n, (w, score) in words[:_TOP]]
-    records = [one for one in list_unit_records(explanation) if one["class"] == number]
-    records.sort(key=lambda one: -one["score"])  # type: ignore[operator]
-    left_out = ("class", "target", "probability", "x", "y")
-    return [{k: v for k, v in one.items() if k not in left_out} for one in records[:_TOP]]
+    return list_highest_units(explanation, number, _TOP)
 
 
 def format_summary(folder: Path, entries: Sequence[SummaryEntry]) -> str:
