@@ -190,12 +190,11 @@ def _make_job(
     files: Sequence[dict[str, str]],
     one: ExplainedInput,
 ) -> WriteJob:
-    number, model = one.index, one.loaded.title
-    about = (output, number, names[number], sources[number], files[number], model)
+    about = (output, one.index, names[one.index], sources[one.index], files[one.index])
     if one.part is None:
-        return WriteJob(*about, error=one.error)
+        return WriteJob(*about, one.loaded.title, error=one.error)
     (explanation,) = one.explanations.values()
-    return WriteJob(*about, explanation, one.part.notes[0])
+    return WriteJob(*about, explanation.model, explanation, one.part.notes[0])
 
 
 def _drop_photos(job: WriteJob, entry: SummaryEntry) -> Explanation | None:
