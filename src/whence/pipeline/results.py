@@ -119,9 +119,10 @@ def _start_processes(
     count = min(_MAX_PROCESSES, cpus - 2 if on_gpu else cpus // 2)
     ahead = (count + 2 * settings.batch) // _PER_JOB
     workers = Workers(_write_results, count, ahead, at_once=on_gpu)
-    has_photos = sum(source.kind == "image" for source in sources) >= MANY
-    is_fed = on_gpu and has_photos
-    return workers, PhotoPreparer(min(_MAX_PREPARERS, cpus // 3)) if is_fed else None
+    if on_gpu and sum(source.kind == "image" for source in sources) >= MANY:
+        with suppress(OSError):  # where no temporary file can be written, threads prepare photos
+            return workers, PhotoPreparer(min(_MAX_PREPARERS, cpus // 3))
+    return workers, None
 
 
 def _cut(found: ExplainedBatch | ExplainedInput, most: int) -> Iterator[list[ExplainedInput]]:
