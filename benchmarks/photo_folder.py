@@ -11,10 +11,12 @@ another, in this Python and with the model loaded.
 
 The GPU's share of busy time is given twice: as `nvidia-smi` samples it, and as the time of all its
 kernels, which torch's profiler measures over some batches, divided by the time of the run.
-"Explaining" is the time from the first figure's file to the last one.
+"Explaining" is the time from the first figure's file to the last one, "start" all before it. CPU
+time is that of the first process, which keeps the GPU busy, and of all others, imports included.
 """
 
 import argparse
+import ctypes
 import json
 import os
 import shutil
@@ -25,7 +27,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -51,7 +53,9 @@ class Run:
 
     photos: int
     seconds: float
+    start: float  # seconds until the first figure
     explaining: float  # seconds from the first figure to the last
+    cpu: tuple[float, float]  # seconds of CPU time of the first process, and of all others
     samples: list[float] = field(default_factory=list)  # percent that the GPU was busy
     kernels: float | None = None  # milliseconds of the GPU for each photo
 
@@ -144,7 +148,12 @@ def run_loop(loaded: LoadedModel, photos: list[Path], out: Path, kernels: float 
         explanation.plot(title=path.stem).save(out / f"{path.stem}.png")
 
     explain_one(photos[0])
-    return measure(lambda: [explain_one(path) for path in photos], len(photos), out, kernels)
+
+    def explain_all() -> None:
+        for path in photos:
+            explain_one(path)
+
+    return measure(lambda: run_here(explain_all), len(photos), out, kernels)
 
 
 def run_command(
@@ -156,20 +165,50 @@ def run_command(
     arguments += ["--precision", options.precision] if options.precision else []
     command = [sys.executable, "-c", COMMAND, *map(str, arguments)]
     count = sum(one.suffix.lower() == ".jpg" for one in photos.iterdir())
-    run = measure(lambda: subprocess.run(command, check=True), count, out, kernels)
+    run = measure(lambda: run_processes(command), count, out, kernels)
     shutil.rmtree(out)
     return run
 
 
-def measure(work: Callable[[], object], count: int, out: Path, kernels: float | None) -> Run:
+def run_processes(command: list[str]) -> tuple[float, float]:
+    """Run a command; return the CPU time of its process, and of all that this one started."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(36, 1)  # processes whose parent ends become children of this one
+    first = subprocess.Popen(command, start_new_session=True)  # with a process group of its own
+    own, others = 0.0, 0.0
+    with suppress(ChildProcessError):  # until no process of the group is left
+        while True:
+            process, status, usage = os.wait4(-first.pid, 0)
+            seconds = usage.ru_utime + usage.ru_stime
+            if process != first.pid:
+                others += seconds
+                continue
+            own = seconds
+            if os.waitstatus_to_exitcode(status) != 0:
+                raise SystemExit("The command failed.")
+    return own, others
+
+
+def run_here(work: Callable[[], object]) -> tuple[float, float]:
+    """Do something in this process; return its CPU time."""
+    start = time.process_time()
+    work()
+    return time.process_time() - start, 0.0
+
+
+def measure(
+    work: Callable[[], tuple[float, float]], count: int, out: Path, kernels: float | None
+) -> Run:
+    """Measure work that returns its CPU time, and writes so many figures to a folder."""
     with sample_gpu() as samples:
-        start = time.perf_counter()
-        work()
+        begin, start = time.time(), time.perf_counter()
+        cpu = work()
         seconds = time.perf_counter() - start
     times = [one.stat().st_mtime for one in out.glob("*.png")]
     if len(times) != count:
         raise SystemExit(f"{len(times)} of {count} figures were written.")
-    return Run(count, seconds, max(times) - min(times), list(samples), kernels)
+    first, last = min(times), max(times)
+    return Run(count, seconds, first - begin, last - first, cpu, list(samples), kernels)
 
 
 @contextmanager
@@ -207,13 +246,16 @@ def report_machine(options: argparse.Namespace, count: int) -> None:
 def report(rows: dict[str, Run]) -> None:
     """Print a table: rates and shares over the whole run, and while photos were explained."""
     print(
-        "| | photos | seconds | photos a second | while explaining | kernels, ms a photo | "
+        "| | photos | seconds | start, s | photos a second | while explaining | "
+        "CPU of the first process, ms a photo | of others | kernels, ms a photo | "
         "busy by kernels | while explaining | busy by nvidia-smi | while explaining |"
     )
-    print("| --- |" + " ---: |" * 9)
+    print("| --- |" + " ---: |" * 12)
     for name, run in rows.items():
         rates = [run.photos / one if one else 0.0 for one in (run.seconds, run.explaining)]
-        cells = [f"{run.photos}", f"{run.seconds:.1f}", *(f"{rate:.1f}" for rate in rates)]
+        cells = [f"{run.photos}", f"{run.seconds:.1f}", f"{run.start:.1f}"]
+        cells += [*(f"{rate:.1f}" for rate in rates)]
+        cells += [f"{1000 * one / run.photos:.1f}" for one in run.cpu]
         if run.kernels is None:
             cells += ["", "", ""]
         else:

@@ -85,7 +85,7 @@ def test_an_interruption_keeps_what_was_done(start):
 
     def interrupt():
         yield from ((number, 0.0) for number in range(3))
-        while not all(future.done() for _, future in workers._pending):
+        while not all(task.is_done for _, task in workers._pending):
             time.sleep(0.01)
         raise KeyboardInterrupt
 

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 
 from tests.render.samples import explain_image
 from whence import WhenceError
@@ -93,3 +93,18 @@ def test_a_png_holds_the_pixels_of_the_figure(tmp_path, is_photo):
     with Image.open(tmp_path / "a.png") as saved:
         assert np.array_equal(np.asarray(saved), np.asarray(figure.to_image(2.0)))
         assert [round(one) for one in saved.info["dpi"]] == [192, 192]
+
+
+@pytest.mark.parametrize("right", [False, True])
+@pytest.mark.parametrize("text", ["Photo", "ÅÇg|y_ (98.4%)", "", "漢字 …"])
+def test_lines_of_text_are_drawn_as_pillow_draws_them(text, right):
+    for x, y in ((30, 40), (20.3, 31.7), (-4.5, 12.2), (90, 2), (55.125, 60)):
+        line = TextLine(x, y, text, 13.5, "#46505a", right)
+        drawn, plain = (Image.new("RGB", (200, 120), "#fff8e0") for _ in range(2))
+        font = ImageFont.load_default(size=27.0)
+        place, anchor = (2 * x, 2 * y), "rs" if right else "ls"
+        ImageDraw.Draw(plain).text(place, text, "#46505a", font, anchor)
+        for _ in range(2):  # the second time, it is known
+            line.paint(drawn, 2.0)
+            assert drawn.tobytes() == plain.tobytes()
+            drawn = Image.new("RGB", (200, 120), "#fff8e0")

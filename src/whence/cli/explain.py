@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -215,13 +214,6 @@ def _is_many_in_terminal(count: int) -> bool:
     return count >= _MANY and sys.stderr.isatty()
 
 
-def _drop_photos(result: InputResult) -> InputResult:
-    """The same result without its photos: thousands of them would fill the memory."""
-    if result.explanation is None:
-        return result
-    return replace(result, explanation=replace(result.explanation, photos=None))
-
-
 class _Printer:
     """Print the results in a folder to the terminal, or only the inputs that failed."""
 
@@ -248,7 +240,7 @@ class _Printer:
         try:
             with bar("Explaining", count) as advance:
                 for result in results:
-                    finished.append(_drop_photos(result))
+                    finished.append(result)
                     advance(1)
         finally:
             entries = self.print_at_once(iter(finished))

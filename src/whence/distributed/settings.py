@@ -22,7 +22,7 @@ from whence.inputs.sources import Kind
 from whence.methods.registry import MethodSpecification
 from whence.models import LoadedModel
 from whence.pipeline import BatchExplainer, ExplainSettings
-from whence.pipeline.batches import Readable
+from whence.pipeline.reading import Readable
 from whence.version import __version__
 
 _MAX_THREADS = 4

@@ -71,5 +71,5 @@ def _list_probabilities(explanation: Explanation, sample: int) -> list[float | N
     logits = explanation.logits[sample].detach().double().reshape(-1)
     if len(logits) < 2 and not explanation.multi_label:
         return [None] * len(indices)  # a lone logit is a quantity
-    chances = to_probabilities(logits, explanation.multi_label).tolist()
-    return [chances[index] for index in indices]
+    chances = to_probabilities(logits, explanation.multi_label)
+    return [float(chances[index]) for index in indices]  # there may be a thousand others

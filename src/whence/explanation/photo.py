@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 from dataclasses import dataclass
 from functools import cached_property
@@ -87,7 +86,7 @@ class Photo:
         factors = width / old[0], height / old[1]
         image = self.image.resize((width, height), Image.Resampling.BICUBIC, reducing_gap=3.0)
         box = left * factors[0], top * factors[1], right * factors[0], bottom * factors[1]
-        return dataclasses.replace(self, image=image, box=box)
+        return Photo(image, box)
 
 
 def encode_photos(photos: list[Photo]) -> tuple[list[list[float]], dict[str, Tensor]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -37,6 +37,19 @@ def list_unit_records(explanation: Explanation, sample: int = 0) -> list[dict[st
                 record |= {"x": x, "y": y}
             records.append({**record, "score": score})
     return records
+
+
+def list_highest_units(explanation: Explanation, target: int, count: int) -> list[dict[str, Any]]:
+    """The units of the first sample with the highest scores for a class: places and scores."""
+    grid = explanation.grid or ()
+    scores = explanation.get_class(0, target).scores
+    highest = np.argsort(-scores, kind="stable")[:count]
+    places = np.stack(np.unravel_index(highest, grid), axis=1).tolist()
+    axes = explanation.axes or _AXES[len(grid)]
+    return [
+        {**dict(zip(axes, place, strict=True)), "score": score}
+        for place, score in zip(places, scores[highest].tolist(), strict=True)
+    ]
 
 
 def _locate(explanation: Explanation, sample: int, row: int, column: int) -> tuple[float, float]:

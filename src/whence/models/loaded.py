@@ -334,6 +334,6 @@ def select_sample(explanation: Explanation, sample: int, prepared: PreparedBatch
     mask = prepared.inputs.get("attention_mask")  # type: ignore[union-attr]
     if mask is None:
         return one
-    real = mask[sample].bool()
+    real = mask[sample].to(one.scores.device).bool()
     tokens = one.tokens.select_tokens(0, real.tolist())
     return dataclasses.replace(one, scores=one.scores[..., real], tokens=tokens)

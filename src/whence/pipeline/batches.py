@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -19,12 +19,18 @@ from whence._util.cpus import count_cpus
 from whence._util.text import first_line
 from whence.errors import WhenceError, WhenceWarning
 from whence.explanation import Explanation
-from whence.inputs.sources import NOUNS, Content, Kind, Source
+from whence.inputs.sources import NOUNS, Kind, Source
 from whence.methods.registry import MethodSpecification
 from whence.models import LoadedModel, PreparedBatch
 from whence.models.loaded import select_sample
 from whence.models.text_preprocessing import join_batches
+from whence.pipeline.reading import Failure, Readable, prepare, read
 from whence.pipeline.settings import ExplainSettings
+
+if TYPE_CHECKING:
+    from whence.pipeline.preparing import PhotoPreparer, Prepared
+
+Found = TypeVar("Found")
 
 # Further warnings of a run are not shown.
 _MAX_WARNINGS = 100
@@ -32,14 +38,9 @@ _MAX_WARNINGS = 100
 MANY = 48
 # More would only wait: these prepare some hundred photos a second.
 _MAX_THREADS = 4
+# About so many photos are prepared by other processes before they are explained.
+_PREPARED_AHEAD = 64
 _SHORT_MEMORY = "The device's memory is too small; give a smaller --batch or --memory."
-
-
-class Readable(Protocol):
-    """An input that is not read yet."""
-
-    def read(self) -> Content:
-        """Read the photo, text, video or sound; a `WhenceError` says why it cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +69,19 @@ class ExplainedBatch:
     prepared: PreparedBatch  # all of them, on the model's device
     parts: list[PreparedBatch]  # each of them, as it was prepared
 
+    def move_to_cpu(self) -> ExplainedBatch:
+        """The same batch with explanations that are on the CPU: moved at once, not one by one."""
+        moved = {label: _move_to_cpu(one) for label, one in self.explanations.items()}
+        return dataclasses.replace(self, explanations=moved)
 
-@dataclass(frozen=True)
-class _Failure:
-    """Why an input cannot be explained."""
-
-    why: str
+    def split(self) -> Iterator[ExplainedInput]:
+        """Each of the inputs."""
+        for sample, index in enumerate(self.indices):
+            selected = {
+                label: select_sample(one, sample, self.prepared)
+                for label, one in self.explanations.items()
+            }
+            yield ExplainedInput(index, self.loaded, selected, self.parts[sample])
 
 
 class BatchExplainer:
@@ -85,6 +93,8 @@ class BatchExplainer:
         threads: How many inputs are read at once. With more than one, the next batch of photos is
             prepared while a batch is explained.
         is_proven: Whether the settings are known to work, so that what fails is the input's fault.
+        start_preparing: Begins to prepare photos in other processes, in place of threads; see
+            `PhotoPreparer.bind`.
     """
 
     def __init__(
@@ -93,11 +103,13 @@ class BatchExplainer:
         loaded: LoadedModel,
         threads: int = 1,
         is_proven: bool = False,
+        start_preparing: Callable[[Sequence[Readable]], Prepared] | None = None,
     ) -> None:
         self.settings = settings
         self.loaded = loaded
         self.threads = threads
         self.is_proven = is_proven
+        self.start_preparing = start_preparing
         self._warned: set[str] = set()
         self._compiled: set[object] = set()  # sizes of photos of which a full batch came
 
@@ -113,16 +125,7 @@ class BatchExplainer:
         Raises:
             WhenceError: An input failed, and none was explained before; see `is_proven`.
         """
-        for found in self.explain_batches(inputs):
-            if isinstance(found, ExplainedInput):
-                yield found
-                continue
-            for sample, index in enumerate(found.indices):
-                selected = {
-                    label: select_sample(one, sample, found.prepared)
-                    for label, one in found.explanations.items()
-                }
-                yield ExplainedInput(index, self.loaded, selected, found.parts[sample])
+        yield from _split(self.explain_batches(inputs))
 
     def explain_batches(
         self, inputs: Iterable[Readable]
@@ -132,7 +135,7 @@ class BatchExplainer:
         for batch in self._prepare_batches(inputs):
             groups: dict[object, dict[int, PreparedBatch]] = {}
             for index, prepared in enumerate(batch, first):
-                if isinstance(prepared, _Failure):
+                if isinstance(prepared, Failure):
                     yield self._fail(index, prepared.why)
                 else:
                     groups.setdefault(_find_size(prepared), {})[index] = prepared
@@ -142,48 +145,39 @@ class BatchExplainer:
 
     def _prepare_batches(
         self, inputs: Iterable[Readable]
-    ) -> Iterator[list[PreparedBatch | _Failure]]:
-        """Prepare the inputs, batch by batch; with threads, one batch ahead."""
+    ) -> Iterator[list[PreparedBatch | Failure]]:
+        """Prepare the inputs, batch by batch; with processes or threads, some batches ahead."""
         rest = iter(inputs)
         batches = iter(lambda: list(islice(rest, self.settings.batch)), [])
-        if self.threads == 1:
+        if self.start_preparing is not None:
+            ahead = max(1, _PREPARED_AHEAD // self.settings.batch)
+            yield from _finish_in_order(map(self.start_preparing, batches), ahead)
+        elif self.threads == 1:
             for batch in batches:
                 yield [self._finish(self._read(one)) for one in batch]
-            return
-        pool = ThreadPoolExecutor(self.threads)
-        ahead: deque[list[Future[PreparedBatch | str | _Failure]]] = deque()
-        try:
-            for batch in batches:
-                ahead.append([pool.submit(self._read, one) for one in batch])
-                if len(ahead) > 1:
-                    yield [self._finish(one.result()) for one in ahead.popleft()]
-            while ahead:
-                yield [self._finish(one.result()) for one in ahead.popleft()]
-        finally:
-            pool.shutdown(cancel_futures=True)
+        else:
+            pool = ThreadPoolExecutor(self.threads)
+            try:
+                yield from _finish_in_order((self._start(pool, one) for one in batches), 1)
+            finally:
+                pool.shutdown(cancel_futures=True)
 
-    def _read(self, one: Readable) -> PreparedBatch | str | _Failure:
+    def _start(self, pool: ThreadPoolExecutor, batch: list[Readable]) -> Prepared:
+        """Begin to read a batch by threads; what is returned waits for them."""
+        started = [pool.submit(self._read, one) for one in batch]
+        return lambda: [self._finish(one.result()) for one in started]
+
+    def _read(self, one: Readable) -> PreparedBatch | str | Failure:
         """Read an input, and prepare a photo. A tokenizer may be used by one thread only."""
-        try:
-            content = one.read()
-        except WhenceError as error:
-            return _Failure(str(error))
-        except Exception as error:  # one odd input must not end the others
-            return _Failure(f"It cannot be read: {type(error).__name__}: {first_line(error)}.")
+        content = read(one)
         if self.loaded.kind == "text" and isinstance(content, str):
             return content
-        return self._prepare(content)
+        return prepare(content, self.loaded.preprocessor)
 
-    def _finish(self, content: PreparedBatch | str | _Failure) -> PreparedBatch | _Failure:
-        return self._prepare(content) if isinstance(content, str) else content
-
-    def _prepare(self, content: Content) -> PreparedBatch | _Failure:
-        try:
-            return self.loaded.preprocessor([content])
-        except WhenceError as error:
-            return _Failure(str(error))
-        except Exception as error:  # one odd input must not end the others
-            return _Failure(f"It cannot be prepared: {type(error).__name__}: {error}.")
+    def _finish(self, content: PreparedBatch | str | Failure) -> PreparedBatch | Failure:
+        if isinstance(content, str):
+            return prepare(content, self.loaded.preprocessor)
+        return content
 
     def _explain_group(
         self, group: dict[int, PreparedBatch], is_again: bool = False
@@ -290,9 +284,27 @@ class BatchExplainer:
 def explain_sources(
     settings: ExplainSettings, sources: Sequence[Source], models: dict[Kind, LoadedModel]
 ) -> Iterator[ExplainedInput]:
+    """Explain inputs as `explain_source_batches` does, and yield them one by one."""
+    yield from _split(explain_source_batches(settings, sources, models))
+
+
+def explain_source_batches(
+    settings: ExplainSettings,
+    sources: Sequence[Source],
+    models: dict[Kind, LoadedModel],
+    preparer: PhotoPreparer | None = None,
+) -> Iterator[ExplainedBatch | ExplainedInput]:
     """Explain inputs with the models of `ExplainSettings.load_models`, model by model.
 
-    Inputs that fail come with their error; if no input can be explained, it is raised.
+    Args:
+        settings: How to explain them.
+        sources: The inputs.
+        models: Of each kind of input.
+        preparer: Prepares photos in other processes, where it can.
+
+    Yields:
+        Batches, and inputs that failed, with their error; if no input can be explained, it is
+        raised.
     """
     for index, source in enumerate(sources):
         if source.problem is not None or source.kind not in models:
@@ -308,9 +320,44 @@ def explain_sources(
             # It explains inputs of the other kind: these inputs fail, and the others do not.
             yield from (ExplainedInput(index, loaded, error=unsuited) for index in indices)
             continue
-        explainer = BatchExplainer(settings, loaded, _count_threads(kind, len(indices)))
-        for one in explainer.explain([sources[index] for index in indices]):
-            yield dataclasses.replace(one, index=indices[one.index])
+        start = preparer.bind(loaded.preprocessor) if preparer is not None else None
+        threads = _count_threads(kind, len(indices))
+        explainer = BatchExplainer(settings, loaded, threads, start_preparing=start)
+        for one in explainer.explain_batches([sources[index] for index in indices]):
+            if isinstance(one, ExplainedInput):
+                yield dataclasses.replace(one, index=indices[one.index])
+            else:
+                yield dataclasses.replace(one, indices=[indices[index] for index in one.indices])
+
+
+def _split(found: Iterable[ExplainedBatch | ExplainedInput]) -> Iterator[ExplainedInput]:
+    for one in found:
+        if isinstance(one, ExplainedInput):
+            yield one
+        else:
+            yield from one.split()
+
+
+def _move_to_cpu(explanation: Explanation) -> Explanation:
+    if explanation.scores.device.type == "cpu":
+        return explanation
+    moved: dict[str, Any] = {
+        name: value.cpu()
+        for name, value in vars(explanation).items()
+        if isinstance(value, torch.Tensor)
+    }
+    return dataclasses.replace(explanation, **moved)
+
+
+def _finish_in_order(started: Iterable[Callable[[], Found]], ahead: int) -> Iterator[Found]:
+    """Wait for what was started, in order; so many are started before the first is waited for."""
+    pending: deque[Callable[[], Found]] = deque()
+    for one in started:
+        pending.append(one)
+        if len(pending) > ahead:
+            yield pending.popleft()()
+    while pending:
+        yield pending.popleft()()
 
 
 def _count_threads(kind: Kind, inputs: int) -> int:

@@ -64,7 +64,7 @@ class InputResult:
 
     index: int  # which of the inputs it is, counted from 0
     entry: SummaryEntry
-    explanation: Explanation | None = None  # None if it failed
+    explanation: Explanation | None = None  # without its photo; None if it failed
 
 
 @dataclass(frozen=True)

@@ -8,22 +8,26 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from torch import Tensor
 
 from whence._util.cpus import count_cpus
 from whence._util.files import check_writable, exists, stage_files
 from whence.errors import WhenceError
 from whence.explanation import Explanation, PairExplanation
-from whence.explanation.table import list_unit_records
+from whence.explanation.table import list_highest_units
 from whence.inputs.sources import Source
 from whence.models import find_device
-from whence.pipeline.batches import MANY, ExplainedInput, explain_sources
+from whence.pipeline.batches import (
+    MANY,
+    ExplainedBatch,
+    ExplainedInput,
+    explain_source_batches,
+)
 from whence.pipeline.entries import (
     ClassSummary,
     InputResult,
@@ -32,11 +36,13 @@ from whence.pipeline.entries import (
     WriteJob,
 )
 from whence.pipeline.settings import ExplainSettings
+from whence.pipeline.stored_photos import StoredPhoto
 from whence.render.compared import list_text_words, list_texts
 from whence.render.sentences import describe_decisions
 from whence.version import __version__
 
 if TYPE_CHECKING:
+    from whence.pipeline.preparing import PhotoPreparer
     from whence.pipeline.workers import Workers
 
 _FORMAT = "whence summary 1"
@@ -46,6 +52,10 @@ _MAX_NAME_LENGTH = 60
 # With two, a process that draws would take one from the model.
 _MIN_CPUS = 3
 _MAX_PROCESSES = 24
+# Drawing takes several times as long as preparing.
+_MAX_PREPARERS = 8
+# Inputs that one process draws and writes at a time; sending each by itself takes longer.
+_PER_JOB = 4
 
 
 def explain_to_files(
@@ -67,36 +77,58 @@ def explain_to_files(
     if not output.force:
         check_absent([output.folder / name for one in files for name in one.values()])
     entries: dict[int, SummaryEntry] = {}
-    workers = _start_workers(settings, sources)  # while the models are loaded
+    workers, preparer = _start_processes(settings, sources)  # while the models are loaded
     try:
-        explained = explain_sources(settings, sources, settings.load_models(sources))
+        models = settings.load_models(sources)
         jobs = (
-            _make_job(output, names[one.index], sources[one.index], files[one.index], one)
-            for one in explained
+            [_make_job(output, names, sources, files, one) for one in part]
+            for found in explain_source_batches(settings, sources, models, preparer)
+            for part in _cut(found, 1 if workers is None else _PER_JOB)
         )
-        written = ((job, _write_result(job)) for job in jobs)
-        for job, entry in written if workers is None else workers.run(jobs):
-            entries[job.index] = entry
-            yield InputResult(job.index, entry, None if entry["error"] else job.explanation)
+        written = ((part, _write_results(part)) for part in jobs)
+        for part, done in written if workers is None else workers.run(jobs):
+            for job, entry in zip(part, done, strict=True):
+                entries[job.index] = entry
+                yield InputResult(job.index, entry, _drop_photos(job, entry))
     finally:  # also when interrupted, since files of some inputs are written
         if workers is not None:
-            entries |= {job.index: entry for job, entry in workers.finish()}
+            for part, done in workers.finish():
+                entries |= {job.index: entry for job, entry in zip(part, done, strict=True)}
+        if preparer is not None:
+            preparer.close()
         if entries:
             _write_summary(output.folder, [entries[index] for index in sorted(entries)], earlier)
 
 
-def _start_workers(
+def _start_processes(
     settings: ExplainSettings, sources: Sequence[Source]
-) -> Workers[WriteJob, SummaryEntry] | None:
-    """Start processes that draw and write; None where inputs or CPUs are few."""
-    if sum(source.kind != "text" for source in sources) < MANY or count_cpus() < _MIN_CPUS:
-        return None
-    from whence.pipeline.workers import Workers  # late: few inputs need none of it
+) -> tuple[Workers[list[WriteJob], list[SummaryEntry]] | None, PhotoPreparer | None]:
+    """Start processes that draw and write, and those that prepare photos for a GPU.
+
+    There are none where inputs or CPUs are few. Without a GPU, threads prepare photos.
+    """
+    cpus = count_cpus()
+    if sum(source.kind != "text" for source in sources) < MANY or cpus < _MIN_CPUS:
+        return None, None
+    # Late: few inputs need none of it.
+    from whence.pipeline.preparing import PhotoPreparer
+    from whence.pipeline.workers import Workers
 
     # A GPU needs this process and its threads; on a CPU, explaining takes most of the time.
     on_gpu = find_device(settings.device).type != "cpu"
-    count = min(_MAX_PROCESSES, count_cpus() - 2 if on_gpu else count_cpus() // 2)
-    return Workers(_write_result, count, ahead=count + 2 * settings.batch, at_once=on_gpu)
+    count = min(_MAX_PROCESSES, cpus - 2 if on_gpu else cpus // 2)
+    ahead = (count + 2 * settings.batch) // _PER_JOB
+    workers = Workers(_write_results, count, ahead, at_once=on_gpu)
+    if on_gpu and sum(source.kind == "image" for source in sources) >= MANY:
+        with suppress(OSError):  # where no temporary file can be written, threads prepare photos
+            return workers, PhotoPreparer(min(_MAX_PREPARERS, cpus // 3))
+    return workers, None
+
+
+def _cut(found: ExplainedBatch | ExplainedInput, most: int) -> Iterator[list[ExplainedInput]]:
+    """Cut a batch into parts of at most so many inputs, on the CPU."""
+    inputs = iter([found] if isinstance(found, ExplainedInput) else found.move_to_cpu().split())
+    yield from iter(lambda: list(islice(inputs, most)), [])
 
 
 def choose_names(sources: Sequence[Source]) -> list[str]:
@@ -153,23 +185,31 @@ def check_absent(files: Sequence[Path]) -> None:
 
 
 def _make_job(
-    output: OutputSettings, name: str, source: Source, files: dict[str, str], one: ExplainedInput
+    output: OutputSettings,
+    names: Sequence[str],
+    sources: Sequence[Source],
+    files: Sequence[dict[str, str]],
+    one: ExplainedInput,
 ) -> WriteJob:
-    model = one.loaded.title
+    about = (output, one.index, names[one.index], sources[one.index], files[one.index])
     if one.part is None:
-        return WriteJob(output, one.index, name, source, files, model, error=one.error)
+        return WriteJob(*about, one.loaded.title, error=one.error)
     (explanation,) = one.explanations.values()
-    explanation, notes = _move_to_cpu(explanation), one.part.notes[0]
-    return WriteJob(output, one.index, name, source, files, model, explanation, notes)
+    return WriteJob(*about, explanation.model, explanation, one.part.notes[0])
 
 
-def _move_to_cpu(explanation: Explanation) -> Explanation:
-    if explanation.scores.device.type == "cpu":
-        return explanation
-    moved: dict[str, Any] = {
-        name: value.cpu() for name, value in vars(explanation).items() if isinstance(value, Tensor)
-    }
-    return replace(explanation, **moved)
+def _drop_photos(job: WriteJob, entry: SummaryEntry) -> Explanation | None:
+    """The explanation of a job that is done, without its photo: all would fill the memory."""
+    if job.explanation is None:
+        return None
+    for photo in job.explanation.photos or ():
+        if isinstance(photo, StoredPhoto):
+            photo.discard()
+    return None if entry["error"] else replace(job.explanation, photos=None)
+
+
+def _write_results(jobs: list[WriteJob]) -> list[SummaryEntry]:
+    return [_write_result(job) for job in jobs]
 
 
 def _write_result(job: WriteJob) -> SummaryEntry:
@@ -272,10 +312,7 @@ def _find_highest(explanation: Explanation, number: int) -> list[dict[str, Any]]
         words = list(enumerate(explanation.words(0, number)))
         words.sort(key=lambda numbered: -numbered[1][1])
         return [{"word": w, "position": n, "score": score} for n, (w, score) in words[:_TOP]]
-    records = [one for one in list_unit_records(explanation) if one["class"] == number]
-    records.sort(key=lambda one: -one["score"])  # type: ignore[operator]
-    left_out = ("class", "target", "probability", "x", "y")
-    return [{k: v for k, v in one.items() if k not in left_out} for one in records[:_TOP]]
+    return list_highest_units(explanation, number, _TOP)
 
 
 def format_summary(folder: Path, entries: Sequence[SummaryEntry]) -> str:

@@ -14,6 +14,7 @@ import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -22,6 +23,32 @@ from typing_extensions import override
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
+
+
+class Task(Generic[Result]):
+    """A job that another process does; where it cannot, this one does something instead."""
+
+    def __init__(self, future: Future[Result], instead: Callable[[], Result]) -> None:
+        self._future = future
+        self._instead = instead
+
+    @property
+    def is_done(self) -> bool:
+        """Whether its result, or an error, is there."""
+        return self._future.done()
+
+    @property
+    def has_result(self) -> bool:
+        """Whether another process has done it."""
+        done = self._future.done() and not self._future.cancelled()
+        return done and self._future.exception() is None
+
+    def result(self) -> Result:
+        """Wait for the result."""
+        try:
+            return self._future.result()
+        except Exception:
+            return self._instead()
 
 
 class Workers(Generic[Job, Result]):
@@ -33,7 +60,7 @@ class Workers(Generic[Job, Result]):
     Args:
         function: Does a job. A function of a module; doing a job twice has to be no fault.
         count: How many processes there are at most.
-        ahead: How many jobs may wait for a process, beside those that are being done.
+        ahead: How many jobs of `run` may wait for a process, beside those that are being done.
         at_once: Whether all processes start now, and not when jobs wait for them.
     """
 
@@ -42,7 +69,7 @@ class Workers(Generic[Job, Result]):
     ) -> None:
         self._function = function
         self._most = count + ahead
-        self._pending: deque[tuple[Job, Future[Result]]] = deque()
+        self._pending: deque[tuple[Job, Task[Result]]] = deque()
         methods = multiprocessing.get_all_start_methods()
         context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
         if "forkserver" in methods:
@@ -63,11 +90,25 @@ class Workers(Generic[Job, Result]):
             Each job with its result, in their order.
         """
         for job in jobs:
-            self._pending.append((job, self._submit(job)))
-            while self._pending and (self._is_full or self._pending[0][1].done()):
+            self._pending.append((job, self.submit(job)))
+            while self._pending and (self._is_full or self._pending[0][1].is_done):
                 yield self._take_first()
         while self._pending:
             yield self._take_first()
+
+    def submit(self, job: Job, instead: Callable[[], Result] | None = None) -> Task[Result]:
+        """Let a process do a job.
+
+        Args:
+            job: What the function takes.
+            instead: What is done here if no process can do it; the same if left out.
+        """
+        try:
+            future = self._pool.submit(_do, self._function, _Packed(job))
+        except Exception as error:  # the processes have ended
+            future = Future()
+            future.set_exception(error)
+        return Task(future, instead or partial(self._function, job))
 
     def finish(self) -> list[tuple[Job, Result]]:
         """End the processes after the jobs that have begun; all others are left undone.
@@ -76,28 +117,17 @@ class Workers(Generic[Job, Result]):
             Jobs that were done, and that `run` did not yield, since it was interrupted.
         """
         self._pool.shutdown(cancel_futures=True)
-        ended = [one for one in self._pending if not one[1].cancelled()]
+        done = [(job, task.result()) for job, task in self._pending if task.has_result]
         self._pending.clear()
-        return [(job, done.result()) for job, done in ended if done.exception() is None]
+        return done
 
     @property
     def _is_full(self) -> bool:
         return len(self._pending) > self._most
 
-    def _submit(self, job: Job) -> Future[Result]:
-        try:
-            return self._pool.submit(_do, self._function, _Packed(job))
-        except Exception as error:  # the processes have ended
-            failed: Future[Result] = Future()
-            failed.set_exception(error)
-            return failed
-
     def _take_first(self) -> tuple[Job, Result]:
-        job, future = self._pending[0]
-        try:
-            result = future.result()
-        except Exception:
-            result = self._function(job)
+        job, task = self._pending[0]
+        result = task.result()
         self._pending.popleft()
         return job, result
 

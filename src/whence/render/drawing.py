@@ -8,15 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from html import escape
-from math import ceil
+from math import ceil, floor
 from pathlib import Path
-from zlib import Z_RLE
 
 from PIL import Image, ImageDraw, ImageFont
 
 from whence._util.files import check_ending, write_atomically
 from whence._util.text import data_uri
 from whence.errors import WhenceError
+from whence.render.png import encode_photos
 
 # Pixels for each unit of the figure in a file.
 _FINE = 2.0
@@ -68,12 +68,14 @@ class TextLine:
 
     def paint(self, canvas: Image.Image, scale: float) -> None:
         """Draw it on a canvas of so many pixels for each unit."""
-        place, font = (self.x * scale, self.y * scale), _load_font(self.size * scale)
         if self.upward:
             self._paint_upward(canvas, scale)
             return
-        anchor = "rs" if self.right else "ls"
-        ImageDraw.Draw(canvas).text(place, self.text, self.color, font, anchor)
+        x, y, anchor = self.x * scale, self.y * scale, "rs" if self.right else "ls"
+        shares = x - floor(x), y - floor(y)
+        mask, (left, top) = _draw_line(self.text, self.size * scale, anchor, *shares)
+        left, top = floor(x) + left, floor(y) + top
+        canvas.paste(self.color, (left, top, left + mask.width, top + mask.height), mask)
 
     def to_svg(self) -> str:
         """Its SVG element."""
@@ -177,7 +179,8 @@ class Figure:
             content = self.to_svg().encode()
         else:
             has_photo = any(isinstance(one, Picture) and one.is_photo for one in self.shapes)
-            content = encode_png(self.to_image(_FINE), 96 * _FINE, has_photo)
+            encode = encode_photos if has_photo else encode_png
+            content = encode(self.to_image(_FINE), 96 * _FINE)
         write_atomically(Path(path), content)
 
     def _repr_svg_(self) -> str:
@@ -193,7 +196,7 @@ def measure_text(text: str, size: float) -> float:
     # Ideographs and emoji are as wide as high, but the font has none to measure.
     narrow = "".join(c for c in text if unicodedata.east_asian_width(c) not in "WF")
     # Measured large, as hinting rounds the width of small letters.
-    return float(_load_font(100).getlength(narrow)) * size / 100 + (len(text) - len(narrow)) * size
+    return _measure_large(narrow) * size / 100 + (len(text) - len(narrow)) * size
 
 
 def shorten(text: str, size: float, width: float) -> str:
@@ -222,19 +225,10 @@ def wrap_text(text: str, size: float, width: float) -> list[str]:
     return lines
 
 
-def encode_png(image: Image.Image, dpi: float = 96, is_photo: bool = False) -> bytes:
-    """The content of a PNG file.
-
-    Args:
-        image: What it shows.
-        dpi: Its pixels for an inch.
-        is_photo: Whether most of it is photos. Then it is compressed by runs of equal bytes, which
-            takes half of the time and gives files as small; those of text would be larger.
-    """
+def encode_png(image: Image.Image, dpi: float = 96) -> bytes:
+    """The content of a PNG file, which has so many pixels for an inch."""
     stream = io.BytesIO()
-    # Photos hardly shrink further, but the usual level takes three times as long.
-    level = {"compress_level": 1, "compress_type": Z_RLE} if is_photo else {"compress_level": 4}
-    image.save(stream, "PNG", dpi=(dpi, dpi), **level)
+    image.save(stream, "PNG", dpi=(dpi, dpi), compress_level=4)
     return stream.getvalue()
 
 
@@ -254,6 +248,33 @@ def _scale_size(shape: Picture | Figure, scale: float) -> tuple[int, int]:
 
 def _format_place(shape: Rectangle | Picture) -> str:
     return f'x="{shape.x:g}" y="{shape.y:g}" width="{shape.width:g}" height="{shape.height:g}"'
+
+
+@lru_cache(maxsize=1024)
+def _measure_large(text: str) -> float:
+    return float(_load_font(100).getlength(text))
+
+
+@lru_cache(maxsize=64)
+def _draw_line(
+    text: str, size: float, anchor: str, x: float, y: float
+) -> tuple[Image.Image, tuple[int, int]]:
+    """A line of text as a mask, and where its corner lies; many figures have the same lines.
+
+    Args:
+        text: The line.
+        size: Of its letters, in pixels.
+        anchor: Which point of the line lies at x and y, as Pillow names it.
+        x: Of that point, from 0 to 1: a part of a pixel, which letters are moved by.
+        y: The same, down.
+    """
+    font, room = _load_font(size), ceil(size)
+    length = ceil(font.getlength(text)) + 2 * room
+    start = length - room if anchor == "rs" else room
+    mask = Image.new("L", (length, 3 * room))
+    ImageDraw.Draw(mask).text((start + x, 2 * room + y), text, 255, font, anchor)
+    left, top, right, bottom = mask.getbbox() or (0, 0, 1, 1)
+    return mask.crop((left, top, right, bottom)), (left - start, top - 2 * room)
 
 
 @lru_cache(maxsize=32)

@@ -125,9 +125,11 @@ def tabulate_opacities(colors: Colormap, opacity: float) -> Bytes:
 
 def quantize(shares: Floats, colors: Colormap) -> Bytes:
     """The level of a map's tables, from 0 to 255, for each relative score."""
-    if colors.diverging:
-        return np.round(128 + 127 * np.clip(shares, -1, 1)).astype(np.uint8)
-    return np.round(255 * np.clip(shares, 0, 1)).astype(np.uint8)
+    lowest, steps, middle = (-1, 127, 128) if colors.diverging else (0, 255, 0)
+    levels = np.clip(shares, lowest, 1)  # a copy, which is then changed in place
+    levels *= steps
+    levels += middle
+    return np.rint(levels, out=levels).astype(np.uint8)
 
 
 def upsample(scores: Floats, size: tuple[int, int]) -> Floats:
