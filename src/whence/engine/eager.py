@@ -47,8 +47,10 @@ _IN_SEGMENTS = AT_MAPS.union(
 )
 _WITHOUT_MAPS = _IN_SEGMENTS - AT_MAPS
 _SHARE_OF_A_SEGMENT = 1 / 2
-# The share of what a pass may keep that may be of blocks, which are cheap to compute again.
+# The share of the memory that blocks may keep of one input: they are cheap to compute again. If the
+# user names no memory, no more than these gibibytes.
 _SHARE_OF_BLOCKS = 3 / 8
+_KEPT_BY_BLOCKS = 3.0
 
 
 def run_eagerly(request: Request, max_bytes: float, max_map_bytes: float) -> Result:
@@ -230,7 +232,8 @@ def _bound_segments(request: Request) -> tuple[float, float]:
     if request.keep_evidence or not _IN_SEGMENTS.issuperset(request.method.needs):
         return math.inf, math.inf
     memory = bound_forwards_bytes(request.arguments.main.device, request.memory)
-    return memory * _SHARE_OF_A_SEGMENT, request.max_bytes * _SHARE_OF_BLOCKS
+    most = _KEPT_BY_BLOCKS * 2**30 if request.memory is None else math.inf
+    return memory * _SHARE_OF_A_SEGMENT, min(memory * _SHARE_OF_BLOCKS, most)
 
 
 def score(

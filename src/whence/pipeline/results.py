@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from whence._util.cpus import count_cpus
+from whence._util.cpus import count_cpus, leave_cpus_to_others
 from whence._util.files import check_writable, exists, stage_files
 from whence.errors import WhenceError
 from whence.explanation import Explanation, PairExplanation
@@ -78,26 +78,30 @@ def explain_to_files(
         check_absent([output.folder / name for one in files for name in one.values()])
     entries: dict[int, SummaryEntry] = {}
     workers, preparer = _start_processes(settings, sources)  # while the models are loaded
-    try:
-        models = settings.load_models(sources)
-        jobs = (
-            [_make_job(output, names, sources, files, one) for one in part]
-            for found in explain_source_batches(settings, sources, models, preparer)
-            for part in _cut(found, 1 if workers is None else _PER_JOB)
-        )
-        written = ((part, _write_results(part)) for part in jobs)
-        for part, done in written if workers is None else workers.run(jobs):
-            for job, entry in zip(part, done, strict=True):
-                entries[job.index] = entry
-                yield InputResult(job.index, entry, _drop_photos(job, entry))
-    finally:  # also when interrupted, since files of some inputs are written
-        if workers is not None:
-            for part, done in workers.finish():
-                entries |= {job.index: entry for job, entry in zip(part, done, strict=True)}
-        if preparer is not None:
-            preparer.close()
-        if entries:
-            _write_summary(output.folder, [entries[index] for index in sorted(entries)], earlier)
+    on_gpu = find_device(settings.device).type != "cpu"
+    with leave_cpus_to_others(on_gpu and workers is not None):
+        try:
+            models = settings.load_models(sources)
+            jobs = (
+                [_make_job(output, names, sources, files, one) for one in part]
+                for found in explain_source_batches(settings, sources, models, preparer)
+                for part in _cut(found, 1 if workers is None else _PER_JOB)
+            )
+            written = ((part, _write_results(part)) for part in jobs)
+            for part, done in written if workers is None else workers.run(jobs):
+                for job, entry in zip(part, done, strict=True):
+                    entries[job.index] = entry
+                    yield InputResult(job.index, entry, _drop_photos(job, entry))
+        finally:  # also when interrupted, since files of some inputs are written
+            if workers is not None:
+                for part, done in workers.finish():
+                    entries |= {job.index: entry for job, entry in zip(part, done, strict=True)}
+            if preparer is not None:
+                preparer.close()
+            if entries:
+                _write_summary(
+                    output.folder, [entries[index] for index in sorted(entries)], earlier
+                )
 
 
 def _start_processes(
