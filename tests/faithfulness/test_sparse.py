@@ -1,5 +1,7 @@
 """Steps between two sure ones are left out, and lie on a straight line; others are run."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -11,7 +13,7 @@ from whence.faithfulness.sparse import delete_sparsely, interpolate_left_out
 from whence.metrics.deletion import FRACTIONS
 
 # Probability by tenths that are deleted: sure at first, then not, then sure again but for a bump.
-CURVE = torch.tensor([0.995, 0.7, 0.993, 0.992, 0.6, 0.4, 0.005, 0.5, 0.002, 0.001])
+CURVE = torch.tensor([0.999, 0.7, 0.997, 0.996, 0.6, 0.4, 0.004, 0.5, 0.002, 0.001])
 RUN = [0, 3, 4, 5, 6, 9]
 
 
@@ -44,7 +46,7 @@ def test_steps_that_were_left_out_lie_on_a_line():
     values, _ = run_toy(orders=1)
     (filled,) = interpolate_left_out(values)
     assert filled.tolist() == pytest.approx(
-        [0.995, 0.994, 0.993, 0.992, 0.6, 0.4, 0.005, 0.011 / 3, 0.007 / 3, 0.001], abs=1e-5
+        [0.999, 0.998, 0.997, 0.996, 0.6, 0.4, 0.004, 0.003, 0.002, 0.001], abs=1e-5
     )
 
 
@@ -82,6 +84,23 @@ def test_of_a_sure_model_the_ends_are_those_with_all_steps(vit, monkeypatch):
         ends = slice(None, None, 3)
         assert curve[ends] == pytest.approx(all_steps[ends], abs=1e-5)
         assert found.get("gae").auc(order) == pytest.approx(area_of(curve))
+
+
+def test_a_model_that_was_loaded_in_bfloat16_runs_in_it(vit):
+    """Only where photos are measured for the report: `measure` stays in full precision."""
+    photo = explain_by(vit, make_photo(), "gae")
+    coarse = replace(vit, precision="bfloat16")
+    (found,) = measure_photos(coarse, [photo])
+    exact = measure(vit, *photo, draws=0).get("gae")
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = measure(vit, *photo, draws=0).get("gae")
+    for order in ("most", "least"):
+        assert torch.equal(expected.get_mask(4, order), exact.get_mask(4, order))
+        curve = found.get("gae").get_curve(order)
+        assert curve[0] == exact.most[0]  # the explanation's own
+        assert curve[1:] == pytest.approx(expected.get_curve(order)[1:], abs=1e-6)
+    assert found.get("gae").most != exact.most
+    assert measure(coarse, *photo, draws=0).get("gae").most == exact.most
 
 
 def test_what_cannot_be_measured_is_told(vit):

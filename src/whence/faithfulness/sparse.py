@@ -9,7 +9,7 @@ from torch import Tensor
 
 from whence.metrics.deletion import FRACTIONS, Run, count_units, delete_in_order, run_without
 
-SURE = 0.01
+SURE = 0.005
 """A probability is sure below this, or above 1 less this."""
 # The steps that are always run, as places among FRACTIONS: 30, 60 and 90 %.
 _ENDS = [2, 5, 8]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -40,6 +41,16 @@ def compute_logits(loaded: LoadedModel, inputs: Tensor | Mapping[str, Tensor]) -
         )
     with use_precision("tf32" if loaded.precision == "tf32" else None):
         return find_logits(loaded.run(inputs)).detach()
+
+
+@contextmanager
+def use_loaded_precision(loaded: LoadedModel) -> Iterator[None]:
+    """Let plain forward passes compute products in bfloat16, if the model was loaded so."""
+    if loaded.precision != "bfloat16":
+        yield
+        return
+    with torch.autocast(torch.device(loaded.device).type, torch.bfloat16):
+        yield
 
 
 def stack_on_device(pixels: Sequence[Tensor], device: torch.device | str) -> Tensor:

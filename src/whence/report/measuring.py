@@ -61,7 +61,7 @@ def describe_measuring() -> dict[str, object]:
             "deleted": ", ".join(f"{step:.0%}" for step in STEPS),
             "photos": "pixels of the upsampled map, black before normalisation",
             "left out, of photos": "two steps between 0%, 30%, 60% and 90%, if the probability is "
-            f"below {SURE:.0%} at both ends or above {1 - SURE:.0%} at both: a straight line",
+            f"below {SURE:.1%} at both ends or above {1 - SURE:.1%} at both: a straight line",
             "texts": "words, deleted and the rest tokenised again",
         }
     }
