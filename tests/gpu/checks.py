@@ -1,8 +1,10 @@
 """What has to hold on a GPU. Nothing of it needs pytest: `python -m tests.gpu` runs all."""
 
+import dataclasses
 import warnings
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -83,6 +85,34 @@ def check_changed_weights(device: str) -> None:
     expected = Explainer(model).explain(inputs, target=0, method="tiba").scores
     assert _measure_error(after, expected) < bound
     assert _measure_error(after, before) > 1e-2
+
+
+def check_recurring(device: str, name: str, method: str) -> None:
+    """What recurs is recorded unasked: its scores are the plain ones, while the model's logits are.
+
+    Only on a GPU anything is recorded.
+    """
+    model, inputs = build(name, device, torch.float32), give(name, device, torch.float32)
+    request = {"target": 1, "method": method}
+    explainer, plain = Explainer(model), Explainer(model, compile=False)
+    others = {key: value.flip(0) for key, value in inputs.items()}
+    for given in (*[inputs] * 12, others, inputs):
+        found = explainer.explain(given, **request)
+        expected = plain.explain(given, **request)
+        assert _measure_error(found.scores, expected.scores) < 1e-4
+        assert [one.name for one in found.checks] == [one.name for one in expected.checks]
+    assert explainer._compiled.has_programs == (device == "cuda")
+
+    def negate(module: nn.Module, args: object, output: Any) -> Any:
+        return dataclasses.replace(output, logits=-output.logits)
+
+    hook = model.register_forward_hook(negate)
+    changed = explainer.explain(inputs, **request).scores
+    assert _measure_error(changed, plain.explain(inputs, **request).scores) < 1e-4
+    hook.remove()
+    found = explainer.explain(inputs, **request)
+    assert _measure_error(found.scores, plain.explain(inputs, **request).scores) < 1e-4
+    assert _measure_error(found.scores, changed) > 1e-2
 
 
 def check_several_programs(device: str) -> None:
@@ -186,6 +216,9 @@ def _list_checks() -> dict[str, Check]:
         checks[f"{name}, {method}: compiled as eager"] = partial(
             check_compiled, name=name, method=method
         )
+    recurring = [*compiled[: len(METHODS)], ("bert", "whence"), ("bert", "attnlrp")]
+    for name, method in recurring:
+        checks[f"{name}, {method}: recurring"] = partial(check_recurring, name=name, method=method)
     checks["changed weights are read"] = check_changed_weights
     checks["programs share memory"] = check_several_programs
     for method in METHODS:
