@@ -20,7 +20,7 @@ from types import CodeType, FrameType
 
 import whence
 
-MAX_MODULES = 123
+MAX_MODULES = 126
 _ROOT = Path(whence.__file__).parent
 _FROM_TORCH = ("__torch_function__", "forward", "backward")
 

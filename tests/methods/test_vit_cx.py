@@ -218,6 +218,7 @@ def compare_with_random(pets, pixels: Tensor) -> tuple[float, float]:
     return measure_drop(pets, pixels, before, result.scores), sum(by_chance) / 10
 
 
+@pytest.mark.slow
 def test_top_patches_matter_more_than_random_ones(pets):
     photo = pytest.importorskip("PIL.Image").open(DEMO / "cat.jpg")
     pixels = torch.stack([to_pixels(photo), to_pixels(photo.crop((75, 0, 375, 300)))])

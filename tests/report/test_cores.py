@@ -25,7 +25,7 @@ def test_few_items_are_made_ahead():
                 may_go_on.set()
             yield number
 
-    results = map_in_workers(lambda n: may_go_on.wait(10) and n, make(), 1)
+    results = map_in_workers(lambda n: may_go_on.wait(0.2) and n, make(), 1)
     next(results)
     assert len(made) <= 5
     assert len(list(results)) == 19
