@@ -1,5 +1,6 @@
 """Blocks are called again with the arguments that they had; where that is not enough, all runs."""
 
+import contextlib
 from collections import Counter
 
 import pytest
@@ -166,6 +167,20 @@ def test_arguments_that_cannot_be_copied_are_not_kept():
     block = Block()
     with pytest.raises(CannotKeepError):
         BlockCall(block, block.forward, (torch.zeros(1), torch.Generator()), {})
+
+
+def test_one_tensor_that_is_given_twice_stays_one():
+    seen = []
+
+    def forward(a, b, both):
+        seen.append((a is b, both[0] is both[1], a is both[0]))
+        return a * 2
+
+    x = torch.randn(2, 3).requires_grad_() * 1
+    call = BlockCall(nn.Identity(), forward, (x, x, [x, x]), {})
+    call.finish(forward(x, x, [x, x]))
+    call.repeat(contextlib.nullcontext())
+    assert seen == [(True, True, True)] * 2
 
 
 def test_a_cache_of_the_user_is_not_written_to():

@@ -147,24 +147,13 @@ def measure_logits(request: Request, logits: Tensor) -> Figures:
     """Measure how far logits are from those of a forward pass that nobody watches."""
     subject, arguments = request.subject, request.arguments
     plain = run_plainly(replicate(subject.model), arguments, request.output)
-    return {"logits": _compare_logits(logits, plain)}
+    return {"logits": compare_logits(logits, plain)}
 
 
-def _compare_logits(logits: Tensor, plain: Tensor) -> Tensor:
+def compare_logits(logits: Tensor, plain: Tensor) -> Tensor:
     """How far the logits of each sample are from those of a plain forward pass, by their size."""
     size = plain.abs().amax(1).clamp_min(torch.finfo(plain.dtype).tiny)
     return (logits - plain).abs().amax(1) / size
-
-
-def are_same_logits(logits: Tensor, plain: Tensor, is_coarse: bool) -> Tensor:
-    """Whether logits are those of a plain forward pass but for rounding; one truth value.
-
-    Args:
-        logits: (batch, classes).
-        plain: The same of a plain forward pass.
-        is_coarse: Whether products are computed in fewer bits than logits have.
-    """
-    return (_compare_logits(logits, plain) <= _round_logits(logits.dtype, is_coarse)).all()
 
 
 def _round_logits(dtype: torch.dtype, is_coarse: bool) -> float:

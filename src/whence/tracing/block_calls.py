@@ -229,8 +229,10 @@ class _Copier:
         known = self._copies.get(id(value))
         if known is not None:
             return known
-        if how == "items":
-            copied: Any = kind([self.copy(one) for one in value])
+        if how == "kept":
+            copied: Any = self._copy_leaf(value)
+        elif how == "items":
+            copied = kind([self.copy(one) for one in value])
         elif how == "mapping":
             copied = kind([(key, self.copy(one)) for key, one in value.items()])
         elif how == "fields":
@@ -256,7 +258,9 @@ def _find_way_to_copy(kind: type) -> str:
     Raises:
         CannotKeepError: They cannot be.
     """
-    if issubclass(kind, (Tensor, _KeptTensor, *_CONSTANTS)):
+    if kind is _KeptTensor:
+        how = "kept"  # one tensor stays one
+    elif issubclass(kind, (Tensor, *_CONSTANTS)):
         how = "leaf"
     elif kind in (list, tuple, set):
         how = "items"

@@ -115,7 +115,7 @@ def test_a_graph_keeps_the_constants_that_it_reads(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_stream", Recorded)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(torch.cuda, "stream", lambda _stream: contextlib.nullcontext())
-    monkeypatch.setattr(torch.cuda, "graph", lambda _graph, pool: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "graph", lambda *_, **__: contextlib.nullcontext())
     x = torch.randn(3, 6)
     program = Program(lambda x: (x[:, torch.tensor([4, 0])],), [x])
     (constant,) = map(weakref.ref, program._constants)

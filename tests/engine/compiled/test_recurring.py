@@ -162,11 +162,11 @@ def test_a_program_that_holds_much_memory_is_given_up(monkeypatch):
     model, inputs = build()
     explainer = Explainer(model)
     explain_often(explainer, inputs, BEFORE + 2)
-    assert list(explainer._compiled._programs.values()) == [None]
+    assert not explainer._compiled.has_programs
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (8000, 8000))
     explainer = Explainer(model)
     explain_often(explainer, inputs, BEFORE + 2)
-    assert None not in explainer._compiled._programs.values()
+    assert explainer._compiled.has_programs
 
 
 def test_nothing_is_pushed_out_unasked(counted, monkeypatch):
@@ -177,3 +177,66 @@ def test_nothing_is_pushed_out_unasked(counted, monkeypatch):
         for method in ("gae", "rollout", "attnlrp"):
             explainer.explain(inputs, method=method)
     assert counted == ["gae", "rollout"]
+
+
+def test_programs_are_checked_also_while_another_begins_anew():
+    """What was forgotten for one method must not leave the program of another unchecked."""
+    model, inputs = build()
+    explainer = Explainer(model)
+    for method in ("whence", "tiba"):
+        explain_often(explainer, inputs, BEFORE + 1, method=method, target=0)
+    model.register_forward_hook(
+        lambda module, args, out: dataclasses.replace(out, logits=-3 * out.logits)
+    )
+    plain = Explainer(model, compile=False)
+    for method in ("whence", "tiba", "tiba"):
+        found = explainer.explain(inputs, method=method, target=0)
+        expected = plain.explain(inputs, method=method, target=0)
+        torch.testing.assert_close(found.logits, expected.logits)
+        torch.testing.assert_close(found.scores, expected.scores)
+
+
+def test_a_small_change_is_noticed():
+    model, inputs = build()
+    explainer = Explainer(model)
+    explain_often(explainer, inputs, BEFORE + 1)
+    (program,) = explainer._compiled._programs.values()
+    assert program.rounding < 1e-4
+    model.vit.layernorm.register_forward_hook(lambda module, args, out: out * 1.001)
+    found, expected = explainer.explain(inputs), Explainer(model, compile=False).explain(inputs)
+    torch.testing.assert_close(found.logits, expected.logits)
+    assert not explainer._compiled.has_programs
+
+
+def test_models_in_16_bits_are_not_recorded(counted):
+    """Their logits round too much to show that a model has changed."""
+    model, inputs = build()
+    explainer = Explainer(model.bfloat16())
+    explain_often(explainer, inputs.bfloat16(), BEFORE + 3)
+    assert counted == ["whence"]
+    assert not explainer._compiled.has_programs
+
+
+def test_what_fails_when_it_is_recorded_is_explained_plainly(monkeypatch):
+    def fail(*args, **kwargs):
+        raise WhenceError("Targets that depend on different layers cannot be compiled together.")
+
+    monkeypatch.setattr(run, "_compute", fail)
+    model, inputs = build()
+    explainer = Explainer(model)
+    found = explain_often(explainer, inputs, BEFORE + 2)
+    torch.testing.assert_close(found.scores, Explainer(model, compile=False).explain(inputs).scores)
+    with pytest.raises(WhenceError, match="different layers"):
+        explainer.compile(inputs)
+
+
+def test_who_asks_later_gets_a_program(monkeypatch):
+    monkeypatch.setattr(run, "_is_fit", lambda *_: False)
+    model, inputs = build()
+    explainer = Explainer(model)
+    explain_often(explainer, inputs, BEFORE + 2)
+    assert not explainer._compiled.has_programs
+    monkeypatch.setattr(run, "fuse_program", lambda *_: None)
+    explainer.compile(inputs)
+    (program,) = explainer._compiled._programs.values()
+    assert program.is_asked

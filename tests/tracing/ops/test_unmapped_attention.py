@@ -102,3 +102,14 @@ def test_a_graph_is_not_used_after_its_inputs_are_overwritten_or_freed():
     assert attention.keys.is_meta
     attention.take_over(build())
     torch.testing.assert_close(attention.read_back(rows.clone()), expected)
+
+
+def test_an_output_that_is_overwritten_does_not_change_gradients():
+    """Kernels keep the output for the gradients of queries and keys."""
+    attention, value = build(), torch.randn(SIZE, dtype=torch.float64)
+    expected = attention.gradient(value)
+    overwritten = attention.output
+    attention.preserve(overwritten)
+    overwritten.mul_(3)
+    for found, other in zip(attention.gradient(value), expected, strict=True):
+        torch.testing.assert_close(found, other)

@@ -59,6 +59,8 @@ class CompiledProgram:
         recorded: Its operators, while torch's compiler has not fused them.
         seconds: How long a run took.
         runs: How often it ran.
+        is_asked: Whether the user asked for it; else the model itself runs beside it.
+        rounding: How far its logits may then be from the model's.
     """
 
     run: Callable[..., tuple[Tensor, ...]]
@@ -69,6 +71,8 @@ class CompiledProgram:
     recorded: Program[tuple[Tensor, ...]] | None = None
     seconds: float = 0.0
     runs: int = 0
+    is_asked: bool = True
+    rounding: float = 0.0
 
     @property
     def held_bytes(self) -> int:
@@ -103,7 +107,12 @@ def record_program(
     names, example = list(inputs), [x.detach().clone() for x in inputs.values()]
     steps = 4 if is_asked else 0  # of none, nothing is shown
     with bar(_describe_work(name, example, "recording"), steps, beside=True) as advance:
-        expected, result = compute(inputs, guard)
+        try:
+            expected, result = compute(inputs, guard)
+        except Exception:  # of what a user did not ask for, a plain run tells what is wrong
+            if is_asked:
+                raise
+            return None
         advance(1)
 
         def compute_tensors(*tensors: Tensor) -> ProgramOutput:

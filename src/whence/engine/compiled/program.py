@@ -175,7 +175,9 @@ class CudaGraph:
         torch.cuda.empty_cache()
         pool = None if memory is None else memory.pool
         before = torch.cuda.memory_reserved()
-        with torch.cuda.graph(self._graph, pool=pool):
+        # Other threads may use the GPU meanwhile.
+        mode = "thread_local"
+        with torch.cuda.graph(self._graph, pool=pool, capture_error_mode=mode):
             self._outputs = compute(*self._inputs)
         self.held_bytes = torch.cuda.memory_reserved() - before
 

@@ -36,7 +36,6 @@ from whence.inputs.arguments import list_tensors
 from whence.layout import FoundLayout
 from whence.targets import AskedClasses, ClassScalars
 from whence.tracing.ops.guard import Guard
-from whence.tracing.ops.products import is_reduced_precision
 from whence.tracing.registration import registered_kinds
 
 # So many are kept: methods that take turns must not push each other out. They share their memory.
@@ -53,6 +52,11 @@ _USES_BEFORE_RECORDING = 10
 # The share of a GPU's memory that a program may hold that nobody asked for.
 _SHARE_HELD = 1 / 16
 _MAX_COUNTED = 256
+# How far logits may be from the model's: so many times as far as when the program was recorded, and
+# so many units of rounding. Types that round more than this are too coarse to tell.
+_ROUNDED = 4.0
+_ROUNDED_LOGITS = 32.0
+_COARSE = 1e-4
 
 Compiling = Literal["never", "if it recurs", "when it pays", "now"]
 """When to compile: never; recorded if it recurs, where that pays; as far as it pays; or all at
@@ -92,6 +96,7 @@ class CompiledRunner:
         self._programs: OrderedDict[Hashable, CompiledProgram | None] = OrderedDict()
         self._memory: GraphMemory | None = None
         self._uses = Counter[Hashable]()
+        self._refused = set[Hashable]()  # what cannot be recorded unasked
 
     def __reduce__(self) -> tuple[type[CompiledRunner], tuple[object, ...]]:
         """A copy, which another process may want, begins anew."""
@@ -107,8 +112,7 @@ class CompiledRunner:
         main = request.arguments.main
         if main.device.type not in _RECORDED_UNASKED or not _may_be_program(request):
             return False
-        shapes = tuple([tuple(x.shape) for x in request.arguments.tensors])
-        key = request.method, request.rules, shapes
+        key = _describe_use(request)
         if len(self._uses) >= _MAX_COUNTED:
             self._uses.clear()
         self._uses[key] += 1
@@ -135,11 +139,15 @@ class CompiledRunner:
         places = hash(tuple((x.data_ptr(), x.shape, x.stride(), x.dtype) for x in weights))
         registered = frozenset(registered_kinds.items())
         settings = (*self._settings, torch.get_float32_matmul_precision(), max_map_bytes)
-        key = settings, registered, _describe(request), shapes, self._model.training, places
+        key: Hashable = (
+            *(settings, registered, _describe(request), shapes, class_count),
+            *(self._model.training, places),
+        )
         is_unasked = compiling == "if it recurs"
         with self._lock, torch.cuda.device_of(next(iter(inputs.values()))):  # type: ignore[no-untyped-call]
             is_full = len(self._programs) >= _MAX_PROGRAMS
-            if key not in self._programs and (compiling == "never" or (is_unasked and is_full)):
+            may_record = not is_unasked or not (is_full or key in self._refused)
+            if key not in self._programs and (compiling == "never" or not may_record):
                 return None
             if self._memory is None and request.arguments.main.is_cuda:
                 self._memory = GraphMemory()
@@ -151,11 +159,17 @@ class CompiledRunner:
                     made = record_program(
                         request.method_name, compute, inputs, self._memory, not is_unasked
                     )
-                    self._programs[key] = None if is_unasked and _is_too_much(made) else made
+                if is_unasked and (made is None or not _is_fit(made, request, inputs)):
+                    if len(self._refused) >= _MAX_COUNTED:
+                        self._refused.clear()
+                    self._refused.add(key)
+                    return None
+                self._programs[key] = made
             self._programs.move_to_end(key)
             program = self._programs[key]
             if program is None:
                 return None
+            program.is_asked |= compiling in ("when it pays", "now")
             is_used = program.runs * program.seconds >= _SECONDS_BEFORE_FUSING
             if program.recorded is not None and (
                 compiling == "now" or (compiling == "when it pays" and is_used)
@@ -165,28 +179,39 @@ class CompiledRunner:
                     fuse_program(request.method_name, program, given, self._memory)
             program.runs += 1
             output = ProgramOutput(*program.run(*inputs.values()))
-        if is_unasked:
-            output = output._replace(valid=output.valid & _is_as_before(request, output.logits))
-        forget = partial(self._forget, key) if is_unasked else None
+        if program.is_asked:
+            return partial(_confirm, request, max_map_bytes, output, program)
+        is_same = _measure_change(request, output.logits) <= program.rounding
+        output = output._replace(valid=output.valid & is_same)
+        forget = partial(self._forget, key, _describe_use(request))
         return partial(_confirm, request, max_map_bytes, output, program, forget)
 
-    def _forget(self, key: Hashable) -> None:
+    def _forget(self, key: Hashable, use: Hashable) -> None:
         """Forget a program; another may be recorded when the like has recurred as often again."""
         with self._lock:
             self._programs.pop(key, None)
-            self._uses.clear()
+            self._uses.pop(use, None)
 
 
-def _is_too_much(program: CompiledProgram | None) -> bool:
-    """Whether a program takes more than nobody asked for, or leaves out what a user is told."""
-    if program is None:
-        return False
+def _is_fit(program: CompiledProgram, request: Request, inputs: Inputs) -> bool:
+    """Whether a program that nobody asked for holds little, and leaves nothing out that is told.
+
+    How far its logits are from the model's own, by rounding, is noted. In types of 16 bits, that
+    is so far that a model which has changed would not be noticed.
+    """
+    program.is_asked = False
     most = torch.cuda.mem_get_info()[1] * _SHARE_HELD if program.held_bytes else 0
-    return bool(program.coverage) or program.held_bytes > most
+    if program.coverage or program.held_bytes > most:
+        return False
+    logits = ProgramOutput(*program.run(*inputs.values())).logits
+    eps = float(torch.finfo(logits.dtype).eps)
+    distance = float(_measure_change(request, logits))
+    program.rounding = _ROUNDED * distance + _ROUNDED_LOGITS * eps
+    return eps < _COARSE and distance < _COARSE**0.5
 
 
-def _is_as_before(request: Request, logits: Tensor) -> Tensor:
-    """Whether the model computes the logits that a program has for the same inputs.
+def _measure_change(request: Request, logits: Tensor) -> Tensor:
+    """How far the model's logits are from those that a program has for the same inputs.
 
     Much can change what a model computes: its attributes, its hooks, a setting that it reads
     somewhere. Who asks for compiling knows; for who does not, the model itself is run, too.
@@ -195,9 +220,8 @@ def _is_as_before(request: Request, logits: Tensor) -> Tensor:
     with torch.no_grad(), subject.stand_ins.borrow(subject.model) as stand_in:
         plain = run_plainly(stand_in, request.arguments, request.output)
     if plain.shape != logits.shape:
-        return torch.zeros((), dtype=torch.bool, device=logits.device)
-    is_coarse = is_reduced_precision() or torch.get_float32_matmul_precision() != "highest"
-    return checks.are_same_logits(logits, plain, is_coarse)
+        return torch.full((), torch.inf, device=logits.device)
+    return checks.compare_logits(logits, plain).max()
 
 
 def _confirm(
@@ -205,7 +229,7 @@ def _confirm(
     max_map_bytes: float,
     output: ProgramOutput,
     program: CompiledProgram,
-    forget: Callable[[], None] | None,
+    forget: Callable[[], None] | None = None,
 ) -> Result:
     """The result of a program, or of an eager run where the program's guards do not hold."""
     if not bool(output.valid):
@@ -220,6 +244,12 @@ def _confirm(
     return Result(
         output.scores, output.classes, output.logits, layout, tokens, columns, figures=figures
     )
+
+
+def _describe_use(request: Request) -> Hashable:
+    """What requests have in common that recur."""
+    shapes = tuple([tuple(x.shape) for x in request.arguments.tensors])
+    return request.method, request.rules, shapes
 
 
 def _may_be_program(request: Request) -> bool:
@@ -257,7 +287,8 @@ def _describe(request: Request) -> tuple[Hashable, ...]:
     kwargs = request.arguments.kwargs
     others = {k: v for k, v in kwargs.items() if not isinstance(v, Tensor)}
     named = request.arguments.main_at, *kwargs
-    return request.method, request.rules, request.asked.top_count, named, repr(others)
+    rules = request.rules, request.method.gradient_rules
+    return request.method, rules, request.asked.top_count, named, repr(others)
 
 
 def _is_plain(value: object) -> bool:

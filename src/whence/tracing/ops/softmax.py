@@ -319,7 +319,8 @@ class ChunkedAttention(Operation):
 
     @override
     def preserve(self, overwritten: Tensor) -> None:
-        if any(shares_memory(x, overwritten) for x in (self.queries, self.keys, self.values)):
+        kept = (self.queries, self.keys, self.values, self.output)
+        if any(shares_memory(x, overwritten) for x in kept):
             self._graph = self._last_read = None  # which would read what is written
         super().preserve(overwritten)
 
