@@ -54,8 +54,8 @@ _SHARE_HELD = 1 / 16
 _MAX_COUNTED = 256
 # How far logits may be from the model's: so many times as far as when the program was recorded, and
 # so many units of rounding. Types that round more than this are too coarse to tell.
-_ROUNDED = 4.0
-_ROUNDED_LOGITS = 32.0
+_ROUNDED = 16.0
+_ROUNDED_LOGITS = 512.0
 _COARSE = 1e-4
 
 Compiling = Literal["never", "if it recurs", "when it pays", "now"]
