@@ -13,7 +13,7 @@ from whence.inputs.sources import Source
 from whence.models.image_preprocessing import CenterCropPreprocessor
 from whence.models.transform_preprocessing import TransformPreprocessor
 from whence.pipeline.preparing import PhotoPreparer
-from whence.pipeline.reading import Failure, prepare, read
+from whence.pipeline.reading import Failure, prepare_input, read_input
 from whence.pipeline.stored_photos import StoredPhoto
 
 SQUARE = CenterCropPreprocessor((32, 32), 40, (0.5,) * 3, (0.25,) * 3)
@@ -57,7 +57,7 @@ def photos(tmp_path) -> list[Source]:
 @pytest.mark.parametrize("preprocessor", [SQUARE, TransformPreprocessor(cut_left)])
 def test_processes_prepare_the_same_photos(preparer, photos, preprocessor):
     found = preparer.bind(preprocessor)(photos)()
-    expected = [prepare(read(one), preprocessor) for one in photos]
+    expected = [prepare_input(read_input(one), preprocessor) for one in photos]
     assert len(found) == len(expected) == 9
     assert found[7:] == expected[7:]
     assert all(isinstance(one, Failure) for one in found[7:])
@@ -73,7 +73,7 @@ def test_photos_of_processes_that_ended_are_prepared_here(preparer, photos):
     ending = EndsOthers(SQUARE.size, SQUARE.resize, SQUARE.mean, SQUARE.std, owner=os.getpid())
     found = preparer.bind(ending)(photos[:5])()
     for one, source in zip(found, photos, strict=False):
-        assert torch.equal(one.inputs, prepare(read(source), SQUARE).inputs)
+        assert torch.equal(one.inputs, prepare_input(read_input(source), SQUARE).inputs)
         assert not isinstance(one.photos[0], StoredPhoto)
 
 

@@ -24,7 +24,7 @@ from whence.methods.registry import MethodSpecification
 from whence.models import LoadedModel, PreparedBatch
 from whence.models.loaded import select_sample
 from whence.models.text_preprocessing import join_batches
-from whence.pipeline.reading import Failure, Readable, prepare, read
+from whence.pipeline.reading import Failure, Readable, prepare_input, read_input
 from whence.pipeline.settings import ExplainSettings
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class BatchExplainer:
             yield from _finish_in_order(map(self.start_preparing, batches), ahead)
         elif self.threads == 1:
             for batch in batches:
-                yield [self._finish(self._read(one)) for one in batch]
+                yield [self._finish(self._read_input(one)) for one in batch]
         else:
             pool = ThreadPoolExecutor(self.threads)
             try:
@@ -164,19 +164,19 @@ class BatchExplainer:
 
     def _start(self, pool: ThreadPoolExecutor, batch: list[Readable]) -> Prepared:
         """Begin to read a batch by threads; what is returned waits for them."""
-        started = [pool.submit(self._read, one) for one in batch]
+        started = [pool.submit(self._read_input, one) for one in batch]
         return lambda: [self._finish(one.result()) for one in started]
 
-    def _read(self, one: Readable) -> PreparedBatch | str | Failure:
+    def _read_input(self, one: Readable) -> PreparedBatch | str | Failure:
         """Read an input, and prepare a photo. A tokenizer may be used by one thread only."""
-        content = read(one)
+        content = read_input(one)
         if self.loaded.kind == "text" and isinstance(content, str):
             return content
-        return prepare(content, self.loaded.preprocessor)
+        return prepare_input(content, self.loaded.preprocessor)
 
     def _finish(self, content: PreparedBatch | str | Failure) -> PreparedBatch | Failure:
         if isinstance(content, str):
-            return prepare(content, self.loaded.preprocessor)
+            return prepare_input(content, self.loaded.preprocessor)
         return content
 
     def _explain_group(

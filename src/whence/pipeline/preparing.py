@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 from whence.models import PreparedBatch
 from whence.models.image_preprocessing import CenterCropPreprocessor, ProbedPreprocessor
-from whence.pipeline.reading import Failure, Preprocessor, Readable, prepare, read
+from whence.pipeline.reading import Failure, Preprocessor, Readable, prepare_input, read_input
 from whence.pipeline.stored_photos import StoredBatch
 from whence.pipeline.workers import Workers, pack
 
@@ -90,10 +90,11 @@ def prepare_photos(job: PrepareJob) -> list[StoredBatch | PreparedBatch | Failur
 def _prepare(
     photos: Sequence[Readable], preprocessor: Preprocessor
 ) -> list[StoredBatch | PreparedBatch | Failure]:
-    return [prepare(read(one), preprocessor) for one in photos]
+    return [prepare_input(read_input(one), preprocessor) for one in photos]
 
 
 @lru_cache(maxsize=1)
 def _unpack(preprocessor: bytes) -> Preprocessor:
+    """Unpack what came with a job, through the pipe from the first process, never from a file."""
     unpacked: Preprocessor = pickle.loads(preprocessor)
     return unpacked

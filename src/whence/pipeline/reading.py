@@ -28,7 +28,7 @@ class Failure:
     why: str
 
 
-def read(one: Readable) -> Content | Failure:
+def read_input(one: Readable) -> Content | Failure:
     """Read an input."""
     try:
         return one.read()
@@ -38,7 +38,9 @@ def read(one: Readable) -> Content | Failure:
         return Failure(f"It cannot be read: {type(error).__name__}: {first_line(error)}.")
 
 
-def prepare(content: Content | Failure, preprocessor: Preprocessor) -> PreparedBatch | Failure:
+def prepare_input(
+    content: Content | Failure, preprocessor: Preprocessor
+) -> PreparedBatch | Failure:
     """Prepare what was read of one input, as a batch of one."""
     if isinstance(content, Failure):
         return content
