@@ -182,9 +182,14 @@ PRODUCTS = (
     torch.ops.aten.bmm.default,
     torch.ops.aten.baddbmm.default,
 )
-CHEAP = (torch.ops.aten.clone.default, torch.ops.aten.native_layer_norm.default)
+BATCHED_PRODUCT = torch.ops.aten.bmm.default
+PAD = torch.ops.aten.constant_pad_nd.default
+CHEAP = (torch.ops.aten.clone.default, torch.ops.aten.native_layer_norm.default, PAD)
 RESHAPE = torch.ops.aten.reshape.default
 VIEWS = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
+RESHAPES = (RESHAPE, *VIEWS, torch.ops.aten.expand.default)
+TRANSPOSE = torch.ops.aten.transpose.int
+SLICE = torch.ops.aten.slice.Tensor
 
 
 def has_dynamic_shape(node: fx.Node) -> bool:
@@ -196,6 +201,15 @@ def recorded_value(node: fx.Node) -> Tensor | None:
     """Return a tensor like that of a recorded operator, without values; None if it gave several."""
     value: Tensor | None = node.meta.get("tensor")
     return value
+
+
+def describe_output(node: fx.Node) -> fx.Node:
+    """Note what a new operator gives, a single tensor, from what is noted of its inputs."""
+    if not callable(node.target):
+        raise TypeError("Only operators have outputs.")
+    args = fx.node.map_arg(node.args, lambda one: one.meta["tensor"])
+    node.meta["tensor"] = node.target(*args)
+    return node
 
 
 def recorded_dtype(node: fx.Node) -> torch.dtype | None:

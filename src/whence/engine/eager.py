@@ -48,9 +48,11 @@ _IN_SEGMENTS = AT_MAPS.union(
 _WITHOUT_MAPS = _IN_SEGMENTS - AT_MAPS
 _SHARE_OF_A_SEGMENT = 1 / 2
 # The share of the memory that blocks may keep of one input: they are cheap to compute again. If the
-# user names no memory, no more than these gibibytes.
+# user names no memory, no more than these gibibytes, or than this share of the weights' own bytes:
+# who has room for a large model has room for some of what it computes.
 _SHARE_OF_BLOCKS = 3 / 8
 _KEPT_BY_BLOCKS = 3.0
+_SHARE_OF_WEIGHTS = 0.65
 
 
 def run_eagerly(request: Request, max_bytes: float, max_map_bytes: float) -> Result:
@@ -232,7 +234,10 @@ def _bound_segments(request: Request) -> tuple[float, float]:
     if request.keep_evidence or not _IN_SEGMENTS.issuperset(request.method.needs):
         return math.inf, math.inf
     memory = bound_forwards_bytes(request.arguments.main.device, request.memory)
-    most = _KEPT_BY_BLOCKS * 2**30 if request.memory is None else math.inf
+    most = math.inf
+    if request.memory is None:
+        weights = sum(one.nbytes for one in request.subject.model.parameters())
+        most = max(_KEPT_BY_BLOCKS * 2**30, weights * _SHARE_OF_WEIGHTS)
     return memory * _SHARE_OF_A_SEGMENT, min(memory * _SHARE_OF_BLOCKS, most)
 
 

@@ -17,6 +17,7 @@ from torch import Tensor, fx
 from whence._util.torch_graphs import compile_graph
 from whence._util.torch_internals import unflatten_tree
 from whence.engine.compiled.graph import RecordedGraph, record_graph, write_nothing_in_place
+from whence.engine.compiled.padding import pad_attention
 from whence.engine.compiled.regions import Region, split_regions
 
 Output = TypeVar("Output")
@@ -56,6 +57,8 @@ class Program(Generic[Output]):
         if self._recorded is not None:
             graph, *_ = write_nothing_in_place(self._recorded, inputs)
             self._recorded = None
+            if inputs[0].is_cuda:
+                pad_attention(graph)
             # On a CPU, to compute something again takes longer than to read it.
             self._regions, self._returned = split_regions(graph, recompute=inputs[0].is_cuda)
             self._placeholders = [node.name for node in graph.find_nodes(op="placeholder")]

@@ -288,11 +288,17 @@ class MatMul(Operation):
             return to_a, to_b
         s = s.contiguous()  # or it would be copied for each product
         to_a = matmul(s, b.mT) if self.is_wanted(0) else None
-        to_b = matmul(a.mT, s) if self.is_wanted(1) else None
+        to_b = self._adjoint_of_b(s, a, b) if self.is_wanted(1) else None
         if a.shape[:-2] != b.shape[:-2]:
             to_a = None if to_a is None else to_a.sum_to_size(a.shape)
             to_b = None if to_b is None else to_b.sum_to_size(b.shape)
         return to_a, to_b
+
+    @staticmethod
+    def _adjoint_of_b(s: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        """A^T S, laid out in memory as B is: keys come transposed, and go on as they were."""
+        is_transposed = b.stride(-2) == 1 and b.stride(-1) != 1
+        return matmul(s.mT, a).mT if is_transposed else matmul(a.mT, s)
 
     @property
     @override
@@ -311,5 +317,10 @@ class MatMul(Operation):
 
 
 def make_contiguous(factor: Tensor) -> Tensor:
-    """A factor that products need not copy again: heads mostly come as a transposed view."""
-    return factor if factor.is_contiguous() or factor.mT.is_contiguous() else factor.contiguous()
+    """A factor that products need not copy again: heads mostly come as a transposed view.
+
+    Rows that lie side by side, as those of transposed keys do, stay so.
+    """
+    if factor.is_contiguous() or factor.mT.is_contiguous():
+        return factor
+    return factor.mT.contiguous().mT if factor.stride(-2) == 1 else factor.contiguous()
