@@ -1,6 +1,6 @@
 """The eager run: shortcuts that fail are not taken, classes go in groups, scores are finite."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import pytest
@@ -9,6 +9,7 @@ import torch
 from tests.engine.helpers import make_request
 from tests.zoo import CASES, HandWrittenViT, build_model, make_images, make_texts
 from whence import Explainer, WhenceError, methods, rules
+from whence.engine import eager
 from whence.engine.eager import record_request, run_eagerly
 from whence.errors import TooLargeError
 from whence.methods import registry
@@ -27,6 +28,20 @@ def test_a_result_says_how_much_a_sample_takes():
     assert result.scores.shape == (2, 1, 5)
     with pytest.raises(TooLargeError):
         run_eagerly(request, trace.kept_bytes - 1, INFINITE)
+
+
+@pytest.mark.parametrize(("width", "blocks"), [(10, 3 * 2**30), (10**5, 0.65 * 4 * 10**10)])
+def test_blocks_of_a_large_model_may_keep_more(monkeypatch, width, blocks):
+    monkeypatch.setattr(eager, "bound_forwards_bytes", lambda *_: 2.0**40)
+    request = make_request(method="gae")
+    request.subject.model.register_parameter(
+        "large", torch.nn.Parameter(torch.empty(width, width, device="meta"))
+    )
+    others = sum(one.nbytes for one in request.subject.model.parameters()) - 4 * width**2
+    _, found = eager._bound_segments(replace(request, memory=None))
+    assert found == pytest.approx(blocks, abs=others)
+    _, named = eager._bound_segments(replace(request, memory=8.0))
+    assert named == 2.0**40 * 3 / 8  # who names a bound means it
 
 
 # Shortcuts ---------------------------------------------------------------------------------------

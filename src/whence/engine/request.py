@@ -28,7 +28,7 @@ _Item = TypeVar("_Item")
 # Gibibytes that passes may take on a CPU if the user names no bound.
 _ON_A_CPU = 2.0
 # Gibibytes that a recorded pass may keep at most, then: more would not make it faster.
-_KEPT_AT_ONCE = 4.0
+_KEPT_AT_ONCE = 5.0
 
 ImageSizes: TypeAlias = list[list[tuple[int, int]]]
 """For each sample, height and width of each of its images."""
@@ -209,7 +209,7 @@ def bound_kept_bytes(device: torch.device, memory: float | None) -> float:
     if memory is not None:
         return memory * 2**30
     # A power of two, so that it is mostly the same from call to call while free memory varies.
-    return 2.0 ** math.floor(math.log2(min(_count_free(device), _KEPT_AT_ONCE) * 2**30))
+    return min(2.0 ** math.floor(math.log2(_count_free(device))), _KEPT_AT_ONCE) * 2**30
 
 
 def bound_forwards_bytes(device: torch.device, memory: float | None) -> float:

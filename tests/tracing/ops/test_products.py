@@ -139,3 +139,16 @@ def test_scores_in_bfloat16_are_close(name, method):
     assert coarse.scores.dtype == exact.scores.dtype
     assert 0 < (coarse.scores - exact.scores).norm() < 0.1 * exact.scores.norm()
     assert methods.get(method)().propagates or not torch.equal(coarse.logits, exact.logits)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_gradients_of_a_factor_lie_in_memory_as_the_factor_does(swapped):
+    queries, keys = double(2, 7, 3, 5).transpose(1, 2), double(2, 7, 3, 5).transpose(1, 2)
+    product = MatMul()
+    factors = (queries.mT, keys) if swapped else (queries, keys.mT)
+    output = product.forward(*factors)
+    to_a, to_b = product.gradient(torch.ones_like(output))
+    torch.testing.assert_close(to_a, torch.ones_like(output) @ product.b.mT)
+    torch.testing.assert_close(to_b, product.a.mT @ torch.ones_like(output))
+    assert to_b.stride() == product.b.stride()
+    assert product.b.mT.is_contiguous() is not swapped
