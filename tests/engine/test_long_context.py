@@ -1,5 +1,7 @@
 """Long contexts: attention maps are never all in memory, and the bound of memory holds."""
 
+from functools import partial
+
 import pytest
 import torch
 import transformers
@@ -8,6 +10,8 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from whence import Explainer, targets
+from whence.tracing.ops.chunked_attention import ChunkedAttention
+from whence.tracing.ops.propagation import Propagation
 
 METHODS = {
     "whence": {},
@@ -145,3 +149,21 @@ def test_terms_of_a_skip_connection_may_be_in_several_segments(method):
     expected = explainer.explain(inputs, **asked)
     found = explainer.explain(inputs, **asked, memory=1e-5)
     assert torch.allclose(found.scores, expected.scores, rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("classes", [1, 2])
+def test_maps_are_made_once_for_reading_and_for_passing_them(monkeypatch, classes):
+    model, made = make_language_model(), []
+    split = ChunkedAttention.split_operations
+    monkeypatch.setattr(
+        ChunkedAttention, "split_operations", lambda self: (made.append(self), split(self))[1]
+    )
+    options = {"method": "tiba", "classes": classes, "memory": 0.001}
+    explain = partial(Explainer(model).explain, {"input_ids": make_ids(TOKENS)}, **options)
+    found, once = explain().scores, len(made)
+    made.clear()
+    monkeypatch.setattr(Propagation, "is_of", lambda *_: False)
+    torch.testing.assert_close(explain().scores, found)
+    chunks = len(made) - once
+    # All layers but the first are passed, and in as many chunks as there are for one class.
+    assert chunks == (LAYERS - 1) * -(-TOKENS // made[-1].queries_at_once)

@@ -6,7 +6,7 @@ import torch
 from tests.tracing.helpers import predicted_classes, read_maps, record_case
 from whence import rules
 from whence.tracing.graph import find_blocks
-from whence.tracing.ops.softmax import ChunkedAttention
+from whence.tracing.ops.chunked_attention import ChunkedAttention
 from whence.tracing.readings import MapReadings, PlaceReadings, fuse_chunks, iterate_sites
 
 STABLE = rules.get("stable")

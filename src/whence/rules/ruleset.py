@@ -24,7 +24,7 @@ from whence.errors import NoRuleError, WhenceError
 from whence.tracing import Trace
 from whence.tracing.graph.skips import mark_skips
 from whence.tracing.ops.base import Function, Operation, Shift, Values
-from whence.tracing.ops.softmax import ChunkedAttention
+from whence.tracing.ops.chunked_attention import ChunkedAttention
 
 Rule = Callable[[Any, Tensor], "Tensor | Values"]
 

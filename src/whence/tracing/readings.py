@@ -13,8 +13,9 @@ from torch.nn import functional as F
 
 from whence.tracing.ops.attention import Arrangement, AttentionSite
 from whence.tracing.ops.base import BackwardRules
+from whence.tracing.ops.chunked_attention import ChunkedAttention
 from whence.tracing.ops.products import MatMul
-from whence.tracing.ops.softmax import ChunkedAttention
+from whence.tracing.ops.propagation import Propagation
 from whence.tracing.trace import Trace
 
 
@@ -273,21 +274,44 @@ class _MapsInChunks(NamedTuple):
         """Readings of some queries after others; see `MapChunks`."""
         attention = self.attention.fetch()
         classes = max((len(values) for values in self.at_output.values()), default=1)
+        # While maps are in memory, values that have to pass them do so.
+        passing = {} if every_key else self._begin_to_propagate(attention)
         for rows, part in attention.split_queries(classes, every_key=every_key):
-            product = part.split_operations()[-1]
-            product.wanted = (True, False)
+            operations = part.split_operations()
+            product = operations[-1]
             found = {"attention": product.a} if "attention" in self.kinds else {}
             for kind, values in self.at_output.items():
                 rule_set = self.rules[kind]
-                read = [_read_at_map(product, one[..., rows, :], rule_set) for one in values]
+                if kind in passing:
+                    seen = attention.find_seen_keys(rows.stop)
+                    read = passing[kind].add(rows, seen, operations, reads_maps=True)
+                else:
+                    product.wanted = (True, False)
+                    read = [_read_at_map(product, one[..., rows, :], rule_set) for one in values]
                 found[kind] = read[0][None] if len(read) == 1 else torch.stack(read)
                 del read
+            del operations
             if self.arrangement is not None:
                 found = {kind: self.arrangement.split(values) for kind, values in found.items()}
             readings = make_readings(found, rows.start)
-            del found, product
+            del found, product, part
             yield readings
             del readings
+        for propagation in passing.values():
+            attention.keep(propagation)
+
+    def _begin_to_propagate(self, attention: ChunkedAttention) -> dict[str, Propagation]:
+        """For the kinds of values that pass the attention by its maps, what adds them up."""
+        by_maps = {
+            kind: rule_set
+            for kind, rule_set in self.rules.items()
+            if rule_set is not None and rule_set.attention_factors is None
+        }
+        return {
+            kind: attention.begin_to_propagate(values, by_maps[kind].propagate)
+            for kind, values in self.at_output.items()
+            if kind in by_maps
+        }
 
     def find_unmapped(self) -> UnmappedSite | None:
         """The site without its maps, if gradients at them are those of torch's own attention."""

@@ -32,9 +32,10 @@ from whence.tracing.ops.attention import (
     reads_matrix_product,
 )
 from whence.tracing.ops.base import Operation, is_traced
+from whence.tracing.ops.chunked_attention import ChunkedAttention
 from whence.tracing.ops.guard import Guard
 from whence.tracing.ops.products import MatMul
-from whence.tracing.ops.softmax import SOFTMAX, ChunkedAttention
+from whence.tracing.ops.softmax import SOFTMAX
 from whence.tracing.recorded_node import RecordedNode
 from whence.tracing.segments import Bounds, Segments
 

@@ -16,8 +16,8 @@ from whence.tracing.graph.nodes import (
     operation_of,
 )
 from whence.tracing.ops.base import Add, Function, Operation, Shift
+from whence.tracing.ops.chunked_attention import ChunkedAttention
 from whence.tracing.ops.products import Linear, MatMul
-from whence.tracing.ops.softmax import ChunkedAttention
 
 
 class Small(nn.Module):

@@ -12,7 +12,8 @@ from tests.tracing.ops.helpers import double
 from tests.zoo import CASES, build_model
 from whence import Explainer, rules
 from whence.tracing import record
-from whence.tracing.ops.softmax import ChunkedAttention, masked_softmax
+from whence.tracing.ops.chunked_attention import ChunkedAttention
+from whence.tracing.ops.softmax import masked_softmax
 
 BATCH, HEADS, TOKENS, WIDTH = 3, 2, 6, 8
 

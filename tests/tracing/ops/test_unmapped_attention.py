@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from whence import rules
+from whence.tracing.ops.chunked_attention import ChunkedAttention
 from whence.tracing.ops.products import MatMul
-from whence.tracing.ops.softmax import ChunkedAttention
 
 SIZE = (2, 3, 7, 5)  # batch, heads, tokens, width
 

@@ -13,8 +13,9 @@ from whence.tracing.graph.nodes import NodeGraph, has_size_of, has_tokens, opera
 from whence.tracing.graph.sums import SkipConnection, find_skip, find_sum
 from whence.tracing.ops.attention import AttentionSite
 from whence.tracing.ops.base import Operation
+from whence.tracing.ops.chunked_attention import ChunkedAttention
 from whence.tracing.ops.products import ConstantMatMul, MatMul
-from whence.tracing.ops.softmax import SOFTMAX, ChunkedAttention
+from whence.tracing.ops.softmax import SOFTMAX
 from whence.tracing.recording import edge_of
 from whence.tracing.trace import Trace
 

@@ -14,8 +14,8 @@ from whence._util.torch_internals import node_metadata, output_metadata, run_nod
 from whence.errors import WhenceError
 from whence.tracing.backward import REFUSED
 from whence.tracing.ops.base import Add, Function, Operation, Shift
+from whence.tracing.ops.chunked_attention import ChunkedAttention
 from whence.tracing.ops.products import Linear, MatMul
-from whence.tracing.ops.softmax import ChunkedAttention
 from whence.tracing.trace import Trace
 
 _MOVES = frozenset(

@@ -12,8 +12,9 @@ from torch.autograd.graph import GradientEdge, Node
 
 from whence._util.torch_internals import PERMUTE, TRANSPOSE, T, output_metadata
 from whence.tracing.ops.base import Function, Operation
+from whence.tracing.ops.chunked_attention import ChunkedAttention
 from whence.tracing.ops.products import ConstantMatMul, Convolution, Linear, MatMul
-from whence.tracing.ops.softmax import SOFTMAX, ChunkedAttention
+from whence.tracing.ops.softmax import SOFTMAX
 
 # How many nodes are looked through on the way from a product back to its softmax.
 _SEARCH_LIMIT = 64

@@ -10,8 +10,9 @@ from torch import Tensor
 from whence._util.torch_internals import without_torch_function
 from whence.tracing.calls import TorchCall
 from whence.tracing.ops.base import is_traced
+from whence.tracing.ops.chunked_attention import ChunkedAttention
 from whence.tracing.ops.products import MatMul
-from whence.tracing.ops.softmax import ChunkedAttention, Softmax, masked_softmax
+from whence.tracing.ops.softmax import Softmax, masked_softmax
 from whence.tracing.recording import Recording
 
 _LEAST_QUERIES = 16  # are worked on together: fewer would take too long
