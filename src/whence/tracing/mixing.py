@@ -98,12 +98,13 @@ def _find_other_terms(
     found, waiting = [], list(graph.sources(top))
     while waiting:
         edge = waiting.pop()
+        if graph.is_upstream(edge.node, skip.input_edge.node):
+            continue  # it enters the layer, as all upstream of it does
         if isinstance(getattr(edge.node, "operation", None), Add):
             waiting += graph.sources(edge.node)
             continue
         of_attention = any(graph.is_upstream(product, edge.node) for product in products)
-        enters = graph.is_upstream(edge.node, skip.input_edge.node)
-        if not of_attention and not enters and _shape_at(edge) == _shape_at(skip.input_edge):
+        if not of_attention and _shape_at(edge) == _shape_at(skip.input_edge):
             found.append(edge)
     return found
 
