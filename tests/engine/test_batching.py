@@ -36,7 +36,7 @@ def test_the_user_names_gibibytes():
 
 def test_bounds_by_the_memory_that_is_free(monkeypatch):
     assert bound_kept_bytes(CPU, None) == bound_forwards_bytes(CPU, None) == 2 * 2**30
-    for free, kept in ((3.0, 2), (3.9, 2), (4.1, 4), (7.9, 4), (100.0, 5), (0.4, 0.25)):
+    for free, kept in ((3.0, 2), (3.9, 2), (4.1, 4), (7.9, 4), (100.0, 5.5), (0.4, 0.25)):
         monkeypatch.setattr("whence.engine.request._count_free", lambda _, free=free: free)
         assert bound_kept_bytes(CPU, None) == kept * 2**30
         assert bound_forwards_bytes(CPU, None) == free * 2**30

@@ -28,7 +28,7 @@ _Item = TypeVar("_Item")
 # Gibibytes that passes may take on a CPU if the user names no bound.
 _ON_A_CPU = 2.0
 # Gibibytes that a recorded pass may keep at most, then: more would not make it faster.
-_KEPT_AT_ONCE = 5.0
+_KEPT_AT_ONCE = 5.5
 
 ImageSizes: TypeAlias = list[list[tuple[int, int]]]
 """For each sample, height and width of each of its images."""
