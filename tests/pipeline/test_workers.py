@@ -1,12 +1,17 @@
 """Jobs in processes beside this one."""
 
+import gc
 import os
 import pickle
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
 
+import whence
 from whence.errors import WhenceError
 from whence.pipeline.workers import Workers, pack
 
@@ -40,8 +45,8 @@ def start():
     """Start workers, and end them after the test."""
     started = []
 
-    def make(function, count=2, ahead=2, at_once=True):
-        started.append(Workers(function, count, ahead, at_once))
+    def make(function, count=2, ahead=2, get_ready=os.getpid):
+        started.append(Workers(function, count, ahead, get_ready))
         return started[-1]
 
     yield make
@@ -107,3 +112,48 @@ def test_tensors_are_sent_as_they_are(dtype):
     # A part takes no more room than its own values.
     long = torch.zeros(100_000)
     assert len(pack(long[:10])) < 1000
+
+
+def describe_process(job: object) -> tuple[str, bool, int]:
+    """Where whence was imported from, whether it draws at once, and what is kept from searches."""
+    return str(whence.__file__), "whence.pipeline.results" in sys.modules, gc.get_freeze_count()
+
+
+def test_processes_are_copies_that_have_imported_what_drawing_needs(start):
+    before = dict(os.environ)
+    ((_, (_, is_imported, kept)),) = start(describe_process).run([0])
+    assert is_imported
+    assert kept > 10_000
+    assert dict(os.environ) == before
+
+
+DECOY = """
+import sys
+sys.path.insert(0, {source!r})
+from whence.pipeline.workers import Workers
+
+def find_whence(job):
+    import whence
+    return whence.__file__
+
+if __name__ == "__main__":
+    workers = Workers(find_whence, 1, 0, None)
+    print([found for _, found in workers.run([0])][0])
+    workers.finish()
+"""
+
+
+def test_processes_import_the_same_whence_as_the_first_one(tmp_path):
+    """Another one lies in the folder where the program runs, and before it on the path."""
+    other = tmp_path / "whence"
+    other.mkdir()
+    (other / "__init__.py").write_text("raise SystemExit('the wrong one')\n")
+    source = Path(whence.__file__).parent.parent
+    program = tmp_path / "program.py"
+    program.write_text(DECOY.format(source=str(source)))
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, program], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert Path(done.stdout.strip()) == Path(whence.__file__)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from importlib import import_module
@@ -19,6 +18,9 @@ from whence.pipeline.workers import Workers, pack
 
 # Photos of one job. With fewer, sending jobs takes long; with more, a batch takes long to come.
 _PER_JOB = 4
+
+# The module that imports what processes need to prepare photos.
+PROCESSORS = "whence.pipeline.processors"
 
 Prepared = Callable[[], list[PreparedBatch | Failure]]
 """Waits for photos that are being prepared."""
@@ -42,9 +44,7 @@ class PhotoPreparer:
 
     def __init__(self, count: int) -> None:
         self._folder = TemporaryDirectory(prefix="whence-", ignore_cleanup_errors=True)
-        self._workers = Workers(prepare_photos, count, ahead=0, at_once=False)
-        for _ in range(count):  # while the model is loaded
-            self._workers.submit(PrepareJob([], b"", Path()), instead=list)
+        self._workers = Workers(prepare_photos, count, ahead=0, get_ready=_import_processors)
 
     def close(self) -> None:
         """End the processes, and remove the files of photos."""
@@ -76,15 +76,15 @@ class PhotoPreparer:
 
 
 def prepare_photos(job: PrepareJob) -> list[StoredBatch | PreparedBatch | Failure]:
-    """Read and prepare photos, and store them in files; without photos, get ready for others."""
-    if not job.photos:
-        with suppress(Exception):  # whatever is wrong with it is said when the model is loaded
-            import_module("transformers.image_processing_utils")
-        return []
+    """Read and prepare photos, and store them in files."""
     return [
         StoredBatch.write(one, job.folder) if isinstance(one, PreparedBatch) else one
         for one in _prepare(job.photos, _unpack(job.preprocessor))
     ]
+
+
+def _import_processors() -> None:
+    import_module(PROCESSORS)
 
 
 def _prepare(

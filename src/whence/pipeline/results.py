@@ -115,15 +115,18 @@ def _start_processes(
     if sum(source.kind != "text" for source in sources) < MANY or cpus < _MIN_CPUS:
         return None, None
     # Late: few inputs need none of it.
-    from whence.pipeline.preparing import PhotoPreparer
+    from whence.pipeline.preparing import PROCESSORS, PhotoPreparer
     from whence.pipeline.workers import Workers
 
     # A GPU needs this process and its threads; on a CPU, explaining takes most of the time.
     on_gpu = find_device(settings.device).type != "cpu"
+    prepares = on_gpu and sum(source.kind == "image" for source in sources) >= MANY
     count = min(_MAX_PROCESSES, cpus - 2 if on_gpu else cpus // 2)
     ahead = (count + 2 * settings.batch) // _PER_JOB
-    workers = Workers(_write_results, count, ahead, at_once=on_gpu)
-    if on_gpu and sum(source.kind == "image" for source in sources) >= MANY:
+    get_ready = _get_ready if on_gpu else None
+    imports = [PROCESSORS] if prepares else []
+    workers = Workers(_write_results, count, ahead, get_ready, imports)
+    if prepares:
         with suppress(OSError):  # where no temporary file can be written, threads prepare photos
             return workers, PhotoPreparer(min(_MAX_PREPARERS, cpus // 3))
     return workers, None
@@ -210,6 +213,10 @@ def _drop_photos(job: WriteJob, entry: SummaryEntry) -> Explanation | None:
         if isinstance(photo, StoredPhoto):
             photo.discard()
     return None if entry["error"] else replace(job.explanation, photos=None)
+
+
+def _get_ready() -> None:
+    """Do nothing in a process that draws: that it has begun is all."""
 
 
 def _write_results(jobs: list[WriteJob]) -> list[SummaryEntry]:

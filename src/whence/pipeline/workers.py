@@ -1,20 +1,26 @@
 """Processes that do jobs beside this one, such as drawing figures while a GPU explains.
 
 Drawing is Python and Pillow, and would take turns with the thread that keeps a GPU busy. Processes
-are started afresh, not forked: a fork would copy what the GPU's driver holds.
+are not forked from this one: a fork would copy what the GPU's driver holds. They are copies of a
+server, which imports once what all of them need.
 """
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import io
 import multiprocessing
 import os
 import pickle
 import signal
+import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import suppress
 from functools import partial
+from threading import Lock, Thread
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -23,6 +29,13 @@ from typing_extensions import override
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
+
+# What processes that draw and write need; most of their start.
+_IMPORTS = ("torch", "whence.pipeline.results")
+# Numbers by which the C library knows its settings, and bytes: freed memory is kept up to these.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _KEPT, _LARGEST = -1, -3, 256 << 20, 32 << 20
+
+_server_lock = Lock()
 
 
 class Task(Generic[Result]):
@@ -61,24 +74,36 @@ class Workers(Generic[Job, Result]):
         function: Does a job. A function of a module; doing a job twice has to be no fault.
         count: How many processes there are at most.
         ahead: How many jobs of `run` may wait for a process, beside those that are being done.
-        at_once: Whether all processes start now, and not when jobs wait for them.
+        get_ready: What each process does at once, while this one goes on; None if processes start
+            when jobs wait for them.
+        imports: Modules that processes need beside those for drawing. The first workers choose
+            them: all are copies of one server.
     """
 
     def __init__(
-        self, function: Callable[[Job], Result], count: int, ahead: int, at_once: bool
+        self,
+        function: Callable[[Job], Result],
+        count: int,
+        ahead: int,
+        get_ready: Callable[[], object] | None,
+        imports: Sequence[str] = (),
     ) -> None:
         self._function = function
         self._most = count + ahead
         self._pending: deque[tuple[Job, Task[Result]]] = deque()
-        methods = multiprocessing.get_all_start_methods()
-        context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
-        if "forkserver" in methods:
-            # Torch is imported once for all of them. Not whence: this server does not know the
-            # paths that this process imports from, and might find another version.
-            context.set_forkserver_preload(["torch"])
+        has_server = "forkserver" in multiprocessing.get_all_start_methods()
+        context = multiprocessing.get_context("forkserver" if has_server else "spawn")
+        if has_server:
+            _start_server([*_IMPORTS, *imports])
         self._pool = ProcessPoolExecutor(count, context, _prepare_process)
-        for _ in range(count if at_once else 0):
-            self._pool.submit(_do_nothing)
+        if get_ready is not None:
+            # A process starts when the server has imported all, which this one need not wait for.
+            Thread(target=self._start_processes, args=(get_ready, count), daemon=True).start()
+
+    def _start_processes(self, get_ready: Callable[[], object], count: int) -> None:
+        with suppress(Exception):  # the work has ended before
+            for _ in range(count):
+                self._pool.submit(get_ready)
 
     def run(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Result]]:
         """Do jobs while the next ones are made.
@@ -170,17 +195,52 @@ def _rebuild_tensor(content: bytes, dtype: torch.dtype, shape: tuple[int, ...]) 
     return torch.frombuffer(bytearray(content), dtype=dtype).reshape(shape)
 
 
+def _start_server(imports: Sequence[str]) -> None:
+    """Start the server that processes are copies of, unless it runs; it imports modules first.
+
+    It is told the paths that this process imports from: it might find other versions otherwise.
+    """
+    from multiprocessing import forkserver  # not on every system
+
+    if sys.flags.ignore_environment:  # then it cannot be told
+        imports = [name for name in imports if not name.startswith("whence.")]
+    paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    told = {"PYTHONPATH": paths, "PYTHONSAFEPATH": "1"}
+    with _server_lock:
+        before = {name: os.environ.get(name) for name in told}
+        multiprocessing.get_context("forkserver").set_forkserver_preload(list(imports))
+        os.environ.update(told)
+        try:
+            forkserver.ensure_running()
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
+
+
 def _prepare_process() -> None:
     """Leave interruptions to the first process, and the CPUs to its work where they are few."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
+    gc.freeze()  # modules are not searched for garbage
+    _keep_memory()
     if hasattr(os, "nice"):
         os.nice(5)
 
 
+def _keep_memory() -> None:
+    """Keep memory that is freed: the next picture needs as much, and new pages take long to come.
+
+    Other C libraries than that of GNU have no such settings.
+    """
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):
+            library = ctypes.CDLL(None)
+            library.mallopt(_TRIM_THRESHOLD, _KEPT)
+            library.mallopt(_MMAP_THRESHOLD, _LARGEST)
+
+
 def _do(function: Callable[[Any], Result], job: object) -> Result:
     return function(job)
-
-
-def _do_nothing() -> None:
-    pass
