@@ -14,7 +14,7 @@ from .processes import list_first_results, list_starts
 from .rounds import BASELINE_VARIANT, Group, Key, Run
 
 PLAIN, COMPILED, RECORDED = "plain", "compiled", "recorded unasked"
-RECURRING = 12  # runs until whence has recorded them of itself
+RECURRING = 6  # runs until whence has recorded them of itself
 FORWARD, BACKWARD = ("forward", BASELINE_VARIANT), ("forward + backward", BASELINE_VARIANT)
 # Rows that are no method with its defaults.
 REQUESTS: dict[str, dict[str, Any]] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -87,7 +88,8 @@ class _OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if torch.Tag.data_dependent_output in func.tags:
+        facts = _find_facts(func)
+        if facts.reads_values:
             if not all(self._is_known(x) for x in (*args, *kwargs.values())):
                 raise RuntimeError(f"what is computed depends on values that `{func}` looks at")
             return func(*args, **kwargs)
@@ -111,10 +113,9 @@ class _OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         node = self.graph.call_function(
             torch.ops.aten.clone.default if is_literal else func, *sources
         )
-        is_random = torch.Tag.nondeterministic_seeded in func.tags
-        if is_literal or (not is_random and all(map(self._is_literal, tensors))):
+        if is_literal or (not facts.is_random and all(map(self._is_literal, tensors))):
             self._literals.add(node)
-        elif func._schema.is_mutable:
+        elif facts.written:
             # All that shares memory with what is written has other values now.
             self._written.update(x.untyped_storage().data_ptr() for x in tensors)
         output = func(*args, **kwargs)
@@ -146,9 +147,87 @@ class _OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _track(self, tensor: Tensor, node: fx.Node) -> None:
         self._nodes[tensor] = node
-        node.meta["tensor"] = torch.empty_strided(
-            tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta"
-        )
+        node.meta["like"] = tensor.shape, tensor.stride(), tensor.dtype
+
+
+class ConstantKeeper(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While on, keeps the tensors that operators read and none of them made, such as weights.
+
+    A CUDA graph reads them where they were when it was captured, so that they have to stay there.
+
+    Attributes:
+        kept: These tensors.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.kept: list[Tensor] = []
+        # Where memory is that was made while this is on; and that was there before, which stays.
+        self._made, self._outside = set[int](), set[int]()
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        for tensor in _list_tensors((*args, *kwargs.values())):
+            place = tensor.untyped_storage().data_ptr()
+            if place not in self._made and place not in self._outside:
+                self._outside.add(place)
+                self.kept.append(tensor.detach())
+        for number, name in _find_facts(func).written:
+            written = args[number] if number < len(args) else kwargs.get(name)
+            places = {one.untyped_storage().data_ptr() for one in _list_tensors((written,))}
+            if places & self._outside:
+                raise RuntimeError("something is written to a tensor that outlives the computation")
+        output = func(*args, **kwargs)
+        places = {one.untyped_storage().data_ptr() for one in _list_tensors((output,))}
+        self._made |= places - self._outside
+        return output
+
+
+def _list_tensors(values: Sequence[object]) -> list[Tensor]:
+    """Tensors among the arguments of an operator, and in lists of them; none without memory."""
+    found: list[Tensor] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            if value.numel():
+                found.append(value)
+        elif isinstance(value, list | tuple):
+            found += _list_tensors(value)
+    return found
+
+
+class _OperatorFacts(NamedTuple):
+    """What is known of an operator.
+
+    Attributes:
+        reads_values: Whether it hands a value to Python.
+        is_random: Whether it draws random numbers.
+        written: The arguments that it writes to: their numbers and names.
+    """
+
+    reads_values: bool
+    is_random: bool
+    written: tuple[tuple[int, str], ...]
+
+
+@cache
+def _find_facts(func: Any) -> _OperatorFacts:
+    """What is known of an operator, found once: a computation calls few, each many times."""
+    tags, arguments = func.tags, enumerate(func._schema.arguments)
+    return _OperatorFacts(
+        reads_values=torch.Tag.data_dependent_output in tags,
+        is_random=torch.Tag.nondeterministic_seeded in tags,
+        written=tuple(
+            (number, one.name)
+            for number, one in arguments
+            if one.alias_info is not None and one.alias_info.is_write
+        ),
+    )
 
 
 # Settings of torch's compiler, `torch._inductor.config`, that differ from its own.
@@ -200,6 +279,10 @@ def has_dynamic_shape(node: fx.Node) -> bool:
 def recorded_value(node: fx.Node) -> Tensor | None:
     """Return a tensor like that of a recorded operator, without values; None if it gave several."""
     value: Tensor | None = node.meta.get("tensor")
+    if value is None and "like" in node.meta:
+        shape, stride, dtype = node.meta["like"]
+        value = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
+        node.meta["tensor"] = value
     return value
 
 
@@ -207,7 +290,7 @@ def describe_output(node: fx.Node) -> fx.Node:
     """Note what a new operator gives, a single tensor, from what is noted of its inputs."""
     if not callable(node.target):
         raise TypeError("Only operators have outputs.")
-    args = fx.node.map_arg(node.args, lambda one: one.meta["tensor"])
+    args = fx.node.map_arg(node.args, recorded_value)
     node.meta["tensor"] = node.target(*args)
     return node
 

@@ -7,6 +7,7 @@ few kernels. Regions that repeat are compiled once.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
@@ -14,7 +15,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor, fx
 
-from whence._util.torch_graphs import compile_graph
+from whence._util.torch_graphs import ConstantKeeper, compile_graph
 from whence._util.torch_internals import unflatten_tree
 from whence.engine.compiled.graph import RecordedGraph, record_graph, write_nothing_in_place
 from whence.engine.compiled.padding import pad_attention
@@ -154,6 +155,8 @@ class CudaGraph:
         inputs: Tensors like those that it will be given.
         memory: The memory that it works in; some of its own if left out. Nothing of a run is needed
             by the next.
+        has_run: Whether all of it has run on the GPU just before, and its constants are its own
+            affair: it is then captured at once, and all that it reads is kept.
 
     Attributes:
         held_bytes: How much memory was taken from the GPU for it, and stays.
@@ -164,25 +167,32 @@ class CudaGraph:
         compute: Callable[..., tuple[Tensor, ...]],
         inputs: Sequence[Tensor],
         memory: GraphMemory | None = None,
+        has_run: bool = False,
     ) -> None:
-        self._compute = compute  # the graph reads its constants where they are, so they must stay
         self._inputs = [x.clone() for x in inputs]
         self._graph = torch.cuda.CUDAGraph()
-        side_stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side_stream.wait_stream(torch.cuda.current_stream())
-        torch.cuda.empty_cache()  # what another stream has freed cannot be used by this one
-        # Libraries set themselves up when they are first used, and compilers compile.
-        with torch.cuda.stream(side_stream):
-            compute(*self._inputs)
-        torch.cuda.current_stream().wait_stream(side_stream)
-        torch.cuda.empty_cache()
+        if not has_run:
+            self._set_up(compute)
         pool = None if memory is None else memory.pool
         before = torch.cuda.memory_reserved()
         # Other threads may use the GPU meanwhile.
         mode = "thread_local"
-        with torch.cuda.graph(self._graph, pool=pool, capture_error_mode=mode):
-            self._outputs = compute(*self._inputs)
+        keeper = ConstantKeeper() if has_run else contextlib.nullcontext()
+        with torch.cuda.graph(self._graph, pool=pool, capture_error_mode=mode), keeper:
+            self._outputs = tuple(output.detach() for output in compute(*self._inputs))
+        # The graph reads constants where they are, so they must stay.
+        self._kept = keeper.kept if isinstance(keeper, ConstantKeeper) else compute
         self.held_bytes = torch.cuda.memory_reserved() - before
+
+    def _set_up(self, compute: Callable[..., object]) -> None:
+        """Run once: libraries set themselves up when they are first used, and compilers compile."""
+        side_stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side_stream.wait_stream(torch.cuda.current_stream())
+        torch.cuda.empty_cache()  # what another stream has freed cannot be used by this one
+        with torch.cuda.stream(side_stream):
+            compute(*self._inputs)
+        torch.cuda.current_stream().wait_stream(side_stream)
+        torch.cuda.empty_cache()
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Run the graph on other values."""

@@ -12,6 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from whence._util.collecting import hold_off_collection
 from whence.engine import checks
 from whence.engine.compiled.making import (
     CompiledProgram,
@@ -48,7 +49,7 @@ _SECONDS_BEFORE_FUSING = 10.0
 # Where an operator takes less time than Python needs to call it, what recurs is recorded unasked.
 _RECORDED_UNASKED = ("cuda",)
 # So often the like was explained before: by then it took about as long as recording does.
-_USES_BEFORE_RECORDING = 10
+_USES_BEFORE_RECORDING = 4
 # The share of a GPU's memory that a program may hold that nobody asked for.
 _SHARE_HELD = 1 / 16
 _MAX_COUNTED = 256
@@ -143,8 +144,11 @@ class CompiledRunner:
             *(settings, registered, _describe(request), shapes, class_count),
             *(self._model.training, places),
         )
-        is_unasked = compiling == "if it recurs"
+        is_unasked, asks = compiling == "if it recurs", compiling in ("when it pays", "now")
         with self._lock, torch.cuda.device_of(next(iter(inputs.values()))):  # type: ignore[no-untyped-call]
+            known = self._programs.get(key)
+            if asks and known is not None and not known.is_asked and known.recorded is None:
+                del self._programs[key]  # what was captured unasked cannot be fused
             is_full = len(self._programs) >= _MAX_PROGRAMS
             may_record = not is_unasked or not (is_full or key in self._refused)
             if key not in self._programs and (compiling == "never" or not may_record):
@@ -155,7 +159,7 @@ class CompiledRunner:
                 compute = partial(_compute, request, max_map_bytes)
                 if is_full:
                     self._programs.popitem(last=False)
-                with _compile_lock:
+                with _compile_lock, hold_off_collection():
                     made = record_program(
                         request.method_name, compute, inputs, self._memory, not is_unasked
                     )
@@ -169,7 +173,7 @@ class CompiledRunner:
             program = self._programs[key]
             if program is None:
                 return None
-            program.is_asked |= compiling in ("when it pays", "now")
+            program.is_asked |= asks
             is_used = program.runs * program.seconds >= _SECONDS_BEFORE_FUSING
             if program.recorded is not None and (
                 compiling == "now" or (compiling == "when it pays" and is_used)

@@ -1,0 +1,59 @@
+"""The tensors that a CUDA graph reads and that nothing else may free."""
+
+import pytest
+import torch
+
+from whence._util.torch_graphs import ConstantKeeper
+
+
+def list_places(tensors):
+    return {one.untyped_storage().data_ptr() for one in tensors}
+
+
+def test_all_is_kept_that_was_there_before_and_nothing_that_was_made():
+    weight, bias, unread = torch.randn(4, 3), torch.randn(4), torch.randn(4)
+    x = torch.randn(2, 3)
+    rows = [torch.randn(1, 4), torch.randn(2, 4)]
+    keeper = ConstantKeeper()
+    with keeper:
+        made = torch.nn.functional.linear(x, weight, bias).relu()
+        joined = torch.cat([made, *rows])
+        joined.sum(dim=0).mul_(2)  # what was made may be written to
+    assert list_places(keeper.kept) == list_places([x, weight, bias, *rows])
+    assert unread.data_ptr() not in list_places(keeper.kept)
+
+
+def test_views_of_what_was_there_before_are_kept_once():
+    weight = torch.randn(4, 4)
+    keeper = ConstantKeeper()
+    with keeper:
+        halves = weight[:2].mT @ weight[2:]
+        halves + halves.mT
+    (kept,) = keeper.kept
+    assert list_places([kept]) == list_places([weight])
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda buffer: buffer.add_(1),
+        lambda buffer: buffer[1:].zero_(),
+        lambda buffer: torch.add(torch.ones(3), 1, out=buffer),
+    ],
+)
+def test_what_was_there_before_is_not_written_to(write):
+    buffer = torch.randn(3)
+    before = buffer.clone()
+    with pytest.raises(RuntimeError, match="outlives"), ConstantKeeper():
+        write(buffer)
+    assert torch.equal(buffer, before)
+
+
+def test_gradients_read_what_the_forward_pass_kept():
+    weight = torch.randn(3, 3)
+    x = torch.randn(3, requires_grad=True)
+    keeper = ConstantKeeper()
+    with keeper:
+        (gradient,) = torch.autograd.grad((weight @ x).sum(), x)
+    torch.testing.assert_close(gradient, weight.sum(0))
+    assert list_places([weight]) <= list_places(keeper.kept)
