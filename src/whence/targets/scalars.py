@@ -94,7 +94,9 @@ class ClassScalars(Scalars):
 
     @override
     def select(self, numbers: Sequence[int]) -> ClassScalars:
-        chosen = list(numbers)
+        chosen: slice | list[int] = list(numbers)
+        if chosen == list(range(chosen[0], chosen[-1] + 1)):
+            chosen = slice(chosen[0], chosen[-1] + 1)  # a GPU need not wait for their numbers
         against = None if self.against is None else self.against[:, chosen]
         return ClassScalars(self.classes[:, chosen], against, self.multi_label)
 

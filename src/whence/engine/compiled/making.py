@@ -99,7 +99,7 @@ def record_program(
         inputs: Its inputs.
         memory: The memory of CUDA graphs.
         is_asked: Whether the user asked for it; else nothing is shown, and on a GPU the eager run
-            is captured as it is: operators are not written down, so that they cannot be fused.
+            is captured as it is, if that is possible.
 
     Returns:
         A program that gives the scores of the eager run; None, and a warning, if that cannot be.
@@ -124,12 +124,11 @@ def record_program(
 
         recorded: Program[tuple[Tensor, ...]] | None = None
         try:
-            if is_asked or not example[0].is_cuda:
+            run = None if is_asked else _capture_directly(compute_tensors, example, memory)
+            if run is None:
                 recorded = Program(compute_tensors, example)
                 advance(1)
                 run = _capture(recorded, example, memory)
-            else:  # it takes a third of the time, and will not be fused
-                run = CudaGraph(compute_tensors, example, memory, has_run=True)
             advance(1)
             seconds, reason = _compare(run, example, expected)
         except Exception as error:  # what is computed can be anything
@@ -196,6 +195,22 @@ def _capture(
 ) -> Callable[..., tuple[Tensor, ...]]:
     """A program as a CUDA graph, if it runs on a GPU."""
     return CudaGraph(program, inputs, memory) if inputs[0].is_cuda else program
+
+
+def _capture_directly(
+    compute: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor], memory: GraphMemory | None
+) -> CudaGraph | None:
+    """A CUDA graph of what is computed, as it runs; None if there is no GPU, or it is not possible.
+
+    Operators are not written down, which takes a third of the time. So they cannot be fused.
+    """
+    if not inputs[0].is_cuda:
+        return None
+    try:
+        return CudaGraph(compute, inputs, memory, has_run=True)
+    except Exception:  # something is copied to the GPU, or waited for
+        torch.cuda.synchronize()
+        return None
 
 
 def _describe_work(name: str, inputs: Sequence[Tensor], doing: str) -> str:
