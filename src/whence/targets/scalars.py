@@ -94,9 +94,10 @@ class ClassScalars(Scalars):
 
     @override
     def select(self, numbers: Sequence[int]) -> ClassScalars:
-        chosen: slice | list[int] = list(numbers)
-        if chosen == list(range(chosen[0], chosen[-1] + 1)):
-            chosen = slice(chosen[0], chosen[-1] + 1)  # a GPU need not wait for their numbers
+        every = list(numbers)
+        # Neighbours are chosen without their numbers, which a GPU would have to wait for.
+        are_neighbours = every == list(range(every[0], every[-1] + 1))
+        chosen = slice(every[0], every[-1] + 1) if are_neighbours else every
         against = None if self.against is None else self.against[:, chosen]
         return ClassScalars(self.classes[:, chosen], against, self.multi_label)
 

@@ -19,7 +19,6 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from whence._util.torch_internals import (
     has_lost_gradient,
     is_any_autocast_enabled,
-    node_metadata,
     view_base,
 )
 from whence.errors import LostGradientError, NoRuleError, TooLargeError, WhenceError
@@ -120,6 +119,7 @@ class Recording:
         sites: The attention sites that the logits depend on, nearest the input first.
         inputs: Where the dependence on the explained inputs begins.
         entries: The recorded operations in their order.
+        refused: Nodes that gradients pass, but not relevance.
         overwrites: Nodes of the graph that overwrite the whole of a tensor.
         copies: For tensors that were overwritten, where what was written comes from.
         kept_bytes: How much the outputs of operations take.
@@ -144,6 +144,7 @@ class Recording:
         self.sites: list[AttentionSite] = []
         self.inputs: list[InputPlace] = []
         self.entries: list[TraceEntry] = []
+        self.refused: set[Node] = set()
         self.overwrites: set[Node] = set()
         self.copies: dict[GradientEdge, GradientEdge] = {}
         self.kept_bytes = 0
@@ -276,9 +277,7 @@ class Recording:
 
     def passes_relevance(self, node: Node) -> bool:
         """Whether a node is known, so that relevance can pass it."""
-        return hasattr(node, "operation") or (
-            node in self._routing and REFUSED not in node_metadata(node)
-        )
+        return hasattr(node, "operation") or (node in self._routing and node not in self.refused)
 
     def mark_move(self, result: Tensor, before: Node | None) -> bool:
         """Know the one node that has made a tensor of another as routing; false if it is not so."""
@@ -373,6 +372,7 @@ class Recording:
         """Have an autograd node raise when relevance, and not a gradient, comes through it."""
         rules = self.intervention.rules
         node.metadata[REFUSED] = name, where
+        self.refused.add(node)
         if rules is not None:  # others will call autograd's own engine
 
             def refuse(_: Any) -> None:

@@ -23,6 +23,11 @@ _TOLERANCE = 0.05
 # On a CPU, regions that occur once are not worth the seconds that a C++ compiler takes for them.
 _FEWEST_REPETITIONS = 2
 
+Run = Callable[..., tuple[Tensor, ...]]
+"""Takes the tensors of a program, and returns those that it computes."""
+
+_Recorded = Program[tuple[Tensor, ...]] | None
+
 Inputs = Mapping[str, Tensor]
 """The tensors that a program takes, by name."""
 
@@ -63,12 +68,12 @@ class CompiledProgram:
         rounding: How far its logits may then be from the model's.
     """
 
-    run: Callable[..., tuple[Tensor, ...]]
+    run: Run
     layout: FoundLayout
     columns: str | None
     coverage: float | None = None
     checks: tuple[str, ...] = ()
-    recorded: Program[tuple[Tensor, ...]] | None = None
+    recorded: _Recorded = None
     seconds: float = 0.0
     runs: int = 0
     is_asked: bool = True
@@ -122,13 +127,9 @@ def record_program(
                 output, _ = compute(dict(zip(names, tensors, strict=True)), assuming, result.layout)
                 return output._replace(valid=all_hold([output.valid, *assuming.conditions]))
 
-        recorded: Program[tuple[Tensor, ...]] | None = None
         try:
-            run = None if is_asked else _capture_directly(compute_tensors, example, memory)
-            if run is None:
-                recorded = Program(compute_tensors, example)
-                advance(1)
-                run = _capture(recorded, example, memory)
+            direct = None if is_asked else _capture_directly(compute_tensors, example, memory)
+            run, recorded = direct or _record(compute_tensors, example, memory, advance)
             advance(1)
             seconds, reason = _compare(run, example, expected)
         except Exception as error:  # what is computed can be anything
@@ -192,22 +193,34 @@ def fuse_program(
 
 def _capture(
     program: Program[tuple[Tensor, ...]], inputs: Sequence[Tensor], memory: GraphMemory | None
-) -> Callable[..., tuple[Tensor, ...]]:
+) -> Run:
     """A program as a CUDA graph, if it runs on a GPU."""
     return CudaGraph(program, inputs, memory) if inputs[0].is_cuda else program
 
 
+def _record(
+    compute: Run,
+    inputs: Sequence[Tensor],
+    memory: GraphMemory | None,
+    advance: Callable[[int], object],
+) -> tuple[Run, _Recorded]:
+    """What runs a computation, and its operators."""
+    recorded = Program(compute, inputs)
+    advance(1)
+    return _capture(recorded, inputs, memory), recorded
+
+
 def _capture_directly(
-    compute: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor], memory: GraphMemory | None
-) -> CudaGraph | None:
-    """A CUDA graph of what is computed, as it runs; None if there is no GPU, or it is not possible.
+    compute: Run, inputs: Sequence[Tensor], memory: GraphMemory | None
+) -> tuple[Run, _Recorded] | None:
+    """A CUDA graph of a computation as it runs; None without a GPU, or where it is not possible.
 
     Operators are not written down, which takes a third of the time. So they cannot be fused.
     """
     if not inputs[0].is_cuda:
         return None
     try:
-        return CudaGraph(compute, inputs, memory, has_run=True)
+        return CudaGraph(compute, inputs, memory, has_run=True), None
     except Exception:  # something is copied to the GPU, or waited for
         torch.cuda.synchronize()
         return None
@@ -223,9 +236,7 @@ def _describe_failure(error: Exception, inputs: Sequence[Tensor]) -> str:
     return first_line(error)
 
 
-def _compare(
-    run: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor], expected: ProgramOutput
-) -> tuple[float, str]:
+def _compare(run: Run, inputs: Sequence[Tensor], expected: ProgramOutput) -> tuple[float, str]:
     """How long a run takes, and what is wrong with its scores; nothing if they are as expected."""
     reason = "" if _agree(ProgramOutput(*run(*inputs)), expected) else "it would give other scores"
     start = time.perf_counter()

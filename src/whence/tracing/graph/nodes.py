@@ -10,9 +10,8 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
 from whence._util import torch_internals as internals
-from whence._util.torch_internals import node_metadata, output_metadata, run_node
+from whence._util.torch_internals import output_metadata, run_node
 from whence.errors import WhenceError
-from whence.tracing.backward import REFUSED
 from whence.tracing.ops.base import Add, Function, Operation, Shift
 from whence.tracing.ops.chunked_attention import ChunkedAttention
 from whence.tracing.ops.products import Linear, MatMul
@@ -25,6 +24,7 @@ _MOVES = frozenset(
         internals.VIEW,
     )
 )
+_NOTHING: frozenset[Node] = frozenset()
 _SCALINGS = ("mul", "multiply", "div", "divide", "true_divide")
 
 
@@ -42,7 +42,7 @@ class NodeGraph:
     def __init__(self, trace: Trace) -> None:
         # A pass that was recorded from some operation on has no entries of those before it.
         self._entries = {entry.operation.index: entry for entry in trace.entries}
-        self._overwrites = trace.overwrites
+        self._overwrites, self._refused = trace.overwrites, trace.refused
         self._segments = trace.segments
         self._numbers: dict[Node, int] = {}
         self._sources: dict[Node, list[GradientEdge]] = {}
@@ -62,25 +62,28 @@ class NodeGraph:
         path = [(top, iter(self.sources(top)))]
         while path:
             node, sources = path[-1]
-            for source in sources:
-                if source.node not in seen:
-                    seen.add(source.node)
-                    path.append((source.node, iter(self.sources(source.node))))
+            for edge in sources:
+                source = edge.node
+                if source not in seen:
+                    seen.add(source)
+                    path.append((source, iter(self.sources(source))))
                     break
             else:
                 path.pop()
                 yield node
 
     def _add(self, node: Node) -> None:
-        sources = self.sources(node)
-        upstream = 1 << len(self._numbers)
-        roots: frozenset[Node] = frozenset()
+        sources = self._sources[node]
+        number = len(self._numbers)
+        self._numbers[node] = number
+        upstream, roots = 1 << number, _NOTHING
         for source in sources:
             upstream |= self._upstream[source.node]
-            roots |= self._roots[source.node]
-        self._numbers[node] = len(self._numbers)
+            above = self._roots[source.node]
+            roots = roots | above if roots else above
         self._upstream[node] = upstream
-        if self.is_routing(node):
+        operation = operation_of(node)
+        if operation is None and self._routes(node):
             self._roots[node] = roots
             if node.name() in _MOVES:
                 self._movers[sources[0]].append(node)
@@ -88,10 +91,10 @@ class NodeGraph:
         self._roots[node] = frozenset((node,))
         for root in roots:
             self.readers[root].append(node)
-        operation = operation_of(node)
         if operation is not None:
-            for number, edge in enumerate(self._entries[operation.index].inputs):
-                self._values.setdefault(edge, (operation.index, number))
+            index = operation.index
+            for place, edge in enumerate(self._entries[index].inputs):
+                self._values.setdefault(edge, (index, place))
 
     def __contains__(self, node: Node) -> bool:
         return node in self._numbers
@@ -108,9 +111,12 @@ class NodeGraph:
 
     def is_routing(self, node: Node) -> bool:
         """Whether a node only moves numbers about."""
-        if operation_of(node) is not None:
-            return False
-        return bool(node.next_functions) and REFUSED not in node_metadata(node)
+        return operation_of(node) is None and self._routes(node)
+
+    def _routes(self, node: Node) -> bool:
+        """Whether a node that is no operation only moves numbers about."""
+        is_leaf = not self.sources(node) and not node.next_functions
+        return not is_leaf and node not in self._refused
 
     def is_upstream(self, node: Node, of: Node) -> bool:
         """Whether a node is upstream of another, or is that node."""
