@@ -15,7 +15,7 @@ from whence.engine.image_tokens import find_text_beside, name_image_tokens, stop
 from whence.engine.layouts import find_request_layout
 from whence.engine.request import Request, Result, bound_forwards_bytes
 from whence.engine.several_inputs import attend_to_each_other, split_inputs
-from whence.engine.targets import is_generative
+from whence.engine.targets import is_generative, leave_out_cache
 from whence.errors import NoAttentionError, TooLargeError, WhenceError
 from whence.evidence import Evidence, Forwards
 from whence.evidence.kept import keep_evidence
@@ -176,7 +176,7 @@ def record_request(
         return record(
             subject.model,
             arguments.args,
-            arguments.kwargs,
+            {**arguments.kwargs, **leave_out_cache(request)},
             arguments.explained_names,
             request.output,
             guard=guard,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from whence.inputs.arguments import ModelArguments, is_text
-from whence.targets import TargetContext, TokenSequence
+from whence.targets import AskedScalars, TargetContext, TokenSequence
 from whence.tracing import copy_arguments, replicate, unwrap_model
 from whence.tracing.logits import find_logits
 
@@ -20,6 +23,25 @@ def is_generative(subject: Subject) -> bool:
     """Whether a model generates text, and what it returns is read as it is."""
     can_generate = getattr(unwrap_model(subject.model), "can_generate", None)
     return subject.output is None and callable(can_generate) and bool(can_generate())
+
+
+def leave_out_cache(request: Request) -> dict[str, bool]:
+    """The argument that asks a language model for no cache of keys and values, which nobody reads.
+
+    It has no influence on logits. Models keep one unless they are asked not to: copies of all keys
+    and values, in objects that every block is given.
+    """
+    subject, given = request.subject, request.arguments.kwargs
+    asked = isinstance(request.asked, AskedScalars) and request.asked.reads_logits_alone
+    if not asked or not is_generative(subject) or {"use_cache", "past_key_values"} & given.keys():
+        return {}
+    forward = type(unwrap_model(subject.model)).forward
+    return {"use_cache": False} if "use_cache" in _list_parameters(forward) else {}
+
+
+@lru_cache(256)
+def _list_parameters(function: Callable[..., Any]) -> frozenset[str]:
+    return frozenset(inspect.signature(function).parameters)
 
 
 def make_context(request: Request) -> TargetContext:

@@ -104,6 +104,12 @@ class AskedScalars:
 
     top_count = None
 
+    @property
+    def reads_logits_alone(self) -> bool:
+        """Whether nothing is looked at that a model returns beside its logits."""
+        every = (one for pair in self.pairs for one in pair if one is not None)
+        return all(one.reads_logits_alone for one in every)
+
     def select_samples(self, rows: slice, batch: int) -> AskedScalars:
         """What is asked of some of the samples."""
         if rows == slice(0, batch):

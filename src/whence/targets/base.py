@@ -161,7 +161,13 @@ class LogitScalar(Scalar):
 
 
 class Target(ABC):
-    """A scalar of a model's output that can be explained."""
+    """A scalar of a model's output that can be explained.
+
+    Attributes:
+        reads_logits_alone: Whether nothing else that the model returns is looked at.
+    """
+
+    reads_logits_alone = False
 
     @abstractmethod
     def make_place(self, context: TargetContext) -> Place:

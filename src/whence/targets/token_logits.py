@@ -27,6 +27,8 @@ from whence.targets.scalars import ReadScalars, Scalars
 class TokenRows(Target):
     """A target that is read in some rows of the logits of tokens."""
 
+    reads_logits_alone = True
+
     @abstractmethod
     def list_rows(self, context: TargetContext, length: int) -> list[list[int]]:
         """For each sample, its rows in the padded sequence of this length."""

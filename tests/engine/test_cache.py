@@ -1,0 +1,72 @@
+"""A language model keeps no cache of keys and values where nobody reads it."""
+
+import pytest
+import torch
+import transformers
+
+from whence import Explainer, targets
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        vocab_size=40,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+    )
+    return transformers.LlamaForCausalLM(config).eval()
+
+
+@pytest.fixture
+def caches(model):
+    """What each call of the first block is given as its cache."""
+    given = []
+    block = model.model.layers[0]
+    hook = block.register_forward_pre_hook(
+        lambda module, args, kwargs: given.append(kwargs.get("past_key_values")), with_kwargs=True
+    )
+    yield given
+    hook.remove()
+
+
+IDS = {"input_ids": torch.tensor([[3, 1, 4, 1, 5, 9]])}
+
+
+@pytest.mark.parametrize("target", [targets.token(), targets.span(2, 4)])
+@pytest.mark.parametrize("method", ["whence", "attnlrp", "tiba"])
+def test_without_a_reader_there_is_no_cache_and_nothing_else_changes(model, caches, target, method):
+    found = Explainer(model).explain(IDS, target=target, method=method)
+    assert caches
+    assert all(one is None for one in caches)
+    kept = Explainer(model).explain({**IDS, "use_cache": True}, target=target, method=method)
+    assert caches[-1] is not None
+    torch.testing.assert_close(found.scores, kept.scores)
+    torch.testing.assert_close(found.logits, kept.logits)
+
+
+def test_a_function_sees_what_the_model_returns(model):
+    seen = []
+
+    def read_logits(outputs, inputs):
+        seen.append(outputs.past_key_values)
+        return outputs.logits[:, -1, 7]
+
+    Explainer(model).explain(IDS, target=read_logits, method="input_x_gradient")
+    assert seen
+    assert all(one is not None for one in seen)
+
+
+def test_a_cache_that_is_given_is_read(model, caches):
+    with torch.no_grad():
+        cache = model(IDS["input_ids"][:, :3]).past_key_values
+    given = {"input_ids": IDS["input_ids"][:, 3:], "past_key_values": cache}
+    whole = model(**IDS).logits[:, -1]
+    found = Explainer(model).explain(given, target=targets.token(), method="attnlrp")
+    torch.testing.assert_close(
+        found.logits[:, 0] if found.logits.dim() > 2 else found.logits, whole
+    )
+    assert caches[-1] is not None
