@@ -19,6 +19,7 @@ from whence._util.torch_internals import GELU, RELU, SILU
 from whence.rules.ruleset import Rule, RuleSet, batched_over_classes, register
 from whence.tracing.calls import name_of
 from whence.tracing.ops.base import Function, Operation, Values, is_norm
+from whence.tracing.ops.norms import Norm
 from whence.tracing.ops.products import MatMul
 
 Gradients = Literal["plain", "balanced", "residual"]
@@ -85,6 +86,9 @@ def _hold_gate(op: Function, gradient: Tensor) -> tuple[Tensor, ...]:
 
 def _hold_spread(op: Function, gradient: Tensor) -> tuple[Tensor, ...]:
     """The gradient of a norm whose denominator is taken as constant; the mean is not."""
+    held = op.hold_spread(gradient) if isinstance(op, Norm) else None
+    if held is not None:
+        return (held,)
     saved = op.saved_norm
     if saved is not None:
         dims, weight, inverse_spread = saved

@@ -264,7 +264,7 @@ class Function(Operation):
         first_run: Inputs and output of the first run, where it has been made already.
     """
 
-    activations = ("inputs", "output", "_graph_output")
+    activations: tuple[str, ...] = ("inputs", "output", "_graph_output")
     inputs: tuple[Tensor, ...]
     mixed_axes: tuple[int, ...] | None = None
     absolute: Callable[..., Tensor] | None = None

@@ -14,7 +14,8 @@ from whence.tracing.calls import TorchCall
 from whence.tracing.gates import as_gated
 from whence.tracing.ops.attention import is_made_of_patches
 from whence.tracing.ops.base import Add, Function, Shift, is_traced
-from whence.tracing.quotients import as_quotient
+from whence.tracing.ops.scaling import Product, Scaling
+from whence.tracing.quotients import as_quotient, divides_by_own_sum
 from whence.tracing.recorders.functions import record_function, record_passing, record_routing
 from whence.tracing.recording import Recording, start_tracing
 
@@ -46,12 +47,30 @@ def record_multiply(recording: Recording, call: TorchCall) -> Any:
     """Record a product or a quotient, element by element."""
     if call.kwargs.get("rounding_mode") is not None:
         return recording.refuse(call.run(), call.name)
-    if not (is_traced(call.argument(0, "input")) and is_traced(call.argument(1, "other"))):
-        return record_passing(recording, call)
-    held = call if "mul" not in call.name else as_quotient(call) or as_gated(call)
-    if held is None:
-        return record_function(recording, call, "product")
-    return record_function(recording, held, "quotient")
+    a, b = call.argument(0, "input"), call.argument(1, "other")
+    multiplies = "mul" in call.name
+    if not (is_traced(a) and is_traced(b)):
+        x, factor = (a, b) if is_traced(a) else (b, a)
+        if call.kwargs or not (multiplies or x is a) or not _is_factor(x, factor):
+            return record_passing(recording, call)
+        mixed_dims = factor.dim() if isinstance(factor, Tensor) else 0
+        return recording.apply(Scaling(factor, not multiplies, mixed_dims, call.name), x)
+    held = call if not multiplies else as_quotient(call) or as_gated(call)
+    kind = "product" if held is None else "quotient"
+    if not multiplies or call.kwargs or a.is_complex() or b.is_complex():
+        return record_function(recording, held or call, kind)
+    a, b = (held or call).args
+    operation = Product(kind, call.name, recording.where(kind))
+    if held is not None:
+        operation.divides_by_own_sum = divides_by_own_sum(a, b)
+    return recording.apply(operation, a, b)
+
+
+def _is_factor(x: Tensor, factor: object) -> bool:
+    """Whether a value is a constant that a tensor of real numbers can be multiplied with."""
+    if isinstance(factor, Tensor):
+        return x.is_floating_point() and factor.dtype.is_floating_point
+    return x.is_floating_point() and type(factor) in (int, float)
 
 
 # Calls that are made of others -------------------------------------------------------------------
