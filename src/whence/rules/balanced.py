@@ -9,6 +9,7 @@ contributions sum to it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Literal
 
 import torch
@@ -33,8 +34,9 @@ _SLOPES_AT_ZERO: dict[str, float | Tensor] = {GELU: 0.5, RELU: 0.0}
 _SPREADS = frozenset(("sqrt", "rsqrt", "var", "std", "norm", "vector_norm", "var_mean", "std_mean"))
 
 
-def _is_activation(operation: Operation) -> bool:
-    name = operation.name.lower().removesuffix("activation")
+@lru_cache(1024)
+def _names_activation(name: str) -> bool:
+    name = name.lower().removesuffix("activation")
     return name.endswith((*_ACTIVATIONS, "hardtanh", "hardswish")) or name in ("softsign", "square")
 
 
@@ -195,7 +197,7 @@ def pass_nonlinear(softmax: Callable[[Function, Tensor], Values]) -> Rule:
             return softmax(op, gradient)
         if is_norm(op):
             return _hold_spread(op, gradient)
-        return _hold_gate(op, gradient) if _is_activation(op) else op.vjp(gradient)
+        return _hold_gate(op, gradient) if _names_activation(op.name) else op.vjp(gradient)
 
     return rule
 

@@ -143,3 +143,13 @@ def test_what_is_overwritten_is_copied() -> None:
     x.zero_()
     torch.testing.assert_close(norm.vjp(gradient)[0], expected)
     assert norm.hold_spread(gradient) is not None
+
+
+@pytest.mark.parametrize("of", CASES)
+def test_without_a_graph_gradients_are_the_same(of: type[ByHand]) -> None:
+    norm, plain, x, gradient = make(of, torch.float64)
+    norm.keeps_graph = False
+    norm.forward(x)
+    assert not norm.inputs[0].requires_grad
+    torch.testing.assert_close(norm.vjp(gradient)[0], plain.vjp(gradient)[0])
+    torch.testing.assert_close(_hold_spread(norm, gradient)[0], _hold_spread(plain, gradient)[0])

@@ -23,6 +23,7 @@ class Norm(Function):
     """
 
     activations = (*Function.activations, "spread")
+    constants = ("_nodes",)
     spread: Tensor
     _nodes: NormNodes | None = None
 

@@ -26,6 +26,7 @@ class Scaling(Function):
 
     supports_classes = True
     keeps_graph = False
+    constants = ("_factor",)
 
     def __init__(
         self, factor: Tensor | float, divides: bool, mixed_dims: int | None, name: str
