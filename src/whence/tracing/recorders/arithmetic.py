@@ -66,11 +66,57 @@ def record_multiply(recording: Recording, call: TorchCall) -> Any:
     return recording.apply(operation, a, b)
 
 
+def record_negation(recording: Recording, call: TorchCall) -> Any:
+    """Record the negative of a tensor."""
+    x = call.argument(0, "input")
+    if len(call.args) != 1 or not _is_factor(x, -1):
+        return record_passing(recording, call)
+    return recording.apply(Scaling(-1, False, 0, call.name), x)
+
+
 def _is_factor(x: Tensor, factor: object) -> bool:
     """Whether a value is a constant that a tensor of real numbers can be multiplied with."""
     if isinstance(factor, Tensor):
         return x.is_floating_point() and factor.dtype.is_floating_point
     return x.is_floating_point() and type(factor) in (int, float)
+
+
+# The most frequent cases, quickly -----------------------------------------------------------------
+
+QuickRecorder = Callable[[Recording, str, tuple[Any, ...]], Tensor | None]
+"""Records a call without keywords, given its name and arguments; None if it is another case."""
+
+
+def _add_two(recording: Recording, name: str, args: tuple[Any, ...]) -> Tensor | None:  # noqa: ARG001
+    """Record the sum of two tensors that depend on the input."""
+    if len(args) == 2 and is_traced(args[0]) and is_traced(args[1]):
+        return recording.apply(Add(), *args)
+    return None
+
+
+def _scale(recording: Recording, name: str, args: tuple[Any, ...]) -> Tensor | None:
+    """Record the product of a tensor that depends on the input with a constant."""
+    if len(args) != 2:
+        return None
+    x, factor = args
+    if not is_traced(x) or not x.is_floating_point():
+        return None
+    if type(factor) is float:
+        return recording.apply(Scaling(factor, False, 0, name), x)
+    if type(factor) is not Tensor or factor.requires_grad or not factor.dtype.is_floating_point:
+        return None
+    return recording.apply(Scaling(factor, False, factor.dim(), name), x)
+
+
+def _negate(recording: Recording, name: str, args: tuple[Any, ...]) -> Tensor | None:
+    """Record the negative of a tensor that depends on the input."""
+    if len(args) == 1 and is_traced(args[0]) and args[0].is_floating_point():
+        return recording.apply(Scaling(-1, False, 0, name), args[0])
+    return None
+
+
+QUICK_RECORDERS: dict[str, QuickRecorder] = {"add": _add_two, "mul": _scale, "neg": _negate}
+"""Quick recorders by the names of calls."""
 
 
 # Calls that are made of others -------------------------------------------------------------------
