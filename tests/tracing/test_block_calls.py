@@ -160,7 +160,7 @@ def test_repeated_modules_are_those_of_one_class_in_a_list():
     blocks, one = nn.Sequential(Block(), Block()), nn.ModuleList([Block()])
     leaves = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
     model = nn.ModuleDict({"blocks": blocks, "one": one, "leaves": leaves})
-    assert find_repeated_modules(model) == list(blocks)
+    assert find_repeated_modules(model.modules()) == list(blocks)
 
 
 def test_arguments_that_cannot_be_copied_are_not_kept():

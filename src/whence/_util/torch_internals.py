@@ -226,11 +226,6 @@ def name_single_node(output: Tensor, inputs: Sequence[Tensor]) -> str:
     return node.name() if node is not None and _is_single(node, inputs) else ""
 
 
-def is_fused_attention(node: Node | None) -> bool:
-    """Tell whether a node is that of an attention in one kernel, which keeps no maps."""
-    return node is not None and node.name().startswith("ScaledDotProduct")
-
-
 class SavedNorm(NamedTuple):
     """What autograd keeps of a layer norm.
 

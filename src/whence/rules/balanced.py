@@ -9,6 +9,7 @@ contributions sum to it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Literal
 
 import torch
@@ -19,6 +20,7 @@ from whence._util.torch_internals import GELU, RELU, SILU
 from whence.rules.ruleset import Rule, RuleSet, batched_over_classes, register
 from whence.tracing.calls import name_of
 from whence.tracing.ops.base import Function, Operation, Values, is_norm
+from whence.tracing.ops.norms import Norm
 from whence.tracing.ops.products import MatMul
 
 Gradients = Literal["plain", "balanced", "residual"]
@@ -32,8 +34,9 @@ _SLOPES_AT_ZERO: dict[str, float | Tensor] = {GELU: 0.5, RELU: 0.0}
 _SPREADS = frozenset(("sqrt", "rsqrt", "var", "std", "norm", "vector_norm", "var_mean", "std_mean"))
 
 
-def _is_activation(operation: Operation) -> bool:
-    name = operation.name.lower().removesuffix("activation")
+@lru_cache(1024)
+def _names_activation(name: str) -> bool:
+    name = name.lower().removesuffix("activation")
     return name.endswith((*_ACTIVATIONS, "hardtanh", "hardswish")) or name in ("softsign", "square")
 
 
@@ -85,6 +88,9 @@ def _hold_gate(op: Function, gradient: Tensor) -> tuple[Tensor, ...]:
 
 def _hold_spread(op: Function, gradient: Tensor) -> tuple[Tensor, ...]:
     """The gradient of a norm whose denominator is taken as constant; the mean is not."""
+    held = op.hold_spread(gradient) if isinstance(op, Norm) else None
+    if held is not None:
+        return (held,)
     saved = op.saved_norm
     if saved is not None:
         dims, weight, inverse_spread = saved
@@ -191,7 +197,7 @@ def pass_nonlinear(softmax: Callable[[Function, Tensor], Values]) -> Rule:
             return softmax(op, gradient)
         if is_norm(op):
             return _hold_spread(op, gradient)
-        return _hold_gate(op, gradient) if _is_activation(op) else op.vjp(gradient)
+        return _hold_gate(op, gradient) if _names_activation(op.name) else op.vjp(gradient)
 
     return rule
 

@@ -149,9 +149,9 @@ def _to_dense(value: Value) -> Tensor:
 
 def _cast(value: Value, dtype: torch.dtype) -> Value:
     """A value in the type of what it belongs to: operations may mix types, or change them."""
-    if isinstance(value, SparseRows):
-        return value if value.rows.dtype == dtype else value._replace(rows=value.rows.to(dtype))
-    return value if value.dtype == dtype else value.to(dtype)
+    if isinstance(value, Tensor):
+        return value if value.dtype == dtype else value.to(dtype)
+    return value if value.rows.dtype == dtype else value._replace(rows=value.rows.to(dtype))
 
 
 def _add(a: Value, b: Value) -> Value:
@@ -191,6 +191,9 @@ class _BackwardStep:
         """The value of each input of a node, given those of its outputs."""
         if operation is not None:
             results = self._pass_operation(operation, values[0], rules, wanted)
+            dtype = operation.input_type
+            if dtype is not None:
+                return [None if result is None else _cast(result, dtype) for result in results]
             return [
                 None
                 if result is None or upstream is None
@@ -252,8 +255,12 @@ class _BackwardStep:
             read, classes = operation.gradient, not self._several or operation.supports_classes
         else:
             operation.wanted = wanted if rules.supports_partial else ()
+            if not self._several:
+                results: Sequence[Tensor | None] = rules.propagate(operation, value)
+                operation.wanted = ()
+                return results
             read = partial(rules.propagate, operation)
-            classes = not self._several or rules.supports_classes(operation)
+            classes = rules.supports_classes(operation)
         results = read(value) if classes else self._map_classes(read, [value])
         operation.wanted = ()
         return results
@@ -262,6 +269,8 @@ class _BackwardStep:
         """Pass a node of autograd's own, which only moves numbers, or knows gradients alone."""
         numbers, given = list(values), list(values.values())
         outputs = len(output_metadata(node))
+        if outputs == 1 and not self._several:
+            return fit_to_inputs(node, internals.run_node(node, given))
 
         def run(*some: Tensor) -> tuple[Tensor | None, ...]:
             grads: list[Tensor | None] = [None] * outputs

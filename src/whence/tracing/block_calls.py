@@ -41,13 +41,13 @@ class BlockDiffersError(Exception):
     """A block computed something else when it was called again."""
 
 
-def find_repeated_modules(model: nn.Module) -> list[nn.Module]:
-    """Modules that share their class with another of the same list, and consist of others.
+def find_repeated_modules(modules: Iterable[nn.Module]) -> list[nn.Module]:
+    """Those that share their class with another of the same list, and consist of others.
 
     A module that is in the list twice is called twice.
     """
     found: dict[nn.Module, None] = {}
-    for container in model.modules():
+    for container in modules:
         if isinstance(container, _CONTAINERS):
             children = [child for child in container.children() if not isinstance(child, _LISTS)]
             kinds = [type(child) for child in children]

@@ -83,6 +83,9 @@ DROPOUT = frozenset(
 )
 
 
+_CONTAINERS = (list, dict, tuple)
+
+
 def name_of(function: Callable[..., Any] | str) -> str:
     """The name by which a torch function is recognised."""
     if isinstance(function, str):
@@ -135,10 +138,10 @@ class TorchCall:
 
     def _as_function_of_first(self) -> tuple[Callable[..., Any], list[Tensor]] | None:
         """The same for nearly all calls, quickly; None where other arguments may matter, too."""
-        others = (*self.args[1:], *self.kwargs.values())
         if not self.args or not is_traced(self.args[0]):
             return None
-        if any(isinstance(v, list | dict | tuple) or is_traced(v) for v in others):
+        others = (*self.args[1:], *self.kwargs.values())
+        if any(isinstance(v, _CONTAINERS) or is_traced(v) for v in others):
             shapes = all(isinstance(v, int) for o in others if type(o) in (list, tuple) for v in o)
             if not shapes or any(isinstance(v, dict) or is_traced(v) for v in others):
                 return None

@@ -67,14 +67,16 @@ def _is_made_of(gate: Tensor, source: _Source) -> bool:
 
 def _is_pointwise(node: Node, gate: Tensor) -> bool:
     """Whether a node maps elements one by one; what operations keep may be freed already."""
+    operation: Operation | None = getattr(node, "operation", None)
+    if not (node.name() in _KEEPING if operation is None else _maps_elements(operation)):
+        return False
     shapes = [internals.output_metadata(node)[0].shape]
     edges = ((source, number) for source, number in node.next_functions if source is not None)
     shapes += [internals.output_metadata(source)[number].shape for source, number in edges]
-    if any(tuple(shape) != tuple(gate.shape) for shape in shapes):
-        return False
-    operation: Operation | None = getattr(node, "operation", None)
-    if operation is None:
-        return node.name() in _KEEPING
+    return all(tuple(shape) == tuple(gate.shape) for shape in shapes)
+
+
+def _maps_elements(operation: Operation) -> bool:
     if not isinstance(operation, Function):
         return isinstance(operation, Add)
     return (

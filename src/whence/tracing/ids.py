@@ -8,7 +8,7 @@ move entries are made for the shadow as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from whence.tracing import calls
 from whence.tracing.calls import TorchCall
-from whence.tracing.recording import flatten_lists
+from whence.tracing.recording import LISTS, flatten_lists
 
 # Calls by which embeddings are looked up, and the position and the name of the indices there.
 _LOOKUPS = {"embedding": (0, "input"), "__getitem__": (1, ""), "index_select": (2, "index")}
@@ -95,7 +95,7 @@ class IdTracker:
         result: Any,
     ) -> Lookup | None:
         """Follow one call; tell if it looked up embeddings of ids."""
-        tracked = [s for x in iterate_tensors((args, kwargs)) if (s := self._shadows.get(id(x)))]
+        tracked = self._find_tracked((*args, *kwargs.values()))
         if not tracked:
             return None
         index = self._find_index(name, args, kwargs)
@@ -112,6 +112,22 @@ class IdTracker:
                 self._note(args[0], tracked[0].argument, blank)
             self._move(plain, TorchCall(name, function, args, dict(kwargs)), result)
         return None
+
+    def _find_tracked(self, values: Iterable[Any]) -> list[_Shadow]:
+        """The shadows of tensors among some values, and in what these hold."""
+        shadows, found = self._shadows, list[_Shadow]()
+        if not shadows:
+            return found
+        for value in values:
+            if isinstance(value, Tensor):
+                known = shadows.get(id(value))
+                if known is not None:
+                    found.append(known)
+            elif isinstance(value, LISTS):
+                found += self._find_tracked(value)
+            elif isinstance(value, Mapping):
+                found += self._find_tracked(value.values())
+        return found
 
     def _find_index(
         self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -193,14 +209,3 @@ def _holds_ids(value: object) -> bool:
 
 def _is_mask(value: object) -> bool:
     return isinstance(value, Tensor) and value.dtype == torch.bool
-
-
-def iterate_tensors(values: object) -> Iterator[Tensor]:
-    """Tensors in nested lists, tuples and mappings."""
-    if isinstance(values, Tensor):
-        yield values
-    elif isinstance(values, Mapping):
-        yield from iterate_tensors(list(values.values()))
-    elif isinstance(values, list | tuple):
-        for value in values:
-            yield from iterate_tensors(value)

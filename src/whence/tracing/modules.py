@@ -204,9 +204,24 @@ def _make_layer_norm(module: nn.LayerNorm) -> Operation | None:
     return Function("pass", normalize, len(shape), name="layer_norm")
 
 
+def _make_silu(module: nn.SiLU) -> Operation | None:
+    return None if module.inplace else Function("pass", nn.functional.silu, 0, name="silu")
+
+
+def _make_gelu(module: nn.GELU) -> Operation | None:
+    approximate = module.approximate
+
+    def activate(x: Tensor) -> Tensor:
+        return nn.functional.gelu(x, approximate=approximate)
+
+    return Function("pass", activate, 0, name="gelu")
+
+
 _QUICK: dict[Callable[..., Any], Callable[[Any], Operation | None]] = {
     nn.Linear.forward: _make_linear,
     nn.LayerNorm.forward: _make_layer_norm,
+    nn.SiLU.forward: _make_silu,
+    nn.GELU.forward: _make_gelu,
 }
 
 

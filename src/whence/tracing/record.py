@@ -135,7 +135,7 @@ def _record(
         batch = len(explained[names[0]])
         blocks: list[nn.Module] = []
         if bounds.segment < math.inf and not guard.exact:
-            blocks = find_repeated_modules(stand_in)
+            blocks = find_repeated_modules(modules.paths)
             bounds = bounds.share_among(len(blocks))
         trace = Trace(batch, guard, intervention or Intervention(), module_names, bounds)
         trace.segments.block_count = len(blocks)

@@ -18,9 +18,10 @@ from whence.tracing.calls import TorchCall, name_of
 from whence.tracing.ids import IdTracker
 from whence.tracing.ops.base import is_traced
 from whence.tracing.recorders import RECORDERS
+from whence.tracing.recorders.arithmetic import QUICK_RECORDERS, QuickRecorder
 from whence.tracing.recorders.functions import record_move, record_routing
 from whence.tracing.recorders.whole import record_registered
-from whence.tracing.recording import Recording, start_tracing
+from whence.tracing.recording import LISTS, Recording, start_tracing
 
 # Attributes that are no tensors, which models ask for all the time.
 _FACTS = frozenset(("shape", "dtype", "device", "ndim", "is_cuda", "requires_grad", "is_leaf"))
@@ -44,6 +45,7 @@ class _CallFacts(NamedTuple):
         is_attribute: Whether it reads any other attribute that needs no recording.
         is_look: Whether it looks at the one value of a tensor.
         routes: Whether it only moves numbers about.
+        quick: Records the most frequent cases of it; None if it has none.
     """
 
     name: str
@@ -52,6 +54,7 @@ class _CallFacts(NamedTuple):
     is_attribute: bool
     is_look: bool
     routes: bool
+    quick: QuickRecorder | None
 
 
 # Facts of functions that were called before: a model calls few, each many times.
@@ -65,7 +68,8 @@ def _find_facts(func: Callable[..., Any]) -> _CallFacts:
     in_place = name == "__setitem__" or (name[-1] == "_" and name[-2:] != "__")
     is_attribute = isinstance(func, AttributeGetter) and name not in calls.ROUTING
     routes = name in calls.ROUTING and not in_place
-    facts = _CallFacts(name, name in _FACTS, in_place, is_attribute, name in _LOOKS, routes)
+    quick = QUICK_RECORDERS.get(name)
+    facts = _CallFacts(name, name in _FACTS, in_place, is_attribute, name in _LOOKS, routes, quick)
     if len(_known_calls) < _MAX_KNOWN:
         _known_calls[func] = facts
     return facts
@@ -101,15 +105,20 @@ class Recorder(TorchFunctionMode):
     ) -> Any:
         """Record one call; while this runs, the mode is off."""
         facts = _known_calls.get(func) or _find_facts(func)
-        name, is_fact, in_place, is_attribute, is_look, routes = facts
+        name, is_fact, in_place, is_attribute, is_look, routes, quick = facts
         if is_fact:
             return func(*args)
         recording = self._recording
         if is_look:
             return _LOOKS[name](recording.guard.look_at(args[0]))
         check_watcher()
-        if routes and not kwargs and not registration.registered_kinds and _moves_first(args):
-            return record_move(recording, func, args)
+        if not kwargs and not registration.registered_kinds:
+            if routes and _moves_first(args):
+                return record_move(recording, func, args)
+            if quick is not None and torch.is_grad_enabled():
+                result = quick(recording, name, args)
+                if result is not None:
+                    return result
         if name == SET_GRAD_ENABLED and self._ignore_no_grad:
             return None
         if in_place and not args:
@@ -127,7 +136,7 @@ class Recorder(TorchFunctionMode):
         if kwargs:
             values, is_any = _detach_all(kwargs.values())
             kwargs, is_traced = dict(zip(kwargs, values, strict=True)), is_traced or is_any
-        call = TorchCall(name, func, args, kwargs or {})
+        call = TorchCall(name, func, args, {} if kwargs is None else kwargs)
         if not is_traced:
             constants = recording.intervention.follow_constants
             if not (constants and name == "multi_head_attention_forward"):
@@ -136,7 +145,7 @@ class Recorder(TorchFunctionMode):
             return func(*call.args, **call.kwargs)  # an attribute, such as shape
         if in_place:
             return _record_in_place(recording, call)
-        if call.kwargs.get("inplace"):
+        if kwargs and kwargs.get("inplace"):
             call.kwargs["inplace"] = False
             return recording.overwrite(call.args[0], record_call(recording, call))
         return record_call(recording, call)
@@ -160,7 +169,8 @@ class Recorder(TorchFunctionMode):
 
 
 # What says how a tensor is moved, and is none itself.
-_NUMBERS = (int, slice, type(None), type(...))
+_NUMBERS = frozenset((int, slice, type(None), type(...)))
+_SIZES = frozenset((tuple, torch.Size, list))
 
 
 def _moves_first(args: tuple[Any, ...]) -> bool:
@@ -171,9 +181,11 @@ def _moves_first(args: tuple[Any, ...]) -> bool:
     for value in args[1:]:
         kind = type(value)
         if kind not in _NUMBERS:
-            is_list = kind in (tuple, torch.Size, list)
-            if not is_list or any(type(one) not in _NUMBERS for one in value):
+            if kind not in _SIZES:
                 return False
+            for one in value:
+                if type(one) not in _NUMBERS:
+                    return False
     return True
 
 
@@ -198,7 +210,7 @@ def _detach_all(values: Iterable[Any]) -> tuple[tuple[Any, ...], bool]:
                     value = value.detach()
                 else:
                     is_traced = True
-        elif isinstance(value, list | tuple):
+        elif isinstance(value, LISTS):
             inner, is_any = _detach_all(value)
             is_traced = is_traced or is_any
             if type(value) in (list, tuple):  # others, such as sizes, hold no parameters

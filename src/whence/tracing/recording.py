@@ -42,6 +42,9 @@ from whence.tracing.segments import Bounds, Segments
 _COMMON_KINDS = frozenset(("linear", "matmul", "add", "sum", "pass"))
 _NO_BOUNDS = Bounds()
 
+LISTS = (list, tuple)
+"""What arguments may hold values in."""
+
 CHECKPOINT = (
     "Part of the model runs inside of torch.utils.checkpoint, which hides its calls. Switch "
     "gradient checkpointing off in the model that you explain."
@@ -98,7 +101,7 @@ def start_tracing(value: Tensor) -> Tensor:
 def flatten_lists(values: Iterable[Any]) -> Iterator[Any]:
     """Values, and what lists and tuples among them hold."""
     for value in values:
-        if isinstance(value, list | tuple):
+        if isinstance(value, LISTS):
             yield from value
         else:
             yield value
@@ -198,11 +201,14 @@ class Recording:
 
     def apply(self, operation: Operation, *inputs: Tensor) -> Tensor:
         """Perform an operation and record it."""
+        dtype: torch.dtype | None = inputs[0].dtype
         for tensor in inputs:
             upstream = getattr(tensor.grad_fn, "operation", None)
             if upstream is not None:
                 upstream.reader_count += 1
-        operation.guard, operation.batch = self.guard, self.batch
+            if tensor.dtype != dtype:
+                dtype = None
+        operation.guard, operation.batch, operation.input_type = self.guard, self.batch, dtype
         operation.index = self._operation_count
         self._operation_count += 1
         intervention, edit = self.intervention, None
@@ -210,7 +216,7 @@ class Recording:
             self.addresses.append(self._address_counter.next_address(self._module_names))
             edit = intervention.edits.get(self.addresses[-1])
         if edit is not None and edit.inputs is not None:
-            inputs = edit.inputs(*inputs)
+            inputs, operation.input_type = edit.inputs(*inputs), None
         rules = intervention.rules
         if is_any_autocast_enabled():
             with torch.autocast(inputs[0].device.type, enabled=False):

@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
 from whence.tracing.block_calls import BlockCall, measure_rows
+from whence.tracing.ops.activations import ActivationSource
 from whence.tracing.ops.base import Operation, shares_memory
 from whence.tracing.refill import Refill, SegmentComplete
 
@@ -157,6 +158,7 @@ class Segments:
         self._segments: list[_Segment] = []
         self._count = self._staying = self._kept_bytes = self._block_bytes = 0
         self._fetched: _Segment | None = None
+        self._proxy: ActivationSource = weakref.proxy(self)  # no cycle may hold activations back
         self._largest_block = 0
         self.in_block = False
         self.block_count = 0
@@ -215,16 +217,18 @@ class Segments:
         own = self._segments[-1] if self._segments else self._begin(None)
         if not self.in_block and own.bytes and own.bytes + output_bytes > self._max_bytes:
             own = self._begin(None)
-        operation.segments = weakref.proxy(self)  # no cycle may hold activations back
+        operation.segments = self._proxy
         own.add(operation, output_bytes, node if self.in_block else None)
         self._count += 1
-        if own.call is None and "output" not in operation.activations:
-            self._staying += output_bytes
         self._kept_bytes += output_bytes
-        self._block_bytes += output_bytes * (own.call is not None)
         # The last block is read first, so that nothing after it frees it but want of memory.
-        too_many = own.call is not None and self._block_bytes > self._max_block_bytes
-        if too_many or self._kept_bytes > self._max_bytes:
+        too_many = self._kept_bytes > self._max_bytes
+        if own.call is not None:
+            self._block_bytes += output_bytes
+            too_many = too_many or self._block_bytes > self._max_block_bytes
+        elif "output" not in operation.activations:
+            self._staying += output_bytes
+        if too_many:
             self._make_room(own)
 
     def _make_room(self, own: _Segment) -> None:

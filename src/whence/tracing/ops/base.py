@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol, Self, TypeGuard
 
 import torch
@@ -71,9 +72,11 @@ class Operation(Activations):
         kind: The name under which a rule set holds its rule.
         name: The torch function or module that computed it, for messages.
         where: The module it was called in, for messages.
+        constants: Names of the attributes that hold weights and other constants.
         guard: Looks at values.
         batch: Number of samples of the forward pass.
         output: The output; not part of the graph.
+        input_type: The type of its inputs; None if it is not known, or they have several.
         reader_count: How many recorded operations read the output.
         index: Its number among the operations of the forward pass.
         in_attention: Whether it is the softmax of an attention, or its product with the values.
@@ -83,9 +86,11 @@ class Operation(Activations):
     """
 
     kind = ""
+    constants: tuple[str, ...] = ()
     guard: Guard = Guard()
     batch: int = 1
     output: Tensor
+    input_type: torch.dtype | None = None
     reader_count = 0
     index = 0
     in_attention = False
@@ -152,24 +157,15 @@ class Operation(Activations):
 
     def release(self) -> None:
         """Free all tensors, when nothing will be read backward any more."""
-        kept = vars(self)
-        tensors = [
-            name
-            for name, value in kept.items()
-            if isinstance(value, Tensor) or (type(value) is tuple and _holds_tensors(value))
-        ]
-        for name in tensors:
-            del kept[name]
+        kept = self.__dict__
+        for name in (*self.activations, *self.constants, "output"):
+            kept.pop(name, None)
 
     def preserve(self, overwritten: Tensor) -> None:
         """Copy what is kept of a tensor's memory before the model overwrites it."""
         for name, value in vars(self).items():
             if isinstance(value, Tensor) and shares_memory(value, overwritten):
                 setattr(self, name, value.clone())
-
-
-def _holds_tensors(values: tuple[object, ...]) -> bool:
-    return any(isinstance(value, Tensor) for value in values)
 
 
 def shares_memory(a: Tensor, b: Tensor) -> bool:
@@ -229,6 +225,7 @@ class Shift(Operation):
     kind = "shift"
     supports_classes = True
     activations = ("x", "output")
+    constants = ("constant",)
     x: Tensor
 
     def __init__(self, constant: Tensor, name: str = "", where: str = "") -> None:
@@ -264,7 +261,7 @@ class Function(Operation):
         first_run: Inputs and output of the first run, where it has been made already.
     """
 
-    activations = ("inputs", "output", "_graph_output")
+    activations: tuple[str, ...] = ("inputs", "output", "_graph_output")
     inputs: tuple[Tensor, ...]
     mixed_axes: tuple[int, ...] | None = None
     absolute: Callable[..., Tensor] | None = None
@@ -382,6 +379,11 @@ def is_traced(value: object) -> TypeGuard[Tensor]:
 
 def is_norm(operation: Operation) -> bool:
     """Whether an operation divides its input by a spread of it."""
-    return operation.name in ("layer_norm", "rms_norm", "group_norm", "normalize") or (
-        operation.name.lower().endswith("norm") and operation.name != "batch_norm"
-    )
+    return _names_norm(operation.name)
+
+
+@lru_cache(1024)
+def _names_norm(name: str) -> bool:
+    if name == "batch_norm":
+        return False
+    return name == "normalize" or name.lower().endswith("norm")

@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from typing_extensions import override
 
-from whence._util.torch_internals import is_fused_attention, softmax_backward
+from whence._util.torch_attention import is_fused_attention, run_attention_node
+from whence._util.torch_internals import softmax_backward
 from whence.tracing.ops.activations import Activations
 from whence.tracing.ops.base import Narrowed, Operation, Values, shares_memory
 from whence.tracing.ops.products import MatMul, make_contiguous, matmul
@@ -100,6 +101,7 @@ class ChunkedAttention(Operation):
     kind = "attention"
     supports_classes = True
     activations = ("queries", "keys", "values", "output")
+    constants = ("_mask", "_graph", "_last_read", "_propagated")
     queries: Tensor
     keys: Tensor
     values: Tensor
@@ -205,7 +207,7 @@ class ChunkedAttention(Operation):
             return None, None, to_values if factors[2] == 1 else to_values * factors[2]
         *inputs, attended = self._graph or self._make_graph()
         every = [
-            torch.autograd.grad(attended, inputs, one, retain_graph=True)
+            _find_gradients(attended, inputs, one)
             for one in split_classes(output, self.output.dim())
         ]
         several = output.dim() > self.output.dim()
@@ -225,12 +227,13 @@ class ChunkedAttention(Operation):
         if known is not None and found is not None and is_same(known, rows):
             return found.reshape(*rows.shape[:-2], *found.shape[-2:])
         width = rows.shape[-1]
-        *_, leaf, attended = self._graph or self._make_graph()
+        *inputs, attended = self._graph or self._make_graph()
+        leaf = inputs[-1]
         fitting = rows.to(leaf.dtype)
         if width < leaf.shape[-1]:
             fitting = F.pad(fitting, (0, leaf.shape[-1] - width))
         every = [
-            torch.autograd.grad(attended, leaf, one, retain_graph=True)[0][..., :width]
+            _find_gradients(attended, inputs, one, of_values=True)[-1][..., :width]
             for one in split_classes(fitting, self.output.dim())
         ]
         found = torch.stack(every) if rows.dim() > self.output.dim() else every[0]
@@ -257,11 +260,6 @@ class ChunkedAttention(Operation):
     def set_aside(self, *, with_sums: bool = False) -> None:
         self._graph = self._last_read = self._propagated = None
         super().set_aside(with_sums=with_sums)
-
-    @override
-    def release(self) -> None:
-        self._propagated = None
-        super().release()
 
     @override
     def take_over(self, computed: Activations) -> None:
@@ -301,3 +299,14 @@ class ChunkedAttention(Operation):
         if dim != -2:
             return None
         return self.select_queries(start, length), (self.queries.shape, None, None)
+
+
+def _find_gradients(
+    output: Tensor, inputs: list[Tensor], gradient: Tensor, *, of_values: bool = False
+) -> tuple[Tensor, ...]:
+    """Gradients of queries, keys and values; or of the values alone, which are then the last."""
+    found = run_attention_node(output, inputs, gradient)
+    if found is not None:
+        return found
+    asked = inputs[-1:] if of_values else inputs
+    return torch.autograd.grad(output, asked, gradient, retain_graph=True)

@@ -107,6 +107,7 @@ class Linear(Operation):
 
     kind = "linear"
     activations = ("x", "output")
+    constants = ("weight", "bias")
     gradient_reads = False
     x: Tensor
 

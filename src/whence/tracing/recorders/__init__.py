@@ -39,6 +39,7 @@ _BY_NAMES: tuple[tuple[CallRecorder, str | Iterable[str]], ...] = (
     (einsum.record_vector_product, "outer ger dot vdot inner"),
     (arithmetic.record_add, "add sub subtract rsub __radd__ __rsub__"),
     (arithmetic.record_multiply, "mul multiply div divide true_divide __rmul__"),
+    (arithmetic.record_negation, "neg negative"),
     (arithmetic.record_glu, "glu"),
     (arithmetic.record_added_product, "addcmul addcdiv"),
     (arithmetic.record_interpolation, "lerp"),

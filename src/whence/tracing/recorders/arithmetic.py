@@ -14,7 +14,8 @@ from whence.tracing.calls import TorchCall
 from whence.tracing.gates import as_gated
 from whence.tracing.ops.attention import is_made_of_patches
 from whence.tracing.ops.base import Add, Function, Shift, is_traced
-from whence.tracing.quotients import as_quotient
+from whence.tracing.ops.scaling import Product, Scaling
+from whence.tracing.quotients import as_quotient, divides_by_own_sum
 from whence.tracing.recorders.functions import record_function, record_passing, record_routing
 from whence.tracing.recording import Recording, start_tracing
 
@@ -46,12 +47,76 @@ def record_multiply(recording: Recording, call: TorchCall) -> Any:
     """Record a product or a quotient, element by element."""
     if call.kwargs.get("rounding_mode") is not None:
         return recording.refuse(call.run(), call.name)
-    if not (is_traced(call.argument(0, "input")) and is_traced(call.argument(1, "other"))):
+    a, b = call.argument(0, "input"), call.argument(1, "other")
+    multiplies = "mul" in call.name
+    if not (is_traced(a) and is_traced(b)):
+        x, factor = (a, b) if is_traced(a) else (b, a)
+        if call.kwargs or not (multiplies or x is a) or not _is_factor(x, factor):
+            return record_passing(recording, call)
+        mixed_dims = factor.dim() if isinstance(factor, Tensor) else 0
+        return recording.apply(Scaling(factor, not multiplies, mixed_dims, call.name), x)
+    held = call if not multiplies else as_quotient(call) or as_gated(call)
+    kind = "product" if held is None else "quotient"
+    if not multiplies or call.kwargs or a.is_complex() or b.is_complex():
+        return record_function(recording, held or call, kind)
+    a, b = (held or call).args
+    operation = Product(kind, call.name, recording.where(kind))
+    if held is not None:
+        operation.divides_by_own_sum = divides_by_own_sum(a, b)
+    return recording.apply(operation, a, b)
+
+
+def record_negation(recording: Recording, call: TorchCall) -> Any:
+    """Record the negative of a tensor."""
+    x = call.argument(0, "input")
+    if len(call.args) != 1 or not _is_factor(x, -1):
         return record_passing(recording, call)
-    held = call if "mul" not in call.name else as_quotient(call) or as_gated(call)
-    if held is None:
-        return record_function(recording, call, "product")
-    return record_function(recording, held, "quotient")
+    return recording.apply(Scaling(-1, False, 0, call.name), x)
+
+
+def _is_factor(x: Tensor, factor: object) -> bool:
+    """Whether a value is a constant that a tensor of real numbers can be multiplied with."""
+    if isinstance(factor, Tensor):
+        return x.is_floating_point() and factor.dtype.is_floating_point
+    return x.is_floating_point() and type(factor) in (int, float)
+
+
+# The most frequent cases, quickly -----------------------------------------------------------------
+
+QuickRecorder = Callable[[Recording, str, tuple[Any, ...]], Tensor | None]
+"""Records a call without keywords, given its name and arguments; None if it is another case."""
+
+
+def _add_two(recording: Recording, name: str, args: tuple[Any, ...]) -> Tensor | None:  # noqa: ARG001
+    """Record the sum of two tensors that depend on the input."""
+    if len(args) == 2 and is_traced(args[0]) and is_traced(args[1]):
+        return recording.apply(Add(), *args)
+    return None
+
+
+def _scale(recording: Recording, name: str, args: tuple[Any, ...]) -> Tensor | None:
+    """Record the product of a tensor that depends on the input with a constant."""
+    if len(args) != 2:
+        return None
+    x, factor = args
+    if not is_traced(x) or not x.is_floating_point():
+        return None
+    if type(factor) is float:
+        return recording.apply(Scaling(factor, False, 0, name), x)
+    if type(factor) is not Tensor or factor.requires_grad or not factor.dtype.is_floating_point:
+        return None
+    return recording.apply(Scaling(factor, False, factor.dim(), name), x)
+
+
+def _negate(recording: Recording, name: str, args: tuple[Any, ...]) -> Tensor | None:
+    """Record the negative of a tensor that depends on the input."""
+    if len(args) == 1 and is_traced(args[0]) and args[0].is_floating_point():
+        return recording.apply(Scaling(-1, False, 0, name), args[0])
+    return None
+
+
+QUICK_RECORDERS: dict[str, QuickRecorder] = {"add": _add_two, "mul": _scale, "neg": _negate}
+"""Quick recorders by the names of calls."""
 
 
 # Calls that are made of others -------------------------------------------------------------------

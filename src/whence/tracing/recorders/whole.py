@@ -17,6 +17,7 @@ from whence._util.torch_internals import (
 from whence.errors import WhenceError
 from whence.tracing.calls import TorchCall
 from whence.tracing.ops.base import Function
+from whence.tracing.ops.norms import Norm
 from whence.tracing.ops.softmax import SOFTMAX
 from whence.tracing.recorders.functions import count_mixed_dims, fits_kind
 from whence.tracing.recording import Recording
@@ -76,11 +77,14 @@ def record_whole(
     def record_one(output: Tensor, function: Callable[..., Tensor]) -> Tensor:
         if registered and kind == "pass":
             _check_shape(name, inputs[0].shape, output.shape)
-        operation = Function(kind, function, mixed_dims, name, where)
+        is_single = bool(name_single_node(output, leaves))
+        may_be_norm = kind == "pass" and name.lower().endswith("norm") and not is_single
+        make = Norm if may_be_norm else Function
+        operation = make(kind, function, mixed_dims, name, where)
         # The graph of many calls would keep much, but of a block that is called again.
-        operation.keeps_graph = recording.is_block_again or bool(name_single_node(output, leaves))
+        operation.keeps_graph = recording.is_block_again or is_single
         if not recording.intervention.edits:
-            kept = operation.keeps_graph
+            kept = operation.keeps_graph or may_be_norm
             known = leaves if kept else tuple([x.detach() for x in leaves])
             operation.first_run = known, output if kept else output.detach()
         return recording.apply(operation, *inputs)
