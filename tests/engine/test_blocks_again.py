@@ -94,7 +94,7 @@ def test_scores_are_the_same(family, method):
     model, inputs, asked = make_case(family)
     explainer = Explainer(model)
     expected = explainer.explain(inputs, method=method, **asked)
-    for memory in (1e-4, 1e-6):
+    for memory in (6e-4, 1e-4, 1e-6):
         found = explainer.explain(inputs, method=method, memory=memory, **asked)
         scale = expected.scores.abs().max()
         assert torch.allclose(found.scores, expected.scores, rtol=1e-9, atol=1e-12 * scale)
@@ -126,5 +126,20 @@ def test_each_block_is_called_twice(method, monkeypatch):
 def test_the_last_blocks_that_fit_into_memory_are_not_called_again(monkeypatch):
     model, inputs, asked = make_case("llama")
     counts = count_calls(monkeypatch, type(model.model.layers[0]))
-    Explainer(model).explain(inputs, method="attnlrp", memory=8e-4, **asked)
+    Explainer(model).explain(inputs, method="attnlrp", memory=6e-4, **asked)
     assert [counts[layer] for layer in range(LAYERS)] == [2, 2, 1, 1]
+
+
+def test_blocks_keep_no_more_than_what_gradients_read(monkeypatch):
+    """So that more of them fit where nothing but gradients is read."""
+    model, inputs, asked = make_case("llama")
+    counts = count_calls(monkeypatch, type(model.model.layers[0]))
+    explainer = Explainer(model)
+    expected = explainer.explain(inputs, method="attnlrp", **asked)
+    counts.clear()
+    found = explainer.explain(inputs, method="attnlrp", memory=8e-4, **asked)
+    assert [counts[layer] for layer in range(LAYERS)] == [2, 1, 1, 1]
+    torch.testing.assert_close(found.scores, expected.scores)
+    counts.clear()
+    explainer.explain(inputs, method="tiba", memory=8e-4, **asked)  # z⁺ reads all
+    assert [counts[layer] for layer in range(LAYERS)] == [2, 2, 2, 1]

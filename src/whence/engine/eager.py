@@ -185,6 +185,9 @@ def record_request(
             max_segment_bytes=max_segment_bytes,
             max_block_bytes=max_block_bytes,
             keeps_maps=max_map_bytes == math.inf or _reads_maps(request),
+            by_gradients=not any(
+                one is not None and one.reads_linear for one in request.rules_used
+            ),
             needs_attention=request.method.scores_tokens or request.keep_evidence,
             text=find_text_beside(request),
             stand_in=stand_in,
@@ -222,8 +225,7 @@ def _reads_maps(request: Request) -> bool:
         return True
     if not _WITHOUT_MAPS.issuperset(method.needs):
         return not method.sums_maps_of_texts
-    used = [method.gradient_rules, *([request.rules] if method.propagates else [])]
-    return any(one is not None and one.attention_factors is None for one in used)
+    return any(one is not None and one.attention_factors is None for one in request.rules_used)
 
 
 def _bound_segments(request: Request) -> tuple[float, float]:

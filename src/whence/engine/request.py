@@ -116,6 +116,17 @@ class Request:
         return self.asked.make_readout(make_context(self))
 
     @property
+    def rules_used(self) -> list[RuleSet | None]:
+        """How values pass operations backward for this request; None for plain gradients."""
+        propagates = self.method.propagates or self.keep_evidence
+        return [self.method.gradient_rules, *([self.rules] if propagates else [])]
+
+    @property
+    def reads_gradients_alone(self) -> bool:
+        """Whether it does not matter what linear maps and sums have read and put out."""
+        return not any(one is not None and one.reads_linear for one in self.rules_used)
+
+    @property
     def output(self) -> Callable[[Any], Tensor] | None:
         """Gets what is explained from what the model returns, one row for each sample."""
         return self.readout or self.subject.output

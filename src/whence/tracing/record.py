@@ -43,6 +43,7 @@ def record(
     max_segment_bytes: float = math.inf,
     max_block_bytes: float = math.inf,
     keeps_maps: bool = True,
+    by_gradients: bool = False,
     needs_attention: bool = True,
     text: ArgumentKey | None = None,
     stand_in: nn.Module | None = None,
@@ -69,6 +70,8 @@ def record(
         max_block_bytes: How many of them those in the blocks of the model keep, which can be called
             again one by one.
         keeps_maps: Whether attention keeps its maps where they are smaller.
+        by_gradients: Whether nothing but gradients will be read backward, so that little has to be
+            kept; all else can be read, but is computed again.
         needs_attention: Whether to refuse a model whose attention cannot be read; if not, the trace
             says what the problem is.
         text: Token ids that the model reads beside the explained input; see `Trace.at_text`.
@@ -92,6 +95,7 @@ def record(
             Bounds(
                 *(max_bytes, max_map_bytes, max_segment_bytes, max_block_bytes),
                 kept_map=None if keeps_maps else 0.0,
+                by_gradients=by_gradients,
             ),
             ignore_no_grad,
             needs_attention,

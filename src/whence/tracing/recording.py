@@ -143,7 +143,7 @@ class Recording:
         self.guard = guard
         self.intervention = intervention
         self.bounds = bounds
-        self.segments = Segments(bounds.segment, bounds.block)
+        self.segments = Segments(bounds.segment, bounds.block, bounds.by_gradients)
         self.sites: list[AttentionSite] = []
         self.inputs: list[InputPlace] = []
         self.entries: list[TraceEntry] = []

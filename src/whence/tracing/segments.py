@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
 from whence.tracing.block_calls import BlockCall, measure_rows
-from whence.tracing.ops.activations import ActivationSource
+from whence.tracing.ops.activations import ActivationSource, measure_bytes
 from whence.tracing.ops.base import Operation, shares_memory
 from whence.tracing.refill import Refill, SegmentComplete
 
@@ -42,6 +42,8 @@ class Bounds(NamedTuple):
         segment: Operations at a time; what is beyond is freed, and computed again when it is read.
         block: The same for operations of blocks, which are computed again by themselves.
         kept_map: The maps of an attention that keeps them; None if it is the bound of all maps.
+        by_gradients: Whether nothing but gradients is read backward: blocks then keep no more than
+            what these read.
     """
 
     all: float = math.inf
@@ -49,6 +51,7 @@ class Bounds(NamedTuple):
     segment: float = math.inf
     block: float = math.inf
     kept_map: float | None = None
+    by_gradients: bool = False
 
     def share_among(self, blocks: int) -> Bounds:
         """The same bounds, with maps kept only where those of all blocks can be."""
@@ -127,6 +130,12 @@ class _Segment:
         self.sizes.append(output_bytes)
         self.bytes += output_bytes
 
+    def set_aside_unread(self) -> None:
+        """Free what gradients do not read of the operations of a block."""
+        for operation in self.operations:
+            operation.set_aside(with_sums=True, unread=True)
+        self.is_whole, self.bytes = False, measure_bytes(self.operations)
+
     def set_aside(self) -> None:
         """Free what the operations keep; outside of blocks, sums stay."""
         self.is_kept = False
@@ -140,6 +149,7 @@ class Segments:
     Args:
         max_bytes: How many bytes outputs may take, those of a segment and those that always stay.
         max_block_bytes: How many of them may be of blocks that can be called again.
+        by_gradients: Whether nothing but gradients is read backward.
 
     Attributes:
         run_again: Runs the model again, and gives its operations to a `Refill`.
@@ -152,8 +162,11 @@ class Segments:
     run_again: RunAgain
     call_again: CallAgain
 
-    def __init__(self, max_bytes: float, max_block_bytes: float = math.inf) -> None:
+    def __init__(
+        self, max_bytes: float, max_block_bytes: float = math.inf, by_gradients: bool = False
+    ) -> None:
         self._max_bytes = max_bytes
+        self._by_gradients = by_gradients
         self._max_block_bytes = max_block_bytes
         self._segments: list[_Segment] = []
         self._count = self._staying = self._kept_bytes = self._block_bytes = 0
@@ -199,6 +212,11 @@ class Segments:
             self._block_bytes -= own.bytes
             return
         own.finish_block(output)
+        if self._by_gradients:
+            before = own.bytes
+            own.set_aside_unread()
+            self._kept_bytes += own.bytes - before
+            self._block_bytes += own.bytes - before
 
     def _begin(self, call: BlockCall | None) -> _Segment:
         if self._segments and not self._segments[-1].operations:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Protocol, Self, TypeVar
 
@@ -24,36 +25,53 @@ class Activations:
         segments: Frees them where memory is short, and has them computed again.
         index: The number of the operation.
         keeps_output: Whether the output stays, because something else keeps it as well.
-        gradient_reads: Whether the gradient is decided by values of the activations.
+        read_by_gradient: Names of those whose values decide the gradient; None if all may.
     """
 
     activations: tuple[str, ...] = ("output",)
     segments: ActivationSource | None = None
     index = 0
     keeps_output = False
-    gradient_reads = True
+    read_by_gradient: tuple[str, ...] | None = None
     _is_set_aside = False
     _freed: tuple[str, ...] = ()
 
-    def set_aside(self, *, with_sums: bool = False) -> None:
+    @property
+    def gradient_reads(self) -> bool:
+        """Whether the gradient is decided by values of the activations."""
+        return self.read_by_gradient != ()
+
+    def set_aside(self, *, with_sums: bool = False, unread: bool = False) -> None:
         """Free the activations; their shapes stay known.
 
         Args:
             with_sums: Whether to free outputs also where they are no activations.
+            unread: Whether to free only what gradients do not read.
         """
         names = dict.fromkeys((*self.activations, "output") if with_sums else self.activations)
-        self._freed = tuple(name for name in names if name != "output" or not self.keeps_output)
+        read = names if unread and self.read_by_gradient is None else self.read_by_gradient or ()
+        stay = {*(read if unread else ()), *(("output",) if self.keeps_output else ())}
+        self._freed = tuple(name for name in names if name not in stay)
+        if not self._freed:
+            return
         for name in self._freed:
             if hasattr(self, name):
                 setattr(self, name, _to_shapes(getattr(self, name)))
         self._is_set_aside = True
 
-    def take_over(self, computed: Activations) -> None:
-        """Keep the activations of the same operation that was computed again."""
-        for name in self._freed:
-            if hasattr(self, name):
+    def take_over(self, computed: Activations) -> bool:
+        """Keep the activations of the same operation that was computed again; false if it has all.
+
+        All are taken, also those that were not freed: they belong together.
+        """
+        if not self._is_set_aside:
+            return False
+        for name in dict.fromkeys((*self.activations, *self._freed)):
+            stays = name == "output" and self.keeps_output
+            if hasattr(self, name) and not stays:
                 setattr(self, name, getattr(computed, name))
         self._is_set_aside = False
+        return True
 
     def fetch(self, *, whole: bool = True) -> Self:
         """The operation itself, with its activations in memory wherever they were freed.
@@ -69,6 +87,19 @@ class Activations:
 
 
 _SomeTensors = TypeVar("_SomeTensors", Tensor, tuple[Tensor, ...])
+
+
+def measure_bytes(operations: Iterable[Activations]) -> int:
+    """How many bytes the activations of operations take; what several of them keep counts once."""
+    sizes: dict[int, int] = {}
+    for operation in operations:
+        for name in dict.fromkeys((*operation.activations, "output")):
+            value = getattr(operation, name, None)
+            for one in value if isinstance(value, tuple) else (value,):
+                if isinstance(one, Tensor) and not one.is_meta:
+                    storage = one.untyped_storage()
+                    sizes[storage.data_ptr()] = storage.nbytes()
+    return sum(sizes.values())
 
 
 def _to_shapes(value: _SomeTensors) -> _SomeTensors:

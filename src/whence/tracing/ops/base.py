@@ -179,7 +179,7 @@ class Add(Operation):
     kind = "add"
     supports_classes = True
     activations = ("a", "b")  # sums stay: the residual stream is one
-    gradient_reads = False
+    read_by_gradient = ()
     a: Tensor
     b: Tensor
 
@@ -324,10 +324,11 @@ class Function(Operation):
         return saved_layer_norm(self._graph_output.grad_fn) if self.keeps_graph else None
 
     @override
-    def take_over(self, computed: Activations) -> None:
-        super().take_over(computed)
-        if isinstance(computed, Function):
+    def take_over(self, computed: Activations) -> bool:
+        takes = super().take_over(computed)
+        if takes and isinstance(computed, Function):
             self.keeps_graph = computed.keeps_graph
+        return takes
 
     def with_absolute_weights(self) -> Function:
         """Of a sum, the one with the absolute values of its weights; mostly it is the same."""

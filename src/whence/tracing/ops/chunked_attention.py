@@ -257,14 +257,17 @@ class ChunkedAttention(Operation):
         return values.mean(-2, keepdim=True)
 
     @override
-    def set_aside(self, *, with_sums: bool = False) -> None:
-        self._graph = self._last_read = self._propagated = None
-        super().set_aside(with_sums=with_sums)
+    def set_aside(self, *, with_sums: bool = False, unread: bool = False) -> None:
+        if not unread:
+            self._graph = self._last_read = self._propagated = None
+        super().set_aside(with_sums=with_sums, unread=unread)
 
     @override
-    def take_over(self, computed: Activations) -> None:
-        super().take_over(computed)
-        self._graph = getattr(computed, "_graph", None)
+    def take_over(self, computed: Activations) -> bool:
+        takes = super().take_over(computed)
+        if takes:
+            self._graph = getattr(computed, "_graph", None)
+        return takes
 
     @override
     def preserve(self, overwritten: Tensor) -> None:

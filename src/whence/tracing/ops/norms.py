@@ -42,6 +42,7 @@ class Norm(Function):
         else:
             self._nodes, self.spread = found
             self.keeps_graph &= not self._nodes.mean_dims  # no gradient needs it
+        self.read_by_gradient = None if self.keeps_graph else ("inputs", "spread")
         self.inputs = (leaf if self.keeps_graph else leaf.detach(),)
         self._graph_output = output if self.keeps_graph else self.output
         return self.output

@@ -108,7 +108,7 @@ class Linear(Operation):
     kind = "linear"
     activations = ("x", "output")
     constants = ("weight", "bias")
-    gradient_reads = False
+    read_by_gradient: tuple[str, ...] | None = ()
     x: Tensor
 
     def __init__(
@@ -159,7 +159,7 @@ class Linear(Operation):
 class Convolution(Linear):
     """A convolution in any number of dimensions, or the transpose of one."""
 
-    gradient_reads = True
+    read_by_gradient = None
 
     def __init__(
         self,

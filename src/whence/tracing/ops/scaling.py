@@ -27,6 +27,7 @@ class Scaling(Function):
     supports_classes = True
     keeps_graph = False
     constants = ("_factor",)
+    read_by_gradient = ()
 
     def __init__(
         self, factor: Tensor | float, divides: bool, mixed_dims: int | None, name: str
@@ -83,6 +84,7 @@ class Product(Function):
 
     supports_classes = True
     keeps_graph = False
+    read_by_gradient = ("inputs",)
 
     def __init__(self, kind: str, name: str, where: str) -> None:
         super().__init__(kind, torch.mul, None, name, where)
