@@ -141,8 +141,9 @@ def test_photos_are_resized_as_pillow_does(size):
 
 
 @pytest.mark.parametrize("size", [(50, 31), (6, 4), (3, 2), (1, 40)])
-def test_scores_are_resized_as_pillow_does(size):
-    scores = np.random.default_rng(0).standard_normal((4, 6))
+@pytest.mark.parametrize("shape", [(4, 6), (1, 30), (40, 1), (70, 90)])
+def test_scores_are_resized_as_pillow_does(size, shape):
+    scores = np.random.default_rng(0).standard_normal(shape)
     expected = Image.fromarray(scores.astype(np.float32)).resize(size, Image.Resampling.BICUBIC)
     within = np.clip(np.asarray(expected), scores.min(), scores.max())
     assert np.allclose(upsample(scores, size), within, atol=1e-5)

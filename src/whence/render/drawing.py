@@ -45,9 +45,13 @@ class Rectangle:
         x, y = self.x * scale, self.y * scale
         edges = (x, y, x + self.width * scale, y + self.height * scale)
         left, top, right, bottom = map(round, edges)
-        if left < right and top < bottom:
+        if not (left < right and top < bottom):
+            return
+        if self.radius:
             place, radius = (left, top, right - 1, bottom - 1), self.radius * scale
             ImageDraw.Draw(canvas).rounded_rectangle(place, radius, self.color)
+        else:
+            canvas.paste(self.color, (left, top, right, bottom))
 
     def to_svg(self) -> str:
         """Its SVG element."""

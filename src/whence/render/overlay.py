@@ -96,8 +96,9 @@ def resize(photo: Image.Image, size: tuple[int, int]) -> Image.Image:
         return photo.copy()
     pixels = torch.frombuffer(bytearray(photo.tobytes("raw", "RGBX")), dtype=torch.uint8)
     channels = pixels.view(1, photo.height, photo.width, 4).permute(0, 3, 1, 2)
-    resized = _interpolate(channels, size).permute(0, 2, 3, 1).contiguous()
-    return Image.frombytes("RGB", size, resized.numpy().tobytes(), "raw", "RGBX")
+    resized = interpolate(channels, size[::-1], mode="bicubic", antialias=True)
+    content = resized.permute(0, 2, 3, 1).contiguous().numpy().tobytes()
+    return Image.frombytes("RGB", size, content, "raw", "RGBX")
 
 
 def fit_size(shape: tuple[int, int], longest: int) -> tuple[int, int]:
@@ -151,17 +152,11 @@ def upsample(scores: Floats, size: tuple[int, int]) -> Floats:
     """
     values = scores.astype(np.float32)
     if size[0] > 1:
-        resized = _interpolate(torch.from_numpy(values)[None, None], size)[0, 0].numpy()
+        channel = torch.from_numpy(values)[None, None]
+        resized = interpolate(channel, size[::-1], mode="bicubic", antialias=True)[0, 0].numpy()
     else:  # where torch gives all rows the same value
         resized = np.array(Image.fromarray(values).resize(size, Image.Resampling.BICUBIC))
     return np.clip(resized, scores.min(), scores.max(), out=resized)
-
-
-def _interpolate(channels: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
-    """Resize (1, channels, rows, columns) to width and height, each pixel by all that it covers."""
-    width, height = size
-    with torch.inference_mode():
-        return interpolate(channels, (height, width), mode="bicubic", antialias=True)
 
 
 def stretch_contrast(scores: Floats) -> Floats:
