@@ -1,6 +1,7 @@
 """Photos a second of `whence explain FOLDER`, and how busy the GPU is, beside a plain loop.
 
     python benchmarks/photo_folder.py --photos 1000 --size base --device cuda
+    python benchmarks/photo_folder.py --photos 1000 --size base --device cuda --format jpg
     python benchmarks/photo_folder.py --photos 60 --size tiny --device cpu --loop 10
 
 The photos are JPEG files of about 500 by 375, all of different sizes, or those of --folder; the
@@ -71,7 +72,8 @@ def main() -> None:
         one, many = (measure_kernels(loaded, photos, size) for size in (1, options.batch))
         rows = {}
         if options.loop:
-            rows["loop"] = run_loop(loaded, photos[: options.loop], work / "loop", one)
+            looped = photos[: options.loop]
+            rows["loop"] = run_loop(loaded, looped, work / "loop", one, options.format)
         del loaded
         for number in range(options.rounds):
             run = run_command(options, photos[0].parent, model, work / f"out{number}", many)
@@ -87,6 +89,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--batch", type=int, default=16, help="default: 16, as of the command")
     parser.add_argument("--precision", default=None)
+    parser.add_argument("--format", choices=("png", "jpg"), default="png", help="of figures")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--loop", type=int, default=100, help="photos of the plain loop; or 0")
     parser.add_argument("--rounds", type=int, default=2)
@@ -136,7 +139,9 @@ def measure_kernels(loaded: LoadedModel, photos: list[Path], size: int) -> float
     return microseconds / 1000 / len(sources)
 
 
-def run_loop(loaded: LoadedModel, photos: list[Path], out: Path, kernels: float | None) -> Run:
+def run_loop(
+    loaded: LoadedModel, photos: list[Path], out: Path, kernels: float | None, form: str
+) -> Run:
     """Explain photos one by one, and save what `whence explain` saves of each."""
     import whence
 
@@ -145,7 +150,7 @@ def run_loop(loaded: LoadedModel, photos: list[Path], out: Path, kernels: float 
     def explain_one(path: Path) -> None:
         explanation = whence.explain(path, model=loaded)
         explanation.save(out / f"{path.stem}.safetensors")
-        explanation.plot(title=path.stem).save(out / f"{path.stem}.png")
+        explanation.plot(title=path.stem).save(out / f"{path.stem}.{form}")
 
     explain_one(photos[0])
 
@@ -153,19 +158,19 @@ def run_loop(loaded: LoadedModel, photos: list[Path], out: Path, kernels: float 
         for path in photos:
             explain_one(path)
 
-    return measure(lambda: run_here(explain_all), len(photos), out, kernels)
+    return measure(lambda: run_here(explain_all), len(photos), out, kernels, form)
 
 
 def run_command(
     options: argparse.Namespace, photos: Path, model: str, out: Path, kernels: float | None
 ) -> Run:
     arguments = ["explain", photos, "--model", model, "--device", options.device, "--quiet"]
-    arguments += ["--batch", options.batch, "--out", out]
+    arguments += ["--batch", options.batch, "--format", options.format, "--out", out]
     arguments += ["--compile"] if options.compile else []
     arguments += ["--precision", options.precision] if options.precision else []
     command = [sys.executable, "-c", COMMAND, *map(str, arguments)]
     count = sum(one.suffix.lower() == ".jpg" for one in photos.iterdir())
-    run = measure(lambda: run_processes(command), count, out, kernels)
+    run = measure(lambda: run_processes(command), count, out, kernels, options.format)
     shutil.rmtree(out)
     return run
 
@@ -197,14 +202,18 @@ def run_here(work: Callable[[], object]) -> tuple[float, float]:
 
 
 def measure(
-    work: Callable[[], tuple[float, float]], count: int, out: Path, kernels: float | None
+    work: Callable[[], tuple[float, float]],
+    count: int,
+    out: Path,
+    kernels: float | None,
+    form: str,
 ) -> Run:
     """Measure work that returns its CPU time, and writes so many figures to a folder."""
     with sample_gpu() as samples:
         begin, start = time.time(), time.perf_counter()
         cpu = work()
         seconds = time.perf_counter() - start
-    times = [one.stat().st_mtime for one in out.glob("*.png")]
+    times = [one.stat().st_mtime for one in out.glob(f"*.{form}")]
     if len(times) != count:
         raise SystemExit(f"{len(times)} of {count} figures were written.")
     first, last = min(times), max(times)

@@ -131,6 +131,21 @@ def test_quiet_and_svg(two_photos):
     assert (two_photos / "whence-out" / "one.svg").read_text().startswith(("<svg", "<?xml"))
 
 
+def test_figures_as_jpeg(two_photos):
+    from PIL import Image
+
+    (entry,) = read_summary("one.png", "--format", "jpg")
+    assert entry["files"] == {"figure": "one.jpg", "explanation": "one.safetensors"}
+    run_explain("one.png", "--out", "as-png")
+    with (
+        Image.open(two_photos / "whence-out" / "one.jpg") as jpeg,
+        Image.open(two_photos / "as-png" / "one.png") as png,
+    ):
+        assert (jpeg.format, jpeg.size) == ("JPEG", png.size)
+    (page,) = read_summary("A wonderful film", "--format", "jpg", "--out", "texts")
+    assert page["files"]["page"].endswith(".html")
+
+
 def test_a_timm_model_with_a_weights_file(two_photos):
     timm = pytest.importorskip("timm")
     save_file(timm.create_model("test_vit").state_dict(), "w.safetensors")

@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image, ImageOps
 
-from whence.models.crop import draw_probe, find_crop_box, read_probe
+from whence.models.crop import ProvenSizes, draw_probe, find_crop_box, read_probe
 from whence.models.image_preprocessing import CenterCropPreprocessor, ProcessorPreprocessor
 
 SIZES = [(300, 180), (150, 333), (97, 97), (641, 480)]
@@ -124,3 +124,48 @@ def test_margins_are_rounded_as_croppers_do():
     # 75 - 64 is odd: 5 pixels are cut off at the left, or 6 by rounding half to even.
     assert find_crop_box((75, 75), 75, (64, 64))[0] == 5
     assert find_crop_box((75, 75), 75, (64, 64), round)[0] == 6
+
+
+def list_sizes(count):
+    """Sizes of photos in which the first three hold the extremes of width and height."""
+    rng = np.random.default_rng(0)
+    others = rng.integers(90, 200, (count - 3, 2)).tolist()
+    return [(90, 90), (200, 90), (90, 200), *map(tuple, others)]
+
+
+def test_settings_that_many_probes_agree_with_are_believed():
+    """For each further size, the box is the one that a probe of that size shows."""
+    pytest.importorskip("transformers")
+    for name, processor in build_processors().items():
+        calls = []
+
+        def count(*arguments, kept=processor, calls=calls, **options):
+            calls.append(1)
+            return kept(*arguments, **options)
+
+        count.__dict__.update(vars(processor))
+        believing = ProcessorPreprocessor(count)
+        for number, size in enumerate(list_sizes(40)):
+            photo = Image.new("RGB", size)
+            assert believing.scale
+            calls.clear()
+            (found,) = believing([photo]).photos
+            (probed,) = ProcessorPreprocessor(processor)([photo]).photos
+            assert found.box == probed.box, (name, size)
+            if name in ("squash", "shortest_edge"):
+                assert len(calls) == (2 if number < 12 else 1), (name, number)
+            if name == "crop_pct":  # which its settings do not tell
+                assert len(calls) == 2
+
+
+def test_sizes_outside_of_the_proven_are_probed():
+    pytest.importorskip("transformers")
+    for size in ((89, 120), (120, 89), (201, 120), (120, 201)):
+        proven = ProvenSizes()
+        for one in list_sizes(12):
+            assert not proven.is_between((120, 120))
+            proven.note(one, True)
+        assert proven.is_between((120, 120))
+        assert not proven.is_between(size)
+        proven.note(size, False)  # and from then on, nothing is believed
+        assert not proven.is_between((120, 120))

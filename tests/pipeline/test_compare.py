@@ -37,16 +37,16 @@ def test_faithfulness_is_that_of_measure(of_photo, vit):
 
 
 def test_it_writes_itself(of_photo, tmp_path):
-    for ending in ("png", "svg", "html"):
+    for ending in ("png", "jpg", "svg", "html"):
         of_photo.save(tmp_path / f"a.{ending}")
         assert (tmp_path / f"a.{ending}").stat().st_size > 5000
     page = parse_html((tmp_path / "a.html").read_text(encoding="utf-8"))
     written = [one.text for one in page.find_all("text")]
     names = [one.name for one in of_photo["gae"].classes()]
     assert {*names, "whence", "gae"} < set(written)
-    with pytest.raises(WhenceError, match=r"must end in \.png, \.svg or \.html"):
+    with pytest.raises(WhenceError, match=r"must end in \.png, \.jpg, \.jpeg, \.svg or \.html"):
         of_photo.save(tmp_path / "a.json")
-    assert len(os.listdir(tmp_path)) == 3
+    assert len(os.listdir(tmp_path)) == 4
 
 
 def test_it_shows_itself_in_a_terminal(embedded, capsys, monkeypatch):

@@ -70,6 +70,19 @@ def test_nothing_is_written_over_without_force(two_photos):
     assert len(json.loads((two_photos / "whence-out" / "summary.json").read_text())["inputs"]) == 1
 
 
+@pytest.mark.parametrize("form", ["png", "jpg"])
+def test_an_input_is_never_written_over(form, two_photos):
+    make_photo().save(f"three.{form}")
+    before = (two_photos / f"three.{form}").read_bytes()
+    arguments = (f"three.{form}", "--format", form, "--out", ".", "--force")
+    result = run_explain(*arguments, code=2)
+    assert f"over the input 'three.{form}'" in result.stderr
+    assert (two_photos / f"three.{form}").read_bytes() == before
+    other = "jpg" if form == "png" else "png"
+    run_explain(f"three.{form}", "--format", other, "--out", ".")
+    assert (two_photos / f"three.{other}").is_file()
+
+
 def test_a_summary_of_someone_else_is_not_written_over(two_photos):
     (two_photos / "out").mkdir()
     (two_photos / "out" / "summary.json").write_text("[1]")

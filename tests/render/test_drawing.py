@@ -61,12 +61,33 @@ def test_saved_by_suffix_whole_or_not_at_all(tmp_path):
     assert Image.open(tmp_path / "a.PNG").size == figure.to_image(2.0).size
     figure.save(str(tmp_path / "a.svg"))
     assert (tmp_path / "a.svg").read_text(encoding="utf-8") == figure.to_svg()
-    for name in ("a.jpg", "a", "a.pdf"):
-        with pytest.raises(WhenceError, match=rf"{name}' must end in .png or .svg"):
+    for name in ("a.tif", "a", "a.pdf"):
+        with pytest.raises(WhenceError, match=rf"{name}' must end in .png, .jpg, .jpeg or .svg"):
             figure.save(tmp_path / name)
     with pytest.raises(WhenceError, match="cannot be written"):
         figure.save(tmp_path / "none" / "a.png")
     assert sorted(os.listdir(tmp_path)) == ["a.PNG", "a.svg"]
+
+
+@pytest.mark.parametrize("ending", [".jpg", ".JPEG"])
+def test_a_jpeg_shows_what_a_png_does(ending, tmp_path):
+    figure = draw_figure(explain_image(np.eye(3)), image=PHOTO, title="A title")
+    figure.save(tmp_path / f"a{ending}")
+    with Image.open(tmp_path / f"a{ending}") as file:
+        assert (file.format, file.info["dpi"]) == ("JPEG", (192, 192))
+        # Every pixel has a colour of its own, as coloured letters need it.
+        assert [layer[1:3] for layer in file.layer] == [(1, 1)] * 3
+        pixels = np.asarray(file.convert("RGB")).astype(int)
+    expected = np.asarray(figure.to_image(2.0)).astype(int)
+    assert pixels.shape == expected.shape
+    assert np.abs(pixels - expected).mean() < 2
+
+
+def test_a_figure_too_large_for_a_jpeg_is_refused(tmp_path):
+    Figure(33_000, 2, "#ffffff").save(tmp_path / "a.png")
+    with pytest.raises(WhenceError, match="66000 x 4 pixels, and a JPEG file at most"):
+        Figure(33_000, 2, "#ffffff").save(tmp_path / "a.jpg")
+    assert os.listdir(tmp_path) == ["a.png"]
 
 
 def test_text_is_wrapped_into_lines():

@@ -10,6 +10,7 @@ from whence import WhenceError
 from whence.render import Figure, draw_figure, overlay
 from whence.render.colors import THEMES
 from whence.render.drawing import Picture, Rectangle, TextLine, measure_text
+from whence.render.overlay import resize
 
 SVG = "{http://www.w3.org/2000/svg}"
 PHOTO = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 60, 3), np.uint8))
@@ -60,7 +61,7 @@ def test_panels_hold_the_overlay():
     assert original.is_photo
     assert (original.width / original.height) == pytest.approx(1.5, abs=0.01)
     size = (90, 60)
-    resized = PHOTO.resize(size, Image.Resampling.LANCZOS)
+    resized = resize(PHOTO, size)
     assert original.draw(size) == resized
     assert panel.draw(size) == overlay(resized, scores)
 
@@ -146,7 +147,7 @@ def test_legend_names_both_signs():
     assert {"- against", "+ for", "0"} <= set(list_texts(figure))
     # One legend serves all panels, so the class without negative scores shares the map.
     panel = find_shapes(figure, Picture)[1].draw((8, 8))
-    photo = PHOTO.resize((8, 8), Image.Resampling.LANCZOS)
+    photo = resize(PHOTO, (8, 8))
     assert panel == overlay(photo, np.eye(2), signed=True)
 
 

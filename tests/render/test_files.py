@@ -48,7 +48,8 @@ def test_every_kind_has_every_form(kind, tmp_path):
     every = [ending for ending in SUFFIXES if ending != ".gif"]  # which is for videos with frames
     for ending in every:
         explanation.save(tmp_path / f"a{ending}")
-    assert Image.open(tmp_path / "a.png").format == "PNG"
+    for ending, form in ((".png", "PNG"), (".jpg", "JPEG"), (".jpeg", "JPEG")):
+        assert Image.open(tmp_path / f"a{ending}").format == form
     name = explanation.classes()[0].name.strip()
     for ending in (".svg", ".html", ".json", ".csv"):
         assert name in (tmp_path / f"a{ending}").read_text(encoding="utf-8")
@@ -60,7 +61,7 @@ def test_every_kind_has_every_form(kind, tmp_path):
     assert len(os.listdir(tmp_path)) == len(every)
 
 
-@pytest.mark.parametrize("name", ["a", "a.jpg", "a.pt", "a.pdf", "a.png.bak"])
+@pytest.mark.parametrize("name", ["a", "a.tif", "a.pt", "a.pdf", "a.png.bak"])
 def test_another_ending_is_refused(name, tmp_path):
     with pytest.raises(WhenceError, match=r"must end in \.png, .*\.npz or \.safetensors"):
         explain_photo().save(tmp_path / name)

@@ -6,7 +6,13 @@ from PIL import Image
 from whence import WhenceError
 from whence.render import overlay
 from whence.render.colors import get_colormap
-from whence.render.overlay import scale_to_largest, stretch_contrast, to_rgb, upsample
+from whence.render.overlay import (
+    resize,
+    scale_to_largest,
+    stretch_contrast,
+    to_rgb,
+    upsample,
+)
 
 GREY = Image.new("RGB", (32, 32), (100, 100, 100))
 
@@ -122,3 +128,22 @@ def test_what_cannot_be_drawn_says_so():
         overlay("cat.jpg", [[1.0]])
     with pytest.raises(WhenceError, match="image is empty"):
         overlay(Image.new("RGB", (0, 5)), [[1.0]])
+
+
+@pytest.mark.parametrize("size", [(50, 31), (33, 21), (90, 70), (7, 90), (1, 1), (300, 2)])
+def test_photos_are_resized_as_pillow_does(size):
+    noise = np.random.default_rng(0).integers(0, 256, (21, 33, 3), dtype=np.uint8)
+    for photo in (Image.fromarray(noise), Image.fromarray(noise).crop((3, 2, 20, 20))):
+        expected = photo.resize(size, Image.Resampling.BICUBIC)
+        difference = to_pixels(resize(photo, size)) - to_pixels(expected)
+        assert np.abs(difference).max() <= 3
+        assert abs(difference.mean()) < 0.5
+
+
+@pytest.mark.parametrize("size", [(50, 31), (6, 4), (3, 2), (1, 40)])
+@pytest.mark.parametrize("shape", [(4, 6), (1, 30), (40, 1), (70, 90)])
+def test_scores_are_resized_as_pillow_does(size, shape):
+    scores = np.random.default_rng(0).standard_normal(shape)
+    expected = Image.fromarray(scores.astype(np.float32)).resize(size, Image.Resampling.BICUBIC)
+    within = np.clip(np.asarray(expected), scores.min(), scores.max())
+    assert np.allclose(upsample(scores, size), within, atol=1e-5)

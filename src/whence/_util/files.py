@@ -12,6 +12,9 @@ from pathlib import Path
 from whence._util.near_names import suggest_paths
 from whence.errors import WhenceError
 
+# Endings of files that a figure is written to.
+FIGURES = (".png", ".jpg", ".jpeg", ".svg")
+
 
 def is_file(path: Path) -> bool:
     """Whether there is such a file; False where permissions hide it."""

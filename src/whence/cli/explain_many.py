@@ -139,7 +139,7 @@ def check_options(
         raise WhenceError("Give either --force, which starts anew, or --retry.")
     if text:
         raise WhenceError("--text is for texts on the command line; name files or tables of them.")
-    if outlines or format in ("png", "svg", "html"):
+    if outlines or format in ("png", "jpg", "svg", "html"):
         option = "--outlines" if outlines else f"--format {format}"
         raise WhenceError(f"{option} is for figures, and this run writes rows of Parquet.")
 

@@ -99,7 +99,7 @@ def generate(
         "whence-out"
     ),
     image_format: Annotated[
-        Literal["png", "svg"], typer.Option("--format", help="The format of the figure.")
+        Literal["png", "jpg", "svg"], typer.Option("--format", help="The format of the figure.")
     ] = "png",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the scores as JSON, and nothing else.")

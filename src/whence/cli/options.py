@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.console import Console
 
-from whence._util.files import is_file, is_folder
+from whence._util.files import FIGURES, is_file, is_folder
 from whence.errors import WhenceError
 
 if TYPE_CHECKING:
@@ -248,7 +248,7 @@ GpusPerActor = Annotated[
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors.")]
 Force = Annotated[bool, typer.Option("--force", help="Write over earlier results.")]
 
-_FILES = {".png", ".svg", ".html", ".json", ".csv", ".npz", ".safetensors", ".jpg", ".pdf"}
+_FILES = {*FIGURES, ".html", ".json", ".csv", ".npz", ".safetensors", ".pdf"}
 
 
 def check_folder(out: Path) -> None:

@@ -262,9 +262,9 @@ class Explanation(Shown):
         """Write a file, whole or not at all, in the form that its name's ending says.
 
         Args:
-            path: Where to write. .png and .svg are a figure of the first sample, .gif of a video
-                that moves, .html a page, .json all for other programs, .csv the scores, .npz arrays
-                of numpy; .safetensors is all that `load` reads again.
+            path: Where to write. .png, .jpg and .svg are a figure of the first sample, .gif of a
+                video that moves, .html a page, .json all for other programs, .csv the scores, .npz
+                arrays of numpy; .safetensors is all that `load` reads again.
             by: As for `matrix`, where scores of texts are written to be read.
 
         Raises:

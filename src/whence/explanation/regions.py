@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,17 +97,26 @@ def find_highest(scores: NDArray[np.float64], held: float) -> NDArray[np.bool_]:
 
 def label_parts(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Number the parts of a mask from 1: cells that touch by a side or a corner; 0 is outside."""
-    labels, count = np.zeros(mask.shape, dtype=np.int64), 0
-    for start in zip(*np.nonzero(mask), strict=True):
-        if labels[start]:
+    # Cells by their number in a wider map, in which those at the borders have neighbours, too.
+    wide = mask.shape[1] + 2
+    rows, columns = np.nonzero(mask)
+    cells: list[int] = (rows * wide + columns).tolist()
+    around = [y * wide + x for y, x in _AROUND]
+    rest, part, count = set(cells), dict[int, int](), 0
+    for start in cells:
+        if start not in rest:
             continue
         count += 1
-        labels[start], reached = count, [(int(start[0]), int(start[1]))]
+        rest.remove(start)
+        reached = [start]
         while reached:
-            for near in _list_neighbours(reached.pop(), mask.shape):
-                if mask[near] and not labels[near]:
-                    labels[near] = count
-                    reached.append(near)
+            cell = reached.pop()
+            part[cell] = count
+            near = [cell + step for step in around if cell + step in rest]
+            rest.difference_update(near)
+            reached += near
+    labels = np.zeros(mask.shape, dtype=np.int64)
+    labels[rows, columns] = [part[cell] for cell in cells]
     return labels
 
 
@@ -118,9 +128,7 @@ def measure_touching(mask: NDArray[np.bool_]) -> float:
         as many cells (the join count statistic, Cliff and Ord 1981); 0 where all ways are alike.
     """
     cells, marked = mask.size, int(mask.sum())
-    neighbours = _count_neighbours(np.ones(mask.shape))
-    pairs = neighbours.sum() / 2
-    sharing = float((neighbours * (neighbours - 1)).sum())  # ordered pairs of pairs with one cell
+    pairs, sharing = _count_pairs(*mask.shape)
     # The chance that 2, 3 and 4 given cells are all marked.
     chances = [1.0]
     for taken in range(4):
@@ -134,17 +142,20 @@ def measure_touching(mask: NDArray[np.bool_]) -> float:
     return float((touching - mean) / math.sqrt(variance))
 
 
+@lru_cache(maxsize=64)
+def _count_pairs(rows: int, columns: int) -> tuple[float, float]:
+    """Count pairs of cells that touch, and ordered pairs of such pairs that share one cell."""
+    neighbours = _count_neighbours(np.ones((rows, columns)))
+    return float(neighbours.sum()) / 2, float((neighbours * (neighbours - 1)).sum())
+
+
 def _count_neighbours(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Sum, for each cell, the values of the eight cells around it."""
     rows, columns = values.shape
-    framed = np.pad(values, 1)
+    framed = np.zeros((rows + 2, columns + 2))
+    framed[1:-1, 1:-1] = values
     shifted = [framed[1 + y : 1 + y + rows, 1 + x : 1 + x + columns] for y, x in _AROUND]
     return np.sum(shifted, axis=0)  # type: ignore[no-any-return]
-
-
-def _list_neighbours(cell: tuple[int, int], shape: tuple[int, ...]) -> list[tuple[int, int]]:
-    around = [(cell[0] + y, cell[1] + x) for y, x in _AROUND]
-    return [(r, c) for r, c in around if 0 <= r < shape[0] and 0 <= c < shape[1]]
 
 
 def _measure(mask: NDArray[np.bool_], shares: NDArray[np.float64]) -> PeakRegion:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from whence._util.files import check_ending
+from whence._util.files import FIGURES, check_ending
 from whence._util.saved import SUFFIX, explain_damage, read_parts, write_parts
 from whence.explanation.explanation import Explanation
 from whence.explanation.generation import Generation
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from whence.render.display import Figure
 
 _FORMAT = "whence explanations 1"
-_FIGURES = (".png", ".svg")
 
 
 class Explanations(dict[str, Explanation]):
@@ -76,14 +75,14 @@ class Explanations(dict[str, Explanation]):
         """Write a file, whole or not at all, in the form that its name's ending says.
 
         Args:
-            path: Where to write. .safetensors is all that `load` reads again; .png and .svg are a
-                figure of the first sample.
+            path: Where to write. .safetensors is all that `load` reads again; .png, .jpg and
+                .svg are a figure of the first sample.
 
         Raises:
             WhenceError: The name ends otherwise, or the place cannot be written.
         """
-        check_ending(path, (SUFFIX, *_FIGURES))
-        if Path(path).suffix.lower() in _FIGURES:
+        check_ending(path, (SUFFIX, *FIGURES))
+        if Path(path).suffix.lower() in FIGURES:
             self.plot().save(path)
             return
         parts = {name: one._to_parts() for name, one in self.items()}

@@ -34,7 +34,7 @@ class Shown:
     ) -> Figure:
         """Draw one sample: the photo, frames or sound with a map of each class, or coloured words.
 
-        The figure shows itself in notebooks; `.save("a.png")` or `"a.svg"` writes it.
+        The figure shows itself in notebooks; `.save("a.png")`, `"a.jpg"` or `"a.svg"` writes it.
 
         Args:
             sample: Which sample of the batch.

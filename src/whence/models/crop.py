@@ -14,6 +14,8 @@ from whence.explanation.photo import Box
 _MAX_PROPORTION = 16
 # The colour of every pixel of a probe in the channel that tells where the processor padded.
 _LEVEL = 128
+# With so many sizes that agree with a processor's settings, those between them do.
+_MANY_SIZES = 12
 # Shorter sides make a probe of so few steps that nothing can be read from it.
 _MIN_PROBE_SIDE = 4
 
@@ -52,6 +54,32 @@ def find_crop_box(
         round_margin((r - k) / 2) * s for r, k, s in zip(resized, kept, scale, strict=True)
     )
     return left, top, left + kept[0] * scale[0], top + kept[1] * scale[1]
+
+
+class ProvenSizes:
+    """Sizes of photos of which a processor kept what its settings say, as probes showed.
+
+    Once there are enough and none was otherwise, the settings are believed for sizes between them.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._all_agree = True
+        self._least = (math.inf, math.inf)  # width and height, each of any photo
+        self._most = (0.0, 0.0)
+
+    def note(self, size: tuple[int, int], agrees: bool) -> None:
+        """Note what the probe of a size showed: whether it agrees with the settings."""
+        self._count += 1
+        self._all_agree &= agrees
+        self._least = (min(size[0], self._least[0]), min(size[1], self._least[1]))
+        self._most = (max(size[0], self._most[0]), max(size[1], self._most[1]))
+
+    def is_between(self, size: tuple[int, int]) -> bool:
+        """Whether the settings are believed for a size: width and height lie between proven."""
+        sides = zip(self._least, size, self._most, strict=True)
+        is_known = self._all_agree and self._count >= _MANY_SIZES
+        return is_known and all(least <= side <= most for least, side, most in sides)
 
 
 def find_processor_box(size: tuple[int, int], processor: object) -> Box:

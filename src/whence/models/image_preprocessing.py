@@ -18,6 +18,7 @@ from typing_extensions import override
 from whence.errors import WhenceError
 from whence.explanation.photo import Box, Photo
 from whence.models.crop import (
+    ProvenSizes,
     compute_resized_size,
     draw_probe,
     find_crop_box,
@@ -222,6 +223,7 @@ class ProcessorPreprocessor(ProbedPreprocessor):
     def __init__(self, processor: Callable[..., Mapping[str, Tensor]]) -> None:
         super().__init__()
         self.processor = processor
+        self._proven = ProvenSizes()
 
     def __call__(self, images: Sequence[Image.Image]) -> PreparedBatch:
         """Prepare a batch of photos, one by one: some processors keep their proportions."""
@@ -251,7 +253,11 @@ class ProcessorPreprocessor(ProbedPreprocessor):
     @override
     def _find_box(self, size: tuple[int, int]) -> Box | None:
         expected = find_processor_box(size, self.processor)
-        return read_probe(self.to_values(self.to_pixels(draw_probe(size))), size, expected)
+        if self._proven.is_between(size):
+            return expected
+        found = read_probe(self.to_values(self.to_pixels(draw_probe(size))), size, expected)
+        self._proven.note(size, found == expected)
+        return found
 
 
 def find_processor(loaded: LoadedModel) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from whence._util.files import check_ending, write_atomically
+from whence._util.files import FIGURES, check_ending, write_atomically
 from whence._util.notes import merge_notes
 from whence.errors import WhenceError
 from whence.explanation import Explanation
@@ -123,12 +123,12 @@ class Comparison(Mapping[str, Explanation]):
         return format_comparison_page(self, map(self.plot, samples), title)
 
     def save(self, path: str | Path) -> None:
-        """Write the figure of the first sample (.png, .svg) or a page (.html), whole or not at all.
+        """Write a figure of the first sample (.png, .jpg, .svg) or a page (.html), whole or not.
 
         Raises:
             WhenceError: The name ends otherwise, or the place cannot be written.
         """
-        if check_ending(path, (".png", ".svg", ".html")) == ".html":
+        if check_ending(path, (*FIGURES, ".html")) == ".html":
             write_atomically(Path(path), self.to_html().encode())
         else:
             self.plot().save(path)

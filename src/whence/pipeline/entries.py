@@ -53,7 +53,7 @@ class OutputSettings:
     """The folder and the form of result files."""
 
     folder: Path
-    image_format: str = "png"  # or "svg", or "html" for a page
+    image_format: str = "png"  # or "jpg", "svg", or "html" for a page
     force: bool = False  # whether results may replace files
     outlines: bool = False  # whether figures outline the peak regions of maps
 

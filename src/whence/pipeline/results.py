@@ -74,6 +74,7 @@ def explain_to_files(
     ]
     check_writable(output.folder)
     earlier = _read_entries(output.folder, output.force)
+    check_inputs_stay([source.path for source in sources], output.folder, files)
     if not output.force:
         check_absent([output.folder / name for one in files for name in one.values()])
     entries: dict[int, SummaryEntry] = {}
@@ -189,6 +190,24 @@ def check_absent(files: Sequence[Path]) -> None:
             f"'{present[0]}'{more} already. Give --force to write over, or another folder with "
             f"--out."
         )
+
+
+def check_inputs_stay(
+    inputs: Sequence[Path | None], folder: Path, files: Sequence[dict[str, str]]
+) -> None:
+    """Refuse to write a result where an input is, also with --force.
+
+    Raises:
+        WhenceError: One of the files is an input.
+    """
+    kept = {os.path.realpath(path) for path in inputs if path is not None}
+    place = os.path.realpath(folder)
+    for name in (name for one in files for name in one.values()):
+        if os.path.join(place, name) in kept:
+            raise WhenceError(
+                f"A result would be written over the input '{folder / name}'. Give another folder "
+                f"with --out, or another --format."
+            )
 
 
 def _make_job(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
-from whence._util.files import check_ending, write_atomically
+from whence._util.files import FIGURES, check_ending, write_atomically
 from whence._util.text import data_uri
 from whence.errors import WhenceError
 from whence.render.png import encode_photos
@@ -22,6 +22,8 @@ from whence.render.png import encode_photos
 _FINE = 2.0
 # More pixels than this are a mistake rather than a figure.
 _MOST_PIXELS = 200_000_000
+# Of a JPEG file, pixels in each direction.
+_LARGEST_JPEG = 65_500
 # How much wider than ours a reader's font may be.
 _WIDER = 1.3
 _FAMILY = "Aileron, 'Helvetica Neue', Helvetica, Arial, 'Noto Sans', sans-serif"
@@ -43,9 +45,13 @@ class Rectangle:
         x, y = self.x * scale, self.y * scale
         edges = (x, y, x + self.width * scale, y + self.height * scale)
         left, top, right, bottom = map(round, edges)
-        if left < right and top < bottom:
+        if not (left < right and top < bottom):
+            return
+        if self.radius:
             place, radius = (left, top, right - 1, bottom - 1), self.radius * scale
             ImageDraw.Draw(canvas).rounded_rectangle(place, radius, self.color)
+        else:
+            canvas.paste(self.color, (left, top, right, bottom))
 
     def to_svg(self) -> str:
         """Its SVG element."""
@@ -170,18 +176,24 @@ class Figure:
         )
 
     def save(self, path: str | Path) -> None:
-        """Write a .png, at two pixels for each unit, or an .svg; whole or not at all.
+        """Write a .png or .jpg, at two pixels for each unit, or an .svg; whole or not at all.
 
         Raises:
-            WhenceError: The name ends otherwise, or the place cannot be written.
+            WhenceError: The name ends otherwise, the figure is too large for a .jpg, or the place
+                cannot be written.
         """
-        if check_ending(path, (".png", ".svg")) == ".svg":
+        ending = check_ending(path, FIGURES)
+        if ending == ".svg":
             content = self.to_svg().encode()
         else:
-            has_photo = any(isinstance(one, Picture) and one.is_photo for one in self.shapes)
-            encode = encode_photos if has_photo else encode_png
-            content = encode(self.to_image(_FINE), 96 * _FINE)
+            content = self._choose_encoder(ending)(self.to_image(_FINE), 96 * _FINE)
         write_atomically(Path(path), content)
+
+    def _choose_encoder(self, ending: str) -> Callable[[Image.Image, float], bytes]:
+        if ending != ".png":
+            return encode_jpeg
+        has_photo = any(isinstance(one, Picture) and one.is_photo for one in self.shapes)
+        return encode_photos if has_photo else encode_png
 
     def _repr_svg_(self) -> str:
         return self.to_svg()
@@ -232,13 +244,28 @@ def encode_png(image: Image.Image, dpi: float = 96) -> bytes:
     return stream.getvalue()
 
 
+def encode_jpeg(image: Image.Image, dpi: float = 96) -> bytes:
+    """The content of a JPEG file: small and soon written, with letters that stay sharp.
+
+    Raises:
+        WhenceError: The picture has more pixels in width or height than a JPEG file can.
+    """
+    if max(image.size) > _LARGEST_JPEG:
+        raise WhenceError(
+            f"The figure has {image.width} x {image.height} pixels, and a JPEG file at most "
+            f"{_LARGEST_JPEG} in each direction; save a .png or .svg."
+        )
+    stream = io.BytesIO()
+    # All pixels keep their colour: where four share one, the edges of coloured letters blur.
+    image.save(stream, "JPEG", quality=90, subsampling=0, dpi=(dpi, dpi))
+    return stream.getvalue()
+
+
 def encode_uri(image: Image.Image, is_photo: bool) -> str:
     """A picture as an address that a page can hold: a JPEG of a photo, which is small, or a PNG."""
     if not is_photo:
         return data_uri(encode_png(image), "image/png")
-    stream = io.BytesIO()
-    image.save(stream, "JPEG", quality=90, subsampling=0)
-    return data_uri(stream.getvalue(), "image/jpeg")
+    return data_uri(encode_jpeg(image), "image/jpeg")
 
 
 def _scale_size(shape: Picture | Figure, scale: float) -> tuple[int, int]:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from whence._util.files import check_ending, write_atomically
+from whence._util.files import FIGURES, check_ending, write_atomically
 from whence._util.saved import SUFFIX
 from whence.explanation import Generation, PairExplanation
 from whence.explanation.table import list_unit_records
@@ -28,13 +28,12 @@ from whence.render.pages import format_page
 if TYPE_CHECKING:
     from whence.explanation import Explanation
 
-_FIGURES = (".png", ".svg")
 _TEXTS: dict[str, Callable[[Explanation, Grouping], str]] = {
     ".html": lambda explanation, by: format_page(explanation, by=by),
     ".json": lambda explanation, by: format_json(explanation, by),
     ".csv": lambda explanation, by: format_csv(explanation, by),
 }
-SUFFIXES = (*_FIGURES, ".gif", *_TEXTS, ".npz", SUFFIX)
+SUFFIXES = (*FIGURES, ".gif", *_TEXTS, ".npz", SUFFIX)
 
 
 def save(explanation: Explanation, path: str | Path, by: Grouping = "word") -> None:
@@ -51,7 +50,7 @@ def save(explanation: Explanation, path: str | Path, by: Grouping = "word") -> N
         WhenceError: The ending is another, or the place cannot be written.
     """
     path, ending = Path(path), check_ending(path, SUFFIXES)
-    if ending in _FIGURES:
+    if ending in FIGURES:
         draw_figure(explanation, by=by).save(path)
     elif ending == ".gif":
         write_atomically(path, encode_gif(explanation))

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from PIL import Image
+from torch.nn.functional import interpolate
 
 from whence.errors import WhenceError
 from whence.render.colors import Bytes, Colormap, Floats, get_colormap
@@ -63,14 +64,13 @@ def blend(
 
     A strength below 1 makes the colours paler; the photo stays as it is beside strong ones.
     """
-    indices = quantize(upsample(shares, photo.size), colors)
-    alphas = tabulate_opacities(colors, opacity * strength)
-    heat = Image.fromarray(indices)
-    heat.putpalette(_list_palette(colors))
-    alpha = Image.fromarray(indices).point(alphas.tolist())
+    levels = Image.fromarray(quantize(upsample(shares, photo.size), colors))
+    levels.putpalette(_list_palette(colors, opacity * strength), "RGBA")
+    heat = levels.convert("RGBA")
     # The photo loses colour so that the heatmap's colours are the only strong ones.
     muted = Image.blend(photo, photo.convert("L").convert("RGB"), min(1.0, 1.5 * opacity))
-    return Image.composite(heat.convert("RGB"), muted, alpha)
+    muted.paste(heat, (0, 0), heat)
+    return muted
 
 
 def draw_map(
@@ -80,14 +80,25 @@ def draw_map(
     return blend(Image.new("RGB", size, _GROUND), shares, colors, 1.0, strength)
 
 
+@lru_cache(maxsize=8)
 def draw_ramp(colors: Colormap, size: tuple[int, int]) -> Image.Image:
-    """All colours of a map from low to high, to stand in a legend."""
+    """All colours of a map from low to high, to stand in a legend; not to be changed."""
     return draw_map(np.linspace(-1 if colors.diverging else 0, 1, 256)[None], colors, size)
 
 
 def resize(photo: Image.Image, size: tuple[int, int]) -> Image.Image:
-    """The photo at another width and height."""
-    return photo.resize(size, Image.Resampling.LANCZOS)
+    """The RGB photo at another width and height, bicubic.
+
+    By torch, which computes with many pixels at once and gives Pillow's result in a fraction of the
+    time. Pixels have a fourth byte, as torch and Pillow are fastest at that.
+    """
+    if photo.size == size:
+        return photo.copy()
+    pixels = torch.frombuffer(bytearray(photo.tobytes("raw", "RGBX")), dtype=torch.uint8)
+    channels = pixels.view(1, photo.height, photo.width, 4).permute(0, 3, 1, 2)
+    resized = interpolate(channels, size[::-1], mode="bicubic", antialias=True)
+    content = resized.permute(0, 2, 3, 1).contiguous().numpy().tobytes()
+    return Image.frombytes("RGB", size, content, "raw", "RGBX")
 
 
 def fit_size(shape: tuple[int, int], longest: int) -> tuple[int, int]:
@@ -111,9 +122,11 @@ def tabulate_colors(colors: Colormap) -> Bytes:
     return colors(np.sign(values) * (1 + np.abs(values)) / 2 if colors.diverging else values)
 
 
-@lru_cache(maxsize=8)
-def _list_palette(colors: Colormap) -> bytes:
-    return tabulate_colors(colors).tobytes()
+@lru_cache(maxsize=64)
+def _list_palette(colors: Colormap, opacity: float) -> bytes:
+    """Red, green, blue and opacity of each level."""
+    opacities = tabulate_opacities(colors, opacity)
+    return np.column_stack([tabulate_colors(colors), opacities]).tobytes()
 
 
 def tabulate_opacities(colors: Colormap, opacity: float) -> Bytes:
@@ -137,9 +150,13 @@ def upsample(scores: Floats, size: tuple[int, int]) -> Floats:
 
     Bicubic, as bilinear leaves creases between patches; clipped, as bicubic overshoots.
     """
-    resized = Image.fromarray(scores.astype(np.float32)).resize(size, Image.Resampling.BICUBIC)
-    clipped: Floats = np.clip(np.asarray(resized), scores.min(), scores.max())
-    return clipped
+    values = scores.astype(np.float32)
+    if size[0] > 1:
+        channel = torch.from_numpy(values)[None, None]
+        resized = interpolate(channel, size[::-1], mode="bicubic", antialias=True)[0, 0].numpy()
+    else:  # where torch gives all rows the same value
+        resized = np.array(Image.fromarray(values).resize(size, Image.Resampling.BICUBIC))
+    return np.clip(resized, scores.min(), scores.max(), out=resized)
 
 
 def stretch_contrast(scores: Floats) -> Floats:
