@@ -90,11 +90,11 @@ def _is_transposed_pair(returned: tuple[Any, ...] | list[Any]) -> bool:
     return second is not first and view_base(second) is view_base(first)
 
 
-def check_logits(logits: Any, batch: int, guard: Guard) -> None:
+def check_logits(logits: Any, batch: int) -> None:
     """Refuse what is no logits of so many samples.
 
     Raises:
-        WhenceError: It is none, or holds NaN or infinite values.
+        WhenceError: It is none.
     """
     if not isinstance(logits, Tensor):
         raise WhenceError(f"output(...) must return the logits, not {type(logits).__name__}.")
@@ -106,6 +106,14 @@ def check_logits(logits: Any, batch: int, guard: Guard) -> None:
             f"{tuple(logits.shape)} for {batch} input(s). Say which of them to explain: "
             f"{_suggest_target(logits)}, or any function f(outputs, inputs) -> (batch,)."
         )
+
+
+def check_finite(logits: Tensor, guard: Guard) -> None:
+    """Refuse logits that are not numbers. It waits for the forward pass to end on a GPU.
+
+    Raises:
+        WhenceError: Some are NaN or infinite.
+    """
     if guard.sees_values and not torch.isfinite(logits).all():
         raise WhenceError("The model gives NaN or infinite logits for these inputs.")
 

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from whence.errors import TooLargeError, WhenceError
 from whence.inputs.arguments import ArgumentKey, is_text
 from whence.tracing.block_calls import BlockCall, find_repeated_modules
+from whence.tracing.graph import find_structure
 from whence.tracing.intervention import Intervention
-from whence.tracing.logits import ABSENT_WEIGHTS, Logits, check_logits, read_logits
+from whence.tracing.logits import ABSENT_WEIGHTS, Logits, check_finite, check_logits, read_logits
 from whence.tracing.modules import RecordedModules
 from whence.tracing.ops.attention import AttentionSite, find_head_order
 from whence.tracing.ops.guard import Guard
@@ -156,7 +157,7 @@ def _record(
                     texts = {name: is_text(name, x) for name, x in explained.items()}
                     logits = {n: read_logits(returned, of_text) for n, of_text in texts.items()}
             for name, found in logits.items():
-                check_logits(found.values, len(explained[name]), guard)
+                check_logits(found.values, len(explained[name]))
             followed = {place.name for place in trace.inputs}
             if not all(logits[name].values.requires_grad and name in followed for name in asked):
                 return None
@@ -202,6 +203,11 @@ def _record(
                 if any(site.heads_first and site.output is not None for site in trace.sites):
                     # Their maps can be computed again for some samples only, not for some heads.
                     return rerecord(intervention, max_bytes=bounds.all)
+                is_readable = bool(trace.sites) and not trace.attention_problem
+                if needs_attention and trace.logits.is_cuda and len(names) == 1 and is_readable:
+                    find_structure(trace)  # which will be asked for, while the GPU still computes
+            for found in logits.values():
+                check_finite(found.values, guard)
             return trace
         finally:
             trace.stop_recording()
