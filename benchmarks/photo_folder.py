@@ -36,6 +36,7 @@ import torch
 import transformers
 from PIL import Image
 from timing.models import SIZES
+from timing.sections import RECURRING
 
 from whence._util.cpus import count_cpus
 from whence.demo import PHOTO
@@ -130,7 +131,8 @@ def measure_kernels(loaded: LoadedModel, photos: list[Path], size: int) -> float
     explainer = BatchExplainer(settings, loaded, threads=4)
     count = 4 * size
     sources = [Source("image", path) for path in photos[:count]]
-    list(explainer.explain_batches(sources))
+    for _ in range(RECURRING):
+        list(explainer.explain_batches(sources))
     activities = [torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities) as profile:
         list(explainer.explain_batches(sources))

@@ -130,16 +130,18 @@ def test_the_last_blocks_that_fit_into_memory_are_not_called_again(monkeypatch):
     assert [counts[layer] for layer in range(LAYERS)] == [2, 2, 1, 1]
 
 
-def test_blocks_keep_no_more_than_what_gradients_read(monkeypatch):
-    """So that more of them fit where nothing but gradients is read."""
+@pytest.mark.parametrize("method", ["attnlrp", "whence"])
+def test_blocks_keep_no_more_than_what_gradients_read(monkeypatch, method):
+    """So that more of them fit where nothing but gradients is read; none is called for the rest."""
     model, inputs, asked = make_case("llama")
     counts = count_calls(monkeypatch, type(model.model.layers[0]))
     explainer = Explainer(model)
-    expected = explainer.explain(inputs, method="attnlrp", **asked)
-    counts.clear()
-    found = explainer.explain(inputs, method="attnlrp", memory=8e-4, **asked)
-    assert [counts[layer] for layer in range(LAYERS)] == [2, 1, 1, 1]
-    torch.testing.assert_close(found.scores, expected.scores)
+    expected = explainer.explain(inputs, method=method, **asked)
+    for memory, called in ((1e-3, [1, 1, 1, 1]), (8e-4, [2, 1, 1, 1])):
+        counts.clear()
+        found = explainer.explain(inputs, method=method, memory=memory, **asked)
+        assert [counts[layer] for layer in range(LAYERS)] == called
+        torch.testing.assert_close(found.scores, expected.scores)
     counts.clear()
     explainer.explain(inputs, method="tiba", memory=8e-4, **asked)  # z⁺ reads all
     assert [counts[layer] for layer in range(LAYERS)] == [2, 2, 2, 1]

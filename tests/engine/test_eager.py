@@ -9,7 +9,7 @@ import torch
 from tests.engine.helpers import make_request
 from tests.zoo import CASES, HandWrittenViT, build_model, make_images, make_texts
 from whence import Explainer, WhenceError, methods, rules
-from whence.engine import eager
+from whence.engine import bounds
 from whence.engine.eager import record_request, run_eagerly
 from whence.errors import TooLargeError
 from whence.methods import registry
@@ -30,17 +30,24 @@ def test_a_result_says_how_much_a_sample_takes():
         run_eagerly(request, trace.kept_bytes - 1, INFINITE)
 
 
-@pytest.mark.parametrize(("width", "blocks"), [(10, 3 * 2**30), (10**5, 0.65 * 4 * 10**10)])
-def test_blocks_of_a_large_model_may_keep_more(monkeypatch, width, blocks):
-    monkeypatch.setattr(eager, "bound_forwards_bytes", lambda *_: 2.0**40)
-    request = make_request(method="gae")
+@pytest.mark.parametrize(
+    ("method", "width", "blocks"),
+    [
+        ("gae", 10, 3 * 2**30),
+        ("gae", 10**5, 0.85 * 4 * 10**10),
+        ("tiba", 10**5, 0.65 * 4 * 10**10),
+    ],
+)
+def test_blocks_of_a_large_model_may_keep_more(monkeypatch, method, width, blocks):
+    monkeypatch.setattr(bounds, "bound_forwards_bytes", lambda *_: 2.0**40)
+    request = make_request(method=method)
     request.subject.model.register_parameter(
         "large", torch.nn.Parameter(torch.empty(width, width, device="meta"))
     )
     others = sum(one.nbytes for one in request.subject.model.parameters()) - 4 * width**2
-    _, found = eager._bound_segments(replace(request, memory=None))
+    _, found = bounds.bound_segments(replace(request, memory=None))
     assert found == pytest.approx(blocks, abs=others)
-    _, named = eager._bound_segments(replace(request, memory=8.0))
+    _, named = bounds.bound_segments(replace(request, memory=8.0))
     assert named == 2.0**40 * 3 / 8  # who names a bound means it
 
 

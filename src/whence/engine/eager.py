@@ -11,15 +11,15 @@ from torch import Tensor, nn
 
 from whence._util.collecting import hold_off_collection
 from whence.engine import checks
+from whence.engine.bounds import bound_segments, reads_maps
 from whence.engine.image_tokens import find_text_beside, name_image_tokens, stop_at_image_tokens
 from whence.engine.layouts import find_request_layout
 from whence.engine.request import Request, Result, bound_forwards_bytes
 from whence.engine.several_inputs import attend_to_each_other, split_inputs
-from whence.engine.targets import is_generative, leave_out_cache
+from whence.engine.targets import leave_out_cache
 from whence.errors import NoAttentionError, TooLargeError, WhenceError
 from whence.evidence import Evidence, Forwards
 from whence.evidence.kept import keep_evidence
-from whence.evidence.kinds import AT_MAPS
 from whence.inputs.arguments import find_missing_pair
 from whence.layout import FoundLayout, Tokens
 from whence.methods import registry
@@ -40,19 +40,6 @@ _DIFFERENT_LAYERS = (
     "shapes: explain them one by one to keep it."
 )
 _KEPT = ("attention", "relevance")
-# What can be read of a pass whose operations are computed again, segment by segment; the share of
-# the memory that a segment may take.
-_IN_SEGMENTS = AT_MAPS.union(
-    ("inputs", "input_gradient", "input_relevance", "hidden", "hidden_gradient", "hidden_relevance")
-)
-_WITHOUT_MAPS = _IN_SEGMENTS - AT_MAPS
-_SHARE_OF_A_SEGMENT = 1 / 2
-# The share of the memory that blocks may keep of one input: they are cheap to compute again. If the
-# user names no memory, no more than these gibibytes, or than this share of the weights' own bytes:
-# who has room for a large model has room for some of what it computes.
-_SHARE_OF_BLOCKS = 3 / 8
-_KEPT_BY_BLOCKS = 3.0
-_SHARE_OF_WEIGHTS = 0.65
 
 
 def run_eagerly(request: Request, max_bytes: float, max_map_bytes: float) -> Result:
@@ -80,7 +67,7 @@ def _run_stand_in(
 ) -> Result:
     for exact in (False, True):
         guard = Guard(exact)
-        bounds = _bound_segments(request) if max_bytes == math.inf else (math.inf, math.inf)
+        bounds = bound_segments(request) if max_bytes == math.inf else (math.inf, math.inf)
         trace = record_request(
             request, guard, max_bytes, max_map_bytes, *bounds, None if exact else stand_in
         )
@@ -184,10 +171,8 @@ def record_request(
             max_map_bytes=max_map_bytes,
             max_segment_bytes=max_segment_bytes,
             max_block_bytes=max_block_bytes,
-            keeps_maps=max_map_bytes == math.inf or _reads_maps(request),
-            by_gradients=not any(
-                one is not None and one.reads_linear for one in request.rules_used
-            ),
+            keeps_maps=max_map_bytes == math.inf or reads_maps(request),
+            by_gradients=request.reads_gradients_alone,
             needs_attention=request.method.scores_tokens or request.keep_evidence,
             text=find_text_beside(request),
             stand_in=stand_in,
@@ -211,36 +196,6 @@ def record_request(
                 f"one image, add the batch dimension: inputs[None]."
             ) from error
         raise
-
-
-def _reads_maps(request: Request) -> bool:
-    """Whether maps are read. If not, torch's own kernels, which make none, give all gradients.
-
-    That is so for texts of language models, whose maps are large. The kernels want no padding.
-    """
-    method, padding = request.method, request.arguments.padding
-    if not is_generative(request.subject) or request.keep_evidence:
-        return True
-    if padding is not None and bool(padding.any()):
-        return True
-    if not _WITHOUT_MAPS.issuperset(method.needs):
-        return not method.sums_maps_of_texts
-    return any(one is not None and one.attention_factors is None for one in request.rules_used)
-
-
-def _bound_segments(request: Request) -> tuple[float, float]:
-    """How many bytes operations may keep of a pass that cannot be cut by samples; those of blocks.
-
-    Those of blocks keep less: a block is computed again by itself, for others the model runs again.
-    """
-    if request.keep_evidence or not _IN_SEGMENTS.issuperset(request.method.needs):
-        return math.inf, math.inf
-    memory = bound_forwards_bytes(request.arguments.main.device, request.memory)
-    most = math.inf
-    if request.memory is None:
-        weights = sum(one.nbytes for one in request.subject.model.parameters())
-        most = max(_KEPT_BY_BLOCKS * 2**30, weights * _SHARE_OF_WEIGHTS)
-    return memory * _SHARE_OF_A_SEGMENT, min(memory * _SHARE_OF_BLOCKS, most)
 
 
 def score(

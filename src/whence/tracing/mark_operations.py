@@ -91,7 +91,7 @@ def _find_kept(operation: Function) -> Tensor | None:
     if not _is_scaled(operation):
         return None
     if operation not in _KEPT:
-        like = operation.output
+        like = (operation.fetch() if operation.output.is_meta else operation).output
         factor = operation.function(torch.ones(like.shape, dtype=like.dtype, device=like.device))
         _KEPT[operation] = None if factor.all() else factor != 0
     return _KEPT[operation]

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
 from whence.tracing.block_calls import BlockCall, measure_rows
-from whence.tracing.ops.activations import ActivationSource, measure_bytes
+from whence.tracing.ops.activations import ActivationSource
 from whence.tracing.ops.base import Operation, shares_memory
 from whence.tracing.refill import Refill, SegmentComplete
 
@@ -113,7 +113,7 @@ class _Segment:
         for operation in self.operations:
             operation.keeps_output = shares_memory(operation.output, output)
         count = len(self.operations)
-        reading = (n for n in range(count, 0, -1) if self.operations[n - 1].gradient_reads)
+        reading = (n for n in range(count, 0, -1) if self.operations[n - 1].read_by_gradient != ())
         self.read = next(reading, count)
         after = [node for node in self.nodes[self.read :] if node is not None]
         read = (upstream for node in after for upstream, _ in node.next_functions)
@@ -134,13 +134,26 @@ class _Segment:
         """Free what gradients do not read of the operations of a block."""
         for operation in self.operations:
             operation.set_aside(with_sums=True, unread=True)
-        self.is_whole, self.bytes = False, measure_bytes(self.operations)
+        self.is_whole, self.bytes = False, _measure_bytes(self.operations)
 
     def set_aside(self) -> None:
         """Free what the operations keep; outside of blocks, sums stay."""
         self.is_kept = False
         for operation in self.operations:
             operation.set_aside(with_sums=self.call is not None)
+
+
+def _measure_bytes(operations: Iterable[Operation]) -> int:
+    """How many bytes the activations of operations take; what several of them keep counts once."""
+    sizes: dict[int, int] = {}
+    for operation in operations:
+        for name in dict.fromkeys((*operation.activations, "output")):
+            value = getattr(operation, name, None)
+            for one in value if isinstance(value, tuple) else (value,):
+                if isinstance(one, Tensor) and not one.is_meta:
+                    storage = one.untyped_storage()
+                    sizes[storage.data_ptr()] = storage.nbytes()
+    return sum(sizes.values())
 
 
 class Segments:
@@ -179,7 +192,7 @@ class Segments:
     @property
     def has_freed(self) -> bool:
         """Whether something was freed."""
-        return any(not one.is_kept for one in self._segments)
+        return any(not (one.is_kept and one.is_whole) for one in self._segments)
 
     # While recording -----------------------------------------------------------------------------
 
@@ -212,7 +225,7 @@ class Segments:
             self._block_bytes -= own.bytes
             return
         own.finish_block(output)
-        if self._by_gradients:
+        if self._by_gradients and self.may_free_blocks:
             before = own.bytes
             own.set_aside_unread()
             self._kept_bytes += own.bytes - before

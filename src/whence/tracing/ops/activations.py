@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import lru_cache
 from typing import Protocol, Self, TypeVar
 
@@ -35,11 +34,6 @@ class Activations:
     read_by_gradient: tuple[str, ...] | None = None
     _is_set_aside = False
     _freed: tuple[str, ...] = ()
-
-    @property
-    def gradient_reads(self) -> bool:
-        """Whether the gradient is decided by values of the activations."""
-        return self.read_by_gradient != ()
 
     def set_aside(self, *, with_sums: bool = False, unread: bool = False) -> None:
         """Free the activations; their shapes stay known.
@@ -87,19 +81,6 @@ class Activations:
 
 
 _SomeTensors = TypeVar("_SomeTensors", Tensor, tuple[Tensor, ...])
-
-
-def measure_bytes(operations: Iterable[Activations]) -> int:
-    """How many bytes the activations of operations take; what several of them keep counts once."""
-    sizes: dict[int, int] = {}
-    for operation in operations:
-        for name in dict.fromkeys((*operation.activations, "output")):
-            value = getattr(operation, name, None)
-            for one in value if isinstance(value, tuple) else (value,):
-                if isinstance(one, Tensor) and not one.is_meta:
-                    storage = one.untyped_storage()
-                    sizes[storage.data_ptr()] = storage.nbytes()
-    return sum(sizes.values())
 
 
 def _to_shapes(value: _SomeTensors) -> _SomeTensors:
