@@ -1,11 +1,13 @@
 """Where memory is short, blocks are computed again: scores are the same, for two calls of each."""
 
+import dataclasses
 from collections import Counter
 
 import pytest
 import torch
 
 from whence import Explainer, targets
+from whence.rules.balanced import BALANCED
 
 transformers = pytest.importorskip("transformers")
 
@@ -145,3 +147,49 @@ def test_blocks_keep_no_more_than_what_gradients_read(monkeypatch, method):
     counts.clear()
     explainer.explain(inputs, method="tiba", memory=8e-4, **asked)  # z⁺ reads all
     assert [counts[layer] for layer in range(LAYERS)] == [2, 2, 2, 1]
+
+
+def test_rules_of_users_may_read_all_that_operations_keep():
+    """Also where they say that they do not read linear maps."""
+
+    def share(op, relevance):
+        (x,) = op.inputs
+        same = x.shape == op.output.shape
+        return relevance * op.output / torch.where(x == 0, 1.0, x) if same else op.vjp(relevance)[0]
+
+    def halve(op, relevance):
+        parts = [torch.where(x == 0, torch.ones_like(x), x) for x in op.inputs]
+        return tuple(op.sum_to_shape(relevance * op.output / x, x.shape) / 2 for x in parts)
+
+    mine = dataclasses.replace(
+        BALANCED,
+        name="mine",
+        is_gradient=False,
+        supports_partial=False,
+        attention_factors=None,
+        rules={**BALANCED.rules, "pass": share, "product": halve, "quotient": halve},
+    )
+    model, inputs, asked = make_case("llama")
+    explainer = Explainer(model)
+    expected = explainer.explain(inputs, method="lrp", rules=mine, **asked)
+    for memory in (1e-3, 8e-4, 6e-4, 1e-4):
+        found = explainer.explain(inputs, method="lrp", rules=mine, memory=memory, **asked)
+        torch.testing.assert_close(found.scores, expected.scores)
+
+
+def test_tensors_without_memory_may_be_written_to():
+    class Writing(torch.nn.Module):
+        def __init__(self, mlp):
+            super().__init__()
+            self.mlp = mlp
+
+        def forward(self, x):
+            torch.empty(0).fill_(1)
+            return self.mlp(x)
+
+    model, inputs, asked = make_case("llama")
+    expected = Explainer(model).explain(inputs, method="attnlrp", **asked)
+    for layer in model.model.layers:
+        layer.mlp = Writing(layer.mlp)
+    found = Explainer(model).explain(inputs, method="attnlrp", memory=1e-6, **asked)
+    torch.testing.assert_close(found.scores, expected.scores)

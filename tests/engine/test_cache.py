@@ -7,18 +7,21 @@ import transformers
 from whence import Explainer, targets
 
 
-@pytest.fixture(scope="module")
-def model():
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
+def make_config():
+    return transformers.LlamaConfig(
         hidden_size=16,
         intermediate_size=24,
         num_hidden_layers=2,
-        vocab_size=40,
         num_attention_heads=4,
         num_key_value_heads=2,
+        vocab_size=40,
     )
-    return transformers.LlamaForCausalLM(config).eval()
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    return transformers.LlamaForCausalLM(make_config()).eval()
 
 
 @pytest.fixture
@@ -70,3 +73,20 @@ def test_a_cache_that_is_given_is_read(model, caches):
         found.logits[:, 0] if found.logits.dim() > 2 else found.logits, whole
     )
     assert caches[-1] is not None
+
+
+def test_classes_of_users_are_run_as_they_are():
+    """Their logits may depend on what they are asked for."""
+
+    class Doubled(transformers.LlamaForCausalLM):
+        def forward(self, input_ids=None, use_cache=None, **kwargs):
+            returned = super().forward(input_ids, use_cache=use_cache, **kwargs)
+            if self.config.use_cache if use_cache is None else use_cache:
+                returned.logits = returned.logits * 2
+            return returned
+
+    torch.manual_seed(0)
+    model = Doubled(make_config()).eval()
+    found = Explainer(model).explain(IDS, target=targets.token(), method="attnlrp")
+    expected = model(**IDS).logits[:, -1]
+    torch.testing.assert_close(found.logits.reshape(expected.shape), expected)

@@ -115,6 +115,37 @@ def check_recurring(device: str, name: str, method: str) -> None:
     assert _measure_error(found.scores, changed) > 1e-2
 
 
+class _Copying(nn.Module):
+    """Adds numbers that are copied to the GPU anew in each call, which no capture may do."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Run the module."""
+        output: Tensor = self.module(x)
+        return output + torch.tensor([0.5], device=output.device)
+
+
+def check_failed_capture(device: str) -> None:
+    """A model that cannot be captured is explained all the same, and so are others after it."""
+    request = {"target": 1, "method": "gae"}
+    for copies in (True, False, True):
+        model, inputs = build("vit", device, torch.float32), give("vit", device, torch.float32)
+        if copies:
+            model.vit.layernorm = _Copying(model.vit.layernorm)
+        explainer, plain = Explainer(model), Explainer(model, compile=False)
+        for given in (inputs, {key: value.flip(0) for key, value in inputs.items()}):
+            expected = plain.explain(given, **request).scores
+            for _ in range(7):
+                found = explainer.explain(given, **request).scores
+                assert _measure_error(found, expected) < 1e-4
+        if not copies:  # who asks later gets a program that can be fused
+            explainer.compile(inputs, method="gae", target=1)
+            assert _measure_error(explainer.explain(given, **request).scores, expected) < 1e-4
+
+
 def check_several_programs(device: str) -> None:
     """Programs that work in the same memory do not disturb each other, in any order."""
     dtype, bound = _choose_type(device)
@@ -219,6 +250,7 @@ def _list_checks() -> dict[str, Check]:
     recurring = [*compiled[: len(METHODS)], ("bert", "whence"), ("bert", "attnlrp")]
     for name, method in recurring:
         checks[f"{name}, {method}: recurring"] = partial(check_recurring, name=name, method=method)
+    checks["a capture that fails"] = check_failed_capture
     checks["changed weights are read"] = check_changed_weights
     checks["programs share memory"] = check_several_programs
     for method in METHODS:

@@ -169,3 +169,25 @@ def test_sizes_outside_of_the_proven_are_probed():
         assert not proven.is_between(size)
         proven.note(size, False)  # and from then on, nothing is believed
         assert not proven.is_between((120, 120))
+
+
+def test_other_proportions_than_the_proven_are_probed():
+    """A processor may pad strips alone: what squares show does not hold for them."""
+    transformers = pytest.importorskip("transformers")
+    processor = transformers.BitImageProcessor(
+        size={"shortest_edge": 32, "longest_edge": 64}, crop_size={"height": 32, "width": 32}
+    )
+    believing = ProcessorPreprocessor(processor)
+    for side in range(100, 520, 30):
+        believing([Image.new("RGB", (side, side))])
+    strip = Image.new("RGB", (450, 110))
+    (found,) = believing([strip]).photos
+    (probed,) = ProcessorPreprocessor(processor)([strip]).photos
+    assert found.box == probed.box
+
+
+def test_photos_of_few_pixels_prove_nothing():
+    proven = ProvenSizes()
+    for side in range(20):
+        proven.note((3, 100 + side), True)
+    assert not proven.is_between((3, 110))

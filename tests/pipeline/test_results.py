@@ -70,6 +70,16 @@ def test_nothing_is_written_over_without_force(two_photos):
     assert len(json.loads((two_photos / "whence-out" / "summary.json").read_text())["inputs"]) == 1
 
 
+def test_a_link_that_is_an_input_is_never_written_over(two_photos):
+    make_photo().save("three.jpg")
+    (two_photos / "linked").mkdir()
+    link = two_photos / "linked" / "three.jpg"
+    link.symlink_to(two_photos / "three.jpg")
+    arguments = ("linked/three.jpg", "--format", "jpg", "--out", "linked", "--force")
+    assert "over the input" in run_explain(*arguments, code=2).stderr
+    assert link.is_symlink()
+
+
 @pytest.mark.parametrize("form", ["png", "jpg"])
 def test_an_input_is_never_written_over(form, two_photos):
     make_photo().save(f"three.{form}")

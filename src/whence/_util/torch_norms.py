@@ -57,8 +57,8 @@ class NormNodes(NamedTuple):
 
     Attributes:
         steps: Its steps, the last first.
-        mean_dims: The dimensions of the mean if the spread is 1 / sqrt(mean(x²) + eps), and nothing
-            but the type of x was changed before; empty if that is not known.
+        mean_dims: The dimensions of the mean if the spread is 1 / sqrt(mean(x²) + eps), one number
+            for each row, and only the type of x was changed before; empty if that is not known.
     """
 
     steps: tuple[NormStep, ...]
@@ -98,7 +98,11 @@ def read_norm(output: Tensor, leaf: Tensor) -> tuple[NormNodes, Tensor] | None:
         dtype = leaf.dtype if is_end else output_metadata(node)[number].dtype
         steps.append(NormStep(dtype, factor, name == _DIV, is_spread))
         if is_end:
-            return None if spread is None else (NormNodes(tuple(steps), mean_dims), spread)
+            if spread is None:
+                return None
+            # One number for each row: what is added to the mean may be one for each element.
+            by_row = spread.dim() == leaf.dim() and all(spread.shape[d] == 1 for d in mean_dims)
+            return NormNodes(tuple(steps), mean_dims if by_row else ()), spread
     return None
 
 

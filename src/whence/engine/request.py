@@ -21,6 +21,8 @@ from whence.layout import FoundLayout, Layout, Tokens, find_tokens
 from whence.layout.spelling import TextTokenizer
 from whence.methods import Method
 from whence.rules import RuleSet
+from whence.rules.attnlrp import ATTNLRP
+from whence.rules.balanced import BALANCED
 from whence.targets import AskedClasses, AskedScalars, Readout, TargetArea
 from whence.tracing import StandIns, unwrap_model
 
@@ -32,6 +34,9 @@ _KEPT_AT_ONCE = 5.5
 
 ImageSizes: TypeAlias = list[list[tuple[int, int]]]
 """For each sample, height and width of each of its images."""
+
+# Rules that read of operations what their gradients read; None for plain gradients.
+_BY_GRADIENT = (None, BALANCED, ATTNLRP)
 
 
 @dataclass(frozen=True)
@@ -123,8 +128,11 @@ class Request:
 
     @property
     def reads_gradients_alone(self) -> bool:
-        """Whether it does not matter what linear maps and sums have read and put out."""
-        return not any(one is not None and one.reads_linear for one in self.rules_used)
+        """Whether nothing is read of operations but what their gradients read.
+
+        That is known of whence's own rules; those of users may read whatever operations keep.
+        """
+        return all(any(one is known for known in _BY_GRADIENT) for one in self.rules_used)
 
     @property
     def output(self) -> Callable[[Any], Tensor] | None:

@@ -28,15 +28,17 @@ def is_generative(subject: Subject) -> bool:
 def leave_out_cache(request: Request) -> dict[str, bool]:
     """The argument that asks a language model for no cache of keys and values, which nobody reads.
 
-    It has no influence on logits. Models keep one unless they are asked not to: copies of all keys
-    and values, in objects that every block is given.
+    It has no influence on the logits of transformers' own models, and other classes are not asked.
+    Models keep one unless they are asked not to: copies of all keys and values, in objects that
+    every block is given.
     """
     subject, given = request.subject, request.arguments.kwargs
     asked = isinstance(request.asked, AskedScalars) and request.asked.reads_logits_alone
     if not asked or not is_generative(subject) or {"use_cache", "past_key_values"} & given.keys():
         return {}
     forward = type(unwrap_model(subject.model)).forward
-    return {"use_cache": False} if "use_cache" in _list_parameters(forward) else {}
+    is_own = forward.__module__.startswith("transformers.")
+    return {"use_cache": False} if is_own and "use_cache" in _list_parameters(forward) else {}
 
 
 @lru_cache(256)

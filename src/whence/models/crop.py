@@ -59,27 +59,39 @@ def find_crop_box(
 class ProvenSizes:
     """Sizes of photos of which a processor kept what its settings say, as probes showed.
 
-    Once there are enough and none was otherwise, the settings are believed for sizes between them.
+    Once there are enough and none was otherwise, the settings are believed for sizes between them:
+    of a width, a height and proportions that lie between those that were probed.
     """
 
     def __init__(self) -> None:
         self._count = 0
         self._all_agree = True
-        self._least = (math.inf, math.inf)  # width and height, each of any photo
-        self._most = (0.0, 0.0)
+        # Width, height and proportions, each of any photo.
+        self._least = (math.inf, math.inf, math.inf)
+        self._most = (0.0, 0.0, 0.0)
 
     def note(self, size: tuple[int, int], agrees: bool) -> None:
         """Note what the probe of a size showed: whether it agrees with the settings."""
-        self._count += 1
         self._all_agree &= agrees
-        self._least = (min(size[0], self._least[0]), min(size[1], self._least[1]))
-        self._most = (max(size[0], self._most[0]), max(size[1], self._most[1]))
+        if min(size) < _MIN_PROBE_SIDE:
+            return  # too few pixels to show anything
+        self._count += 1
+        found = _measure_size(size)
+        width, height, proportions = (min(pair) for pair in zip(found, self._least, strict=True))
+        self._least = (width, height, proportions)
+        width, height, proportions = (max(pair) for pair in zip(found, self._most, strict=True))
+        self._most = (width, height, proportions)
 
     def is_between(self, size: tuple[int, int]) -> bool:
-        """Whether the settings are believed for a size: width and height lie between proven."""
-        sides = zip(self._least, size, self._most, strict=True)
+        """Whether the settings are believed for a size."""
+        bounds = zip(self._least, _measure_size(size), self._most, strict=True)
         is_known = self._all_agree and self._count >= _MANY_SIZES
-        return is_known and all(least <= side <= most for least, side, most in sides)
+        return is_known and all(least <= found <= most for least, found, most in bounds)
+
+
+def _measure_size(size: tuple[int, int]) -> tuple[float, float, float]:
+    """The width of a photo, its height, and its proportions."""
+    return size[0], size[1], size[0] / size[1]
 
 
 def find_processor_box(size: tuple[int, int], processor: object) -> Box:

@@ -200,7 +200,11 @@ def check_inputs_stay(
     Raises:
         WhenceError: One of the files is an input.
     """
-    kept = {os.path.realpath(path) for path in inputs if path is not None}
+    named = [path for path in inputs if path is not None]
+    places = (os.path.dirname(os.path.abspath(path)) for path in named)
+    links = zip(places, (path.name for path in named), strict=True)
+    kept = {os.path.join(os.path.realpath(place), name) for place, name in links}
+    kept |= {os.path.realpath(path) for path in named}
     place = os.path.realpath(folder)
     for name in (name for one in files for name in one.values()):
         if os.path.join(place, name) in kept:

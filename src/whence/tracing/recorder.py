@@ -224,6 +224,8 @@ def _detach_all(values: Iterable[Any]) -> tuple[tuple[Any, ...], bool]:
 
 def record_call(recording: Recording, call: TorchCall) -> Any:
     """Record a call as the operation that it computes."""
+    if call.kwargs.get("out") is not None:
+        return recording.refuse(call.run(), call.name)  # torch itself refuses to follow it
     if call.name in registration.registered_kinds:
         return record_registered(recording, call, registration.registered_kinds[call.name])
     recorder = RECORDERS.get(call.name)

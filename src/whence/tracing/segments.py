@@ -113,7 +113,7 @@ class _Segment:
         for operation in self.operations:
             operation.keeps_output = shares_memory(operation.output, output)
         count = len(self.operations)
-        reading = (n for n in range(count, 0, -1) if self.operations[n - 1].read_by_gradient != ())
+        reading = (n for n in range(count, 0, -1) if not _is_linear(self.operations[n - 1]))
         self.read = next(reading, count)
         after = [node for node in self.nodes[self.read :] if node is not None]
         read = (upstream for node in after for upstream, _ in node.next_functions)
@@ -141,6 +141,11 @@ class _Segment:
         self.is_kept = False
         for operation in self.operations:
             operation.set_aside(with_sums=self.call is not None)
+
+
+def _is_linear(operation: Operation) -> bool:
+    """Whether an operation is a linear map or a sum, whose gradient is not decided by values."""
+    return operation.kind in ("linear", "add") and operation.read_by_gradient == ()
 
 
 def _measure_bytes(operations: Iterable[Operation]) -> int:

@@ -64,6 +64,14 @@ class OverTokens(ByHand):
         return x * torch.rsqrt(x.pow(2).mean((-2, -1), keepdim=True))
 
 
+class ManySpreads(ByHand):
+    """What is added to the mean is another number for each element, and so is the spread."""
+
+    def forward(self, x):
+        eps = torch.linspace(0.1, 2, WIDTH, dtype=x.dtype)
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
+
+
 # How it is proven: its plain gradient too, the held one alone, or not at all.
 PLAIN, HELD, NOT = "plain", "held", "not"
 CASES = {
@@ -74,6 +82,7 @@ CASES = {
     ScaledBefore: HELD,
     WidenedSpread: HELD,
     MeanOfOther: HELD,
+    ManySpreads: HELD,
     Centred: NOT,
 }
 TYPES = [torch.float64, torch.float32, torch.bfloat16]

@@ -114,3 +114,16 @@ def test_activations_as_modules_are_those_of_functions(module, function) -> None
     names = [[entry.operation.name for entry in trace.entries] for trace in traces]
     assert names[0] == names[1]
     assert isinstance(traces[0].entries[-1].operation, Function)
+
+
+@pytest.mark.parametrize("call", [torch.neg, lambda x, out: torch.add(x, x.sin(), out=out)])
+def test_results_that_are_written_elsewhere_are_refused(call) -> None:
+    """Torch does not follow them, and neither does whence."""
+
+    def compute(x: Tensor) -> Tensor:
+        written = torch.zeros_like(x).detach()
+        call(x * 2, out=written)
+        return x + written
+
+    with pytest.raises(RuntimeError, match="out="):
+        record_function(compute, torch.randn(2, 3, dtype=torch.float64))

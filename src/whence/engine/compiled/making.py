@@ -222,7 +222,6 @@ def _capture_directly(
     try:
         return CudaGraph(compute, inputs, memory, has_run=True), None
     except Exception:  # something is copied to the GPU, or waited for
-        torch.cuda.synchronize()
         return None
 
 

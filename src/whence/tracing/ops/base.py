@@ -170,7 +170,8 @@ class Operation(Activations):
 
 def shares_memory(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors lie in one storage."""
-    return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
+    place = a.untyped_storage().data_ptr()  # 0 of tensors without memory
+    return place != 0 and place == b.untyped_storage().data_ptr()
 
 
 class Add(Operation):

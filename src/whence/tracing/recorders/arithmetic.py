@@ -69,7 +69,7 @@ def record_multiply(recording: Recording, call: TorchCall) -> Any:
 def record_negation(recording: Recording, call: TorchCall) -> Any:
     """Record the negative of a tensor."""
     x = call.argument(0, "input")
-    if len(call.args) != 1 or not _is_factor(x, -1):
+    if len(call.args) != 1 or call.kwargs or not _is_factor(x, -1):
         return record_passing(recording, call)
     return recording.apply(Scaling(-1, False, 0, call.name), x)
 
