@@ -90,3 +90,13 @@ def test_classes_of_users_are_run_as_they_are():
     found = Explainer(model).explain(IDS, target=targets.token(), method="attnlrp")
     expected = model(**IDS).logits[:, -1]
     torch.testing.assert_close(found.logits.reshape(expected.shape), expected)
+
+
+def test_a_forward_of_a_users_own_is_run_as_it_is():
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(make_config()).eval()
+    own = model.forward
+    model.forward = lambda input_ids: own(input_ids, use_cache=True)
+    found = Explainer(model).explain(IDS, target=targets.token(), method="attnlrp")
+    expected = own(**IDS).logits[:, -1]
+    torch.testing.assert_close(found.logits.reshape(expected.shape), expected)

@@ -36,8 +36,9 @@ def leave_out_cache(request: Request) -> dict[str, bool]:
     asked = isinstance(request.asked, AskedScalars) and request.asked.reads_logits_alone
     if not asked or not is_generative(subject) or {"use_cache", "past_key_values"} & given.keys():
         return {}
-    forward = type(unwrap_model(subject.model)).forward
-    is_own = forward.__module__.startswith("transformers.")
+    model = unwrap_model(subject.model)
+    forward = type(model).forward
+    is_own = forward.__module__.startswith("transformers.") and "forward" not in vars(model)
     return {"use_cache": False} if is_own and "use_cache" in _list_parameters(forward) else {}
 
 

@@ -222,6 +222,8 @@ def _capture_directly(
     try:
         return CudaGraph(compute, inputs, memory, has_run=True), None
     except Exception:  # something is copied to the GPU, or waited for
+        if memory is not None:
+            memory.renew()
         return None
 
 

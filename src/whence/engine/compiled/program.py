@@ -138,6 +138,10 @@ class GraphMemory:
     """
 
     def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        """Take other memory from now on: torch may capture no more where a capture has failed."""
         self.pool = torch.cuda.graph_pool_handle()
         self._graph = torch.cuda.CUDAGraph()
         number = torch.zeros(1, device="cuda")
@@ -178,8 +182,12 @@ class CudaGraph:
         # Other threads may use the GPU meanwhile.
         mode = "thread_local"
         keeper = ConstantKeeper() if has_run else contextlib.nullcontext()
-        with torch.cuda.graph(self._graph, pool=pool, capture_error_mode=mode), keeper:
-            self._outputs = tuple(output.detach() for output in compute(*self._inputs))
+        stream = torch.cuda.current_stream()
+        try:
+            with torch.cuda.graph(self._graph, pool=pool, capture_error_mode=mode), keeper:
+                self._outputs = tuple(output.detach() for output in compute(*self._inputs))
+        finally:
+            torch.cuda.set_stream(stream)  # where a capture fails, torch may stay in its own
         # The graph reads constants where they are, so they must stay.
         self._kept = keeper.kept if isinstance(keeper, ConstantKeeper) else compute
         self.held_bytes = torch.cuda.memory_reserved() - before
