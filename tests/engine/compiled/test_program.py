@@ -102,20 +102,52 @@ def test_a_cuda_graph_runs_on_other_values_and_reads_weights():
     assert torch.equal(first[1], x * 2)  # results are the caller's own
 
 
-def test_a_graph_keeps_the_constants_that_it_reads(monkeypatch):
-    # A graph reads memory by its place. What a computation made itself is freed with it.
-    class Recorded:
-        """Stands for the part of torch that only a GPU has."""
+class Recorded:
+    """Stands for the part of torch that only a GPU has."""
 
-        def replay(self) -> None: ...
-        def wait_stream(self, _other: object) -> None: ...
+    def replay(self) -> None: ...
+    def wait_stream(self, _other: object) -> None: ...
 
+
+@pytest.fixture
+def streams(monkeypatch):
+    """Parts of torch that only a GPU has are stood for; gives the streams that were set."""
+    found = []
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Recorded)
     monkeypatch.setattr(torch.cuda, "Stream", Recorded)
-    monkeypatch.setattr(torch.cuda, "current_stream", Recorded)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: "the one before")
+    monkeypatch.setattr(torch.cuda, "set_stream", found.append)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(torch.cuda, "stream", lambda _stream: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "graph", lambda *_, **__: contextlib.nullcontext())
+    return found
+
+
+def test_a_capture_that_fails_leaves_the_stream_as_it_was(streams):
+    def fail(x):
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError, match="no"):
+        CudaGraph(fail, [torch.randn(3)], has_run=True)
+    assert streams == ["the one before"]
+
+
+def test_a_graph_of_an_eager_run_keeps_the_constants_that_it_reads(streams):
+    weight = torch.randn(3)
+    constants = {"weight": weight}
+    graph = CudaGraph(lambda x: (x * constants["weight"],), [torch.ones(3)], has_run=True)
+    expected = weight.clone()
+    place = weight.data_ptr()
+    del weight
+    constants.clear()
+    gc.collect()
+    assert any(one.data_ptr() == place for one in graph._kept)
+    assert torch.equal(next(one for one in graph._kept if one.data_ptr() == place), expected)
+
+
+def test_a_graph_keeps_the_constants_that_it_reads(monkeypatch, streams):
+    # A graph reads memory by its place. What a computation made itself is freed with it.
+    monkeypatch.setattr(torch.cuda, "current_stream", Recorded)
     x = torch.randn(3, 6)
     program = Program(lambda x: (x[:, torch.tensor([4, 0])],), [x])
     (constant,) = map(weakref.ref, program._constants)
