@@ -15,7 +15,7 @@ EXTRAS = set(
     "captum datasets fastapi gradio h5py httpx lance matplotlib pandas pyarrow ray scipy "
     "sklearn starlette timm torchvision".split()
 )
-CORE = {"PIL", "jinja2", "numpy", "rich", "safetensors", "torch", "transformers", "typer"}
+CORE = {"PIL", "isal", "jinja2", "numpy", "rich", "safetensors", "torch", "transformers", "typer"}
 # Packages that are imported as a whole only by those who use their library.
 OWN = {"distributed": {"pandas", "pyarrow", "ray"}, "web": {"gradio", "starlette"}}
 

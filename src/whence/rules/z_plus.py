@@ -33,8 +33,7 @@ def z_plus(divide: Callable[[Tensor, Tensor], Tensor]) -> Rule:
     def rule(op: Linear, relevance: Tensor) -> Tensor:
         if not op.x.numel():  # an expert that no token is sent to
             return relevance.new_zeros(*relevance.shape[: -op.output.dim()], *op.x.shape)
-        w_positive = op.weight.clamp(min=0)
-        w_negative = op.weight - w_positive
+        w_positive, w_negative = op.weight.clamp(min=0), op.weight.clamp(max=0)
         x_positive, x_negative = op.x.clamp(min=0), op.x.clamp(max=0)
         coarse = is_reduced_precision() or op.x.dtype in HALF_TYPES
         plainly = op.guard.exact or coarse or _is_launch_bound(op)
