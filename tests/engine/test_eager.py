@@ -35,7 +35,7 @@ def test_a_result_says_how_much_a_sample_takes():
     [
         ("gae", 10, 3 * 2**30),
         ("gae", 10**5, 0.85 * 4 * 10**10),
-        ("tiba", 10**5, 0.65 * 4 * 10**10),
+        ("tiba", 10**5, 0.75 * 4 * 10**10),
     ],
 )
 def test_blocks_of_a_large_model_may_keep_more(monkeypatch, method, width, blocks):

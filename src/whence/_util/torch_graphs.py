@@ -255,9 +255,11 @@ def compile_graph(
 # Operators of a graph, as the targets of its nodes.
 IDENTITIES = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
 INDEX = torch.ops.aten.index.Tensor
+PRODUCT = torch.ops.aten.mm.default
+PRODUCT_AND_SUM = torch.ops.aten.addmm.default  # what is added comes first
 PRODUCTS = (
-    torch.ops.aten.mm.default,
-    torch.ops.aten.addmm.default,
+    PRODUCT,
+    PRODUCT_AND_SUM,
     torch.ops.aten.bmm.default,
     torch.ops.aten.baddbmm.default,
 )
@@ -268,12 +270,19 @@ RESHAPE = torch.ops.aten.reshape.default
 VIEWS = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
 RESHAPES = (RESHAPE, *VIEWS, torch.ops.aten.expand.default)
 TRANSPOSE = torch.ops.aten.transpose.int
+TRANSPOSE_MATRIX = torch.ops.aten.t.default
+CONCATENATE = torch.ops.aten.cat.default
 SLICE = torch.ops.aten.slice.Tensor
 
 
 def has_dynamic_shape(node: fx.Node) -> bool:
     """Tell whether the shape of an operator's output depends on values of its inputs."""
     return torch.Tag.dynamic_output_shape in getattr(node.target, "tags", ())
+
+
+def is_random(node: fx.Node) -> bool:
+    """Tell whether an operator draws random numbers."""
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
 def recorded_value(node: fx.Node) -> Tensor | None:

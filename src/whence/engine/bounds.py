@@ -20,7 +20,7 @@ _SHARE_OF_A_SEGMENT = 1 / 2
 # has room for a large model has room for some of what it computes. Relevance takes some of it, too.
 _SHARE_OF_BLOCKS = 3 / 8
 _KEPT_BY_BLOCKS = 3.0
-_SHARE_OF_WEIGHTS = 0.65
+_SHARE_OF_WEIGHTS = 0.75
 _SHARE_FOR_GRADIENTS = 0.85
 
 

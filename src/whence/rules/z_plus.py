@@ -39,7 +39,7 @@ def z_plus(divide: Callable[[Tensor, Tensor], Tensor]) -> Rule:
         plainly = op.guard.exact or coarse or _is_launch_bound(op)
         total = None if plainly else _sum_by_halves(op, w_positive)
         if total is None or _has_cancelled(op, total):
-            total = op.map(x_positive, w_positive).add_(op.map(x_negative, w_negative))
+            total = op.add_map(op.map(x_positive, w_positive), x_negative, w_negative)
         s = divide(relevance, total)
         to_x = op.adjoint(s, w_positive).mul_(x_positive)
         return to_x.addcmul_(op.adjoint(s, w_negative), x_negative)

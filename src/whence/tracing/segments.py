@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
 from whence.tracing.block_calls import BlockCall, measure_rows
+from whence.tracing.cheap_values import CheapValues, list_activations
 from whence.tracing.ops.activations import ActivationSource
 from whence.tracing.ops.base import Operation, shares_memory
 from whence.tracing.refill import Refill, SegmentComplete
@@ -93,9 +94,11 @@ class _Segment:
         is_kept: Whether they have what they keep.
         read: How many of them have to be computed again for gradients.
         row_sizes: By number, the sizes of rows of what the others read; empty if there are none.
+        cheap: Those of its values that are cheap to compute from the others.
     """
 
     read = 0
+    cheap: CheapValues | None = None
 
     def __init__(self, start: int, call: BlockCall | None = None) -> None:
         self.start = start
@@ -134,11 +137,18 @@ class _Segment:
         """Free what gradients do not read of the operations of a block."""
         for operation in self.operations:
             operation.set_aside(with_sums=True, unread=True)
-        self.is_whole, self.bytes = False, _measure_bytes(self.operations)
+        self.is_whole = False
+
+    def free_cheap(self, call: BlockCall) -> None:
+        """Free what is cheap to compute again, and measure what is kept beside the arguments."""
+        self.cheap = CheapValues(self.operations)
+        self.cheap.free()
+        entering = (value for _, value in call.inputs)
+        self.bytes = _measure_bytes(self.operations, entering) + self.cheap.shared_bytes
 
     def set_aside(self) -> None:
         """Free what the operations keep; outside of blocks, sums stay."""
-        self.is_kept = False
+        self.is_kept, self.cheap = False, None
         for operation in self.operations:
             operation.set_aside(with_sums=self.call is not None)
 
@@ -148,16 +158,15 @@ def _is_linear(operation: Operation) -> bool:
     return operation.kind in ("linear", "add") and operation.read_by_gradient == ()
 
 
-def _measure_bytes(operations: Iterable[Operation]) -> int:
-    """How many bytes the activations of operations take; what several of them keep counts once."""
+def _measure_bytes(operations: Iterable[Operation], beside: Iterable[Tensor]) -> int:
+    """How many bytes operations keep beside some tensors; what several of them keep counts once."""
     sizes: dict[int, int] = {}
     for operation in operations:
-        for name in dict.fromkeys((*operation.activations, "output")):
-            value = getattr(operation, name, None)
-            for one in value if isinstance(value, tuple) else (value,):
-                if isinstance(one, Tensor) and not one.is_meta:
-                    storage = one.untyped_storage()
-                    sizes[storage.data_ptr()] = storage.nbytes()
+        for _, _, value in list_activations(operation):
+            storage = value.untyped_storage()
+            sizes[storage.data_ptr()] = storage.nbytes()
+    for value in beside:
+        sizes.pop(value.untyped_storage().data_ptr(), None)
     return sum(sizes.values())
 
 
@@ -189,6 +198,7 @@ class Segments:
         self._segments: list[_Segment] = []
         self._count = self._staying = self._kept_bytes = self._block_bytes = 0
         self._fetched: _Segment | None = None
+        self._restored: _Segment | None = None
         self._proxy: ActivationSource = weakref.proxy(self)  # no cycle may hold activations back
         self._largest_block = 0
         self.in_block = False
@@ -197,7 +207,7 @@ class Segments:
     @property
     def has_freed(self) -> bool:
         """Whether something was freed."""
-        return any(not (one.is_kept and one.is_whole) for one in self._segments)
+        return any(not (one.is_kept and one.is_whole) or one.cheap for one in self._segments)
 
     # While recording -----------------------------------------------------------------------------
 
@@ -230,11 +240,15 @@ class Segments:
             self._block_bytes -= own.bytes
             return
         own.finish_block(output)
-        if self._by_gradients and self.may_free_blocks:
+        if self.may_free_blocks:
             before = own.bytes
-            own.set_aside_unread()
+            if self._by_gradients:
+                own.set_aside_unread()
+            own.free_cheap(call)
             self._kept_bytes += own.bytes - before
             self._block_bytes += own.bytes - before
+        if self._block_bytes > self._max_block_bytes:
+            self._make_room(own)
 
     def _begin(self, call: BlockCall | None) -> _Segment:
         if self._segments and not self._segments[-1].operations:
@@ -258,13 +272,11 @@ class Segments:
         self._count += 1
         self._kept_bytes += output_bytes
         # The last block is read first, so that nothing after it frees it but want of memory.
-        too_many = self._kept_bytes > self._max_bytes
         if own.call is not None:
-            self._block_bytes += output_bytes
-            too_many = too_many or self._block_bytes > self._max_block_bytes
+            self._block_bytes += output_bytes  # what of it will stay is known at its end
         elif "output" not in operation.activations:
             self._staying += output_bytes
-        if too_many:
+        if self._kept_bytes > self._max_bytes:
             self._make_room(own)
 
     def _make_room(self, own: _Segment) -> None:
@@ -330,8 +342,14 @@ class Segments:
                     if one.is_kept:
                         one.set_aside()
             own.is_whole = whole or not own.row_sizes
+            own.cheap = None
             self._compute_again(own)
             own.is_kept, self._fetched = True, own
+        elif own.cheap is not None and own.cheap.is_free:
+            if self._restored is not None and self._restored.cheap is not None:
+                self._restored.cheap.free()
+            own.cheap.restore()
+            self._restored = own
         return own.operations[index - own.start]
 
     def _compute_again(self, own: _Segment) -> None:

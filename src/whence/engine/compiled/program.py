@@ -18,6 +18,7 @@ from torch import Tensor, fx
 from whence._util.torch_graphs import ConstantKeeper, compile_graph
 from whence._util.torch_internals import unflatten_tree
 from whence.engine.compiled.graph import RecordedGraph, record_graph, write_nothing_in_place
+from whence.engine.compiled.joining import join_products
 from whence.engine.compiled.padding import pad_attention
 from whence.engine.compiled.regions import Region, split_regions
 
@@ -59,6 +60,8 @@ class Program(Generic[Output]):
             graph, *_ = write_nothing_in_place(self._recorded, inputs)
             self._recorded = None
             if inputs[0].is_cuda:
+                placeholders = graph.find_nodes(op="placeholder")
+                join_products(graph, placeholders[len(inputs) :])
                 pad_attention(graph)
             # On a CPU, to compute something again takes longer than to read it.
             self._regions, self._returned = split_regions(graph, recompute=inputs[0].is_cuda)

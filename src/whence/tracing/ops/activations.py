@@ -25,6 +25,7 @@ class Activations:
         index: The number of the operation.
         keeps_output: Whether the output stays, because something else keeps it as well.
         read_by_gradient: Names of those whose values decide the gradient; None if all may.
+        is_set_aside: Whether some were freed.
     """
 
     activations: tuple[str, ...] = ("output",)
@@ -32,7 +33,7 @@ class Activations:
     index = 0
     keeps_output = False
     read_by_gradient: tuple[str, ...] | None = None
-    _is_set_aside = False
+    is_set_aside = False
     _freed: tuple[str, ...] = ()
 
     def set_aside(self, *, with_sums: bool = False, unread: bool = False) -> None:
@@ -50,21 +51,21 @@ class Activations:
             return
         for name in self._freed:
             if hasattr(self, name):
-                setattr(self, name, _to_shapes(getattr(self, name)))
-        self._is_set_aside = True
+                setattr(self, name, to_shapes(getattr(self, name)))
+        self.is_set_aside = True
 
     def take_over(self, computed: Activations) -> bool:
         """Keep the activations of the same operation that was computed again; false if it has all.
 
         All are taken, also those that were not freed: they belong together.
         """
-        if not self._is_set_aside:
+        if not self.is_set_aside:
             return False
         for name in dict.fromkeys((*self.activations, *self._freed)):
             stays = name == "output" and self.keeps_output
             if hasattr(self, name) and not stays:
                 setattr(self, name, getattr(computed, name))
-        self._is_set_aside = False
+        self.is_set_aside = False
         return True
 
     def fetch(self, *, whole: bool = True) -> Self:
@@ -73,7 +74,7 @@ class Activations:
         Args:
             whole: Whether they are wanted also where the gradient does not read them.
         """
-        if self._is_set_aside and self.segments is not None:
+        if self.is_set_aside and self.segments is not None:
             kept = self.segments.fetch(self.index, whole)
             if kept is not self:  # this is a copy
                 self.take_over(kept)
@@ -83,10 +84,10 @@ class Activations:
 _SomeTensors = TypeVar("_SomeTensors", Tensor, tuple[Tensor, ...])
 
 
-def _to_shapes(value: _SomeTensors) -> _SomeTensors:
+def to_shapes(value: _SomeTensors) -> _SomeTensors:
     """Tensors of the same shapes and types that hold no numbers."""
     if isinstance(value, tuple):
-        return tuple(map(_to_shapes, value))
+        return tuple(map(to_shapes, value))
     return _make_shape(value.shape, value.dtype)
 
 

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from whence._util.torch_attention import is_fused_attention, run_attention_node
 from whence._util.torch_internals import softmax_backward
-from whence.tracing.ops.activations import Activations
+from whence.tracing.ops.activations import Activations, to_shapes
 from whence.tracing.ops.base import Narrowed, Operation, Values, shares_memory
 from whence.tracing.ops.products import MatMul, make_contiguous, matmul
 from whence.tracing.ops.propagation import Propagation, Read, is_same, split_classes
@@ -91,6 +91,7 @@ class ChunkedAttention(Operation):
         mask: A boolean or additive mask, if there is one.
         queries_at_once: How many queries are worked on together.
         causal: Whether a token attends only to those up to itself, and there is no other mask.
+        groups: How many heads in a row have the same keys and values.
 
     Attributes:
         queries: (batch, heads, queries, width).
@@ -101,19 +102,27 @@ class ChunkedAttention(Operation):
     kind = "attention"
     supports_classes = True
     activations = ("queries", "keys", "values", "output")
-    constants = ("_mask", "_graph", "_last_read", "_propagated")
+    constants = ("_mask", "_graph", "_last_read", "_propagated", "_shared")
     queries: Tensor
     keys: Tensor
     values: Tensor
     _graph: tuple[Tensor, ...] | None = None  # queries, keys, values and output, for autograd
     _last_read: tuple[Tensor, Tensor] | None = None
     _propagated: Propagation | None = None
+    _shared: tuple[Tensor, Tensor] | None = None  # keys and values, once for each group of heads
 
     def __init__(
-        self, scale: float, mask: Tensor | None, queries_at_once: int, *, causal: bool = False
+        self,
+        scale: float,
+        mask: Tensor | None,
+        queries_at_once: int,
+        *,
+        causal: bool = False,
+        groups: int = 1,
     ) -> None:
         super().__init__(name="attention")
         self.queries_at_once = queries_at_once
+        self.groups = groups
         self._scale = scale
         self._mask = mask
         self._causal = causal
@@ -259,7 +268,7 @@ class ChunkedAttention(Operation):
     @override
     def set_aside(self, *, with_sums: bool = False, unread: bool = False) -> None:
         if not unread:
-            self._graph = self._last_read = self._propagated = None
+            self._graph = self._last_read = self._propagated = self._shared = None
         super().set_aside(with_sums=with_sums, unread=unread)
 
     @override
@@ -267,7 +276,35 @@ class ChunkedAttention(Operation):
         takes = super().take_over(computed)
         if takes:
             self._graph = getattr(computed, "_graph", None)
+            self._shared = None
         return takes
+
+    # Heads that share keys and values ------------------------------------------------------------
+
+    @property
+    def shared_bytes(self) -> int:
+        """How many bytes are kept in place of keys and values that are repeated."""
+        return 0 if self._shared is None else sum(one.nbytes for one in self._shared)
+
+    def free_repeated(self) -> None:
+        """Keep keys and values once for each group of heads."""
+        if "keys" not in vars(self):
+            return  # all has been read of it
+        if self._shared is None:
+            shared = self.keys[:, :: self.groups], self.values[:, :: self.groups]
+            self._shared = shared[0].contiguous(), shared[1].contiguous()
+        for leaf in self._graph[1:3] if self._graph else ():
+            leaf.data = leaf.data.new_empty(0)  # autograd's node has the leaf itself
+        self.keys, self.values = to_shapes(self.keys), to_shapes(self.values)
+
+    def restore_repeated(self) -> None:
+        """Repeat the keys and values for all heads."""
+        if self._shared is None or "keys" not in vars(self):
+            return
+        self.keys, self.values = (one.repeat_interleave(self.groups, 1) for one in self._shared)
+        if self._graph:
+            for leaf, value in zip(self._graph[1:3], (self.keys, self.values), strict=True):
+                leaf.data = value
 
     @override
     def preserve(self, overwritten: Tensor) -> None:

@@ -125,6 +125,14 @@ class Linear(Operation):
         product = matmul(x, weight.mT)
         return product if bias is None else product.add_(bias)
 
+    def add_map(self, total: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+        """Add M(x, w) to a total, in place."""
+        if type(self) is not Linear or is_reduced_precision() or not total.is_contiguous():
+            return total.add_(self.map(x, weight))
+        rows = total.view(-1, total.shape[-1])  # the product itself adds, without another pass
+        rows.addmm_(x.reshape(len(rows), -1), weight.mT)
+        return total
+
     def adjoint(self, s: Tensor, weight: Tensor) -> Tensor:
         """The transpose of M(., w), applied to s."""
         return matmul(s, weight)

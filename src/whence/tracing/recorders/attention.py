@@ -38,12 +38,17 @@ def decompose_attention(
 ) -> Tensor:
     """Record ``scaled_dot_product_attention`` as the operations that it consists of."""
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    groups = 1
     if enable_gqa:
+        of_keys, of_values = (query.shape[-3] // x.shape[-3] for x in (key, value))
+        groups = of_keys if of_keys == of_values else 1
         with recording.active():
-            key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
-            value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
+            key = key.repeat_interleave(of_keys, -3)
+            value = value.repeat_interleave(of_values, -3)
     with without_torch_function():
-        output = _record_without_maps(recording, query, key, value, attn_mask, scale, is_causal)
+        output = _record_without_maps(
+            recording, query, key, value, attn_mask, scale, is_causal, groups
+        )
         if output is not None:
             return output
         if is_causal:
@@ -90,6 +95,7 @@ def _record_without_maps(
     mask: Tensor | None,
     scale: float,
     causal: bool,
+    groups: int,
 ) -> Tensor | None:
     """Record attention as one operation that keeps no maps; None if they are small enough."""
     all_traced = all(map(is_traced, (query, key, value)))
@@ -109,7 +115,7 @@ def _record_without_maps(
             for x in (query, key, value)
         )
     mask = None if mask is None else mask.detach()
-    attention = ChunkedAttention(scale, mask, queries_at_once, causal=causal)
+    attention = ChunkedAttention(scale, mask, queries_at_once, causal=causal, groups=groups)
     output = recording.apply(attention, query, key, value)
     recording.note_chunked_attention(attention, (*query.shape[:-1], key.shape[-2]), output)
     return output
