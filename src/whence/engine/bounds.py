@@ -7,6 +7,7 @@ import math
 from whence.engine.request import Request, bound_forwards_bytes
 from whence.engine.targets import is_generative
 from whence.evidence.kinds import AT_MAPS
+from whence.inputs.arguments import list_tensors
 
 # What can be read of a pass whose operations are computed again, segment by segment; the share of
 # the memory that a segment may take.
@@ -49,7 +50,8 @@ def bound_segments(request: Request) -> tuple[float, float]:
     memory = bound_forwards_bytes(request.arguments.main.device, request.memory)
     most = math.inf
     if request.memory is None:
-        weights = sum(one.nbytes for one in request.subject.model.parameters())
+        tensors = {id(one): one.nbytes for one in list_tensors(request.subject.model)}
+        weights = sum(tensors.values())
         alone = request.reads_gradients_alone
         share = _SHARE_FOR_GRADIENTS if alone else _SHARE_OF_WEIGHTS
         most = max(_KEPT_BY_BLOCKS * 2**30, weights * share)

@@ -88,7 +88,9 @@ def _run_stand_in(
                 figures |= checks.measure_logits(asked, view.logits.detach())
             tokens = match_tokens(asked, result.layout)
             results.append(result._replace(tokens=tokens, figures=figures))
-        failure = guard.any_failure()
+        failure, sample_bytes = guard.any_failure(), trace.kept_bytes / request.batch
+        # Thousands of objects are freed while a GPU still computes, which is waited for next.
+        del trace, view, parts
         if failure is None or not bool(failure):
             break
     for result in results:
@@ -98,7 +100,6 @@ def _run_stand_in(
                 f"beyond what {result.scores.dtype} holds. Explain a copy of the model in a wider "
                 f"type, model.double()."
             )
-    sample_bytes = trace.kept_bytes / request.batch
     return results[0]._replace(sample_bytes=sample_bytes, others=tuple(results[1:]))
 
 

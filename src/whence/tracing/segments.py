@@ -111,10 +111,18 @@ class _Segment:
         self.is_kept = True
         self.is_whole = True
 
-    def finish_block(self, output: Tensor) -> None:
-        """Find what has to be kept to compute a block again, given its output."""
+    def finish_block(self, output: Tensor, measures: bool) -> None:
+        """Find what has to be kept to compute a block again.
+
+        Args:
+            output: Its output.
+            measures: Whether to keep sizes of rows, so that less of it has to be computed again.
+        """
         for operation in self.operations:
             operation.keeps_output = shares_memory(operation.output, output)
+        if not measures:
+            self.nodes.clear()
+            return
         count = len(self.operations)
         reading = (n for n in range(count, 0, -1) if not _is_linear(self.operations[n - 1]))
         self.read = next(reading, count)
@@ -200,7 +208,7 @@ class Segments:
         self._fetched: _Segment | None = None
         self._restored: _Segment | None = None
         self._proxy: ActivationSource = weakref.proxy(self)  # no cycle may hold activations back
-        self._largest_block = 0
+        self._largest_block = self._largest_kept = 0
         self.in_block = False
         self.block_count = 0
 
@@ -214,7 +222,11 @@ class Segments:
     @property
     def may_free_blocks(self) -> bool:
         """Whether all blocks may be too large together, by the largest one so far."""
-        expected = self._largest_block * self.block_count
+        return self._may_free(self._largest_block)
+
+    def _may_free(self, largest: float) -> bool:
+        """Whether all blocks may be too large together, if the largest is so large, or unknown."""
+        expected = largest * self.block_count
         return not expected or expected > min(self._max_bytes, self._max_block_bytes)
 
     def note_block(self, size: int) -> None:
@@ -239,7 +251,7 @@ class Segments:
             own.call = None
             self._block_bytes -= own.bytes
             return
-        own.finish_block(output)
+        own.finish_block(output, self._may_free(self._largest_kept))
         if self.may_free_blocks:
             before = own.bytes
             if self._by_gradients:
@@ -247,6 +259,7 @@ class Segments:
             own.free_cheap(call)
             self._kept_bytes += own.bytes - before
             self._block_bytes += own.bytes - before
+            self._largest_kept = max(self._largest_kept, own.bytes)
         if self._block_bytes > self._max_block_bytes:
             self._make_room(own)
 

@@ -278,12 +278,19 @@ def _collect_inputs(request: Request, class_count: int) -> dict[str, Tensor] | N
         named["against"] = partial(asked.resolve_against, like, names)
     for name, resolve in named.items():
         try:
-            inputs[name] = resolve().to(request.arguments.main.device)
+            inputs[name] = _send(resolve(), request.arguments.main.device)
         except WhenceError:
             return None  # the model may have other classes by now: the eager run tells
     if request.special is not None:
         inputs["special"] = request.special
     return inputs
+
+
+def _send(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy to a device, without waiting for what it still computes."""
+    if device.type != "cuda" or tensor.is_cuda:
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def _describe(request: Request) -> tuple[Hashable, ...]:

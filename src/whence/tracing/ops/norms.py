@@ -54,9 +54,18 @@ class Norm(Function):
         """
         if self._nodes is None:
             return None
-        for step in self._nodes.steps:
-            gradient = self._pass_step(step, gradient)
+        steps = self._nodes.steps
+        for step, following in zip(steps, (*steps[1:], None), strict=True):
+            if not self._is_done_by(following, step):
+                gradient = self._pass_step(step, gradient)
         return gradient
+
+    def _is_done_by(self, following: NormStep | None, step: NormStep) -> bool:
+        """Whether a step only widens the type, which a product with a wide factor does as well."""
+        if following is None or step.is_spread or step.factor is not None:
+            return False
+        factor = self.spread if following.is_spread else following.factor
+        return factor is not None and factor.dim() > 0 and factor.dtype == step.dtype
 
     def _pass_step(self, step: NormStep, gradient: Tensor) -> Tensor:
         factor = self.spread if step.is_spread else step.factor
