@@ -8,11 +8,11 @@ from typing import Any
 
 from torch import Tensor
 
-from whence import methods
 from whence._util.model_name import find_model_name
 from whence.engine.media import see_input
 from whence.engine.request import Request, Result
 from whence.explanation import Check, Explanation
+from whence.methods.registry import resolve_alias
 from whence.targets import AskedClasses, join_names
 from whence.tracing import unwrap_model
 from whence.version import __version__
@@ -48,7 +48,7 @@ def make_explanation(
         target_names=[name for (name,) in names] if one and names is not None else names,
         areas=_select_areas(request, result),
         multi_label=request.subject.multi_label,
-        method=methods.describe(request.method_name).name,
+        method=resolve_alias(request.method_name),
         class_specific=method.class_specific,
         settings=settings | dataclasses.asdict(method),  # type: ignore[call-overload]
         details=([detail for (detail,) in result.details] if one else result.details) or None,

@@ -82,8 +82,10 @@ def _see_images(request: Request, layout: FoundLayout) -> SeenInput:
 
 def _find_name(at: str | int, model: nn.Module) -> str:
     """The name of an argument of the model's forward."""
+    if isinstance(at, str):
+        return at
     names = list(inspect.signature(model.forward).parameters)
-    return at if isinstance(at, str) else names[at] if at < len(names) else ""
+    return names[at] if at < len(names) else ""
 
 
 def _list_videos(main: Tensor, axes: tuple[int, ...]) -> list[Media] | None:

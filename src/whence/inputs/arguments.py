@@ -167,15 +167,8 @@ class ModelArguments:
                     f"of={name!r} names no tensor of the inputs; they hold "
                     f"{', '.join(map(repr, tensors))}."
                 )
-        parameters = (p for p in list_tensors(model) if isinstance(p, nn.Parameter))
-        devices = {p.device for p in parameters if not p.is_meta}
         for tensor in self.tensors:
-            if len(devices) == 1 and tensor.device not in devices:
-                device = devices.pop()
-                raise WhenceError(
-                    f"The inputs are on {tensor.device} but the model is on {device}; move them "
-                    f"with inputs.to('{device}')."
-                )
+            _check_device(tensor, model)
             if tensor.is_floating_point() and not torch.isfinite(tensor).all():
                 raise WhenceError("The inputs hold NaN or infinite values.")
         for name in self.explained_names:
@@ -234,6 +227,21 @@ def _find_main(inputs: Mapping[str, Any], model: nn.Module) -> str:
     raise WhenceError(
         'The inputs hold no tensor. With a tokenizer or processor, ask for return_tensors="pt".'
     )
+
+
+def _check_device(tensor: Tensor, model: nn.Module) -> None:
+    parameters = (p for p in model.parameters() if not p.is_meta)
+    devices = set[torch.device]()
+    for parameter in parameters:  # mostly the first tells
+        if parameter.device == tensor.device:
+            return
+        devices.add(parameter.device)
+    if len(devices) == 1:
+        (device,) = devices
+        raise WhenceError(
+            f"The inputs are on {tensor.device} but the model is on {device}; move them with "
+            f"inputs.to('{device}')."
+        )
 
 
 def list_tensors(model: nn.Module) -> list[Tensor]:

@@ -207,6 +207,11 @@ def get(name: str) -> type[Method]:
     return method
 
 
+def resolve_alias(name: str) -> str:
+    """The name under which a method is registered."""
+    return _aliases.get(name, name)
+
+
 def describe(name: str) -> Description:
     """Describe a method: its idea, paper, evidence, cost and options.
 
@@ -214,7 +219,7 @@ def describe(name: str) -> Description:
         WhenceError: There is no such method.
     """
     method = get(name)
-    known = _aliases.get(name, name)
+    known = resolve_alias(name)
     return Description(
         name=known,
         aliases=tuple(alias for alias, of in _aliases.items() if of == known),
