@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from whence._util.sending import send
 from whence.errors import WhenceError
 from whence.targets.areas import TargetArea
 
@@ -214,13 +215,13 @@ class LogitsTarget(Target):
 
 def pick_rows(read: Tensor, samples: Tensor, positions: Sequence[int]) -> Tensor:
     """Row positions[s] of each sample s: (rows, ...) of (rows, positions, ...)."""
-    at = torch.as_tensor(positions, device=read.device)[samples]
+    at = send(positions, read.device)[samples]
     return read[torch.arange(len(read), device=read.device), at]
 
 
 def pick_columns(logits: Tensor, samples: Tensor, indices: Sequence[int]) -> Tensor:
     """Column indices[s] of each sample s: (rows,) of (rows, columns)."""
-    at = torch.as_tensor(indices, device=logits.device)[samples]
+    at = send(indices, logits.device)[samples]
     return logits.gather(1, at[:, None])[:, 0]
 
 

@@ -4,11 +4,11 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import SupportsIndex, TypeAlias, TypeVar
 
-import torch
 from torch import Tensor, nn
 from typing_extensions import TypeIs
 
 from whence._util.near_names import suggest_names
+from whence._util.sending import send
 from whence.errors import WhenceError
 
 OneClass: TypeAlias = SupportsIndex | str
@@ -78,7 +78,7 @@ def resolve_classes(
     indices = _list_for_each_sample(indices, batch)
     if not indices or not indices[0] or len({len(row) for row in indices}) > 1:
         raise WhenceError("Name at least one class, and as many for each sample.")
-    return torch.tensor(indices, device=logits.device)
+    return send(indices, logits.device)
 
 
 def select_samples(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from whence._util.sending import send
 from whence.errors import WhenceError
 from whence.targets.base import (
     LogitScalar,
@@ -168,7 +169,7 @@ class SpanScalar(Scalar):
     def values(self, read: Tensor, samples: Tensor) -> Tensor:
         longest = max(map(len, self._rows))
         rows, ids, kept = (
-            torch.tensor([row + [0] * (longest - len(row)) for row in lists], device=read.device)
+            send([row + [0] * (longest - len(row)) for row in lists], read.device)
             for lists in (self._rows, self._ids, [[1] * len(row) for row in self._rows])
         )
         number = torch.arange(len(read), device=read.device)[:, None]

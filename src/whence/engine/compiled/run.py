@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from whence._util.collecting import hold_off_collection
+from whence._util.sending import send
 from whence.engine import checks
 from whence.engine.compiled.making import (
     CompiledProgram,
@@ -278,19 +279,12 @@ def _collect_inputs(request: Request, class_count: int) -> dict[str, Tensor] | N
         named["against"] = partial(asked.resolve_against, like, names)
     for name, resolve in named.items():
         try:
-            inputs[name] = _send(resolve(), request.arguments.main.device)
+            inputs[name] = send(resolve(), request.arguments.main.device)
         except WhenceError:
             return None  # the model may have other classes by now: the eager run tells
     if request.special is not None:
         inputs["special"] = request.special
     return inputs
-
-
-def _send(tensor: Tensor, device: torch.device) -> Tensor:
-    """Copy to a device, without waiting for what it still computes."""
-    if device.type != "cuda" or tensor.is_cuda:
-        return tensor.to(device)
-    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def _describe(request: Request) -> tuple[Hashable, ...]:
