@@ -48,11 +48,11 @@ def bound_segments(request: Request) -> tuple[float, float]:
     if request.keep_evidence or not _IN_SEGMENTS.issuperset(request.method.needs):
         return math.inf, math.inf
     memory = bound_forwards_bytes(request.arguments.main.device, request.memory)
-    most = math.inf
-    if request.memory is None:
+    of_blocks = memory * _SHARE_OF_BLOCKS
+    if request.memory is None and of_blocks > _KEPT_BY_BLOCKS * 2**30:
         tensors = {id(one): one.nbytes for one in list_tensors(request.subject.model)}
-        weights = sum(tensors.values())
         alone = request.reads_gradients_alone
         share = _SHARE_FOR_GRADIENTS if alone else _SHARE_OF_WEIGHTS
-        most = max(_KEPT_BY_BLOCKS * 2**30, weights * share)
-    return memory * _SHARE_OF_A_SEGMENT, min(memory * _SHARE_OF_BLOCKS, most)
+        most = max(_KEPT_BY_BLOCKS * 2**30, sum(tensors.values()) * share)
+        of_blocks = min(of_blocks, most)
+    return memory * _SHARE_OF_A_SEGMENT, of_blocks

@@ -132,10 +132,7 @@ def find_module_kind(module: nn.Module) -> str | None:
     registered = find_registered_kind(type(module))
     if registered is not None:
         return registered
-    if type(module).__module__.startswith("torch."):
-        return None
-    is_norm = type(module).__name__.lower().endswith(_NORM_SUFFIXES)
-    if not (is_norm or _is_named_activation(module)):
+    if not _may_be_one_operation(type(module)):
         return None
     # Subclasses of torch's own norms and activations call one torch function, seen as such; and
     # what has weight matrices or modules of its own does more than its name says.
@@ -151,12 +148,19 @@ def find_registered_kind(of: type[nn.Module]) -> str | None:
     return next((registered_kinds[base] for base in of.__mro__ if base in registered_kinds), None)
 
 
-def _is_named_activation(module: nn.Module) -> bool:
-    name, package = type(module).__name__.lower(), type(module).__module__
+@functools.lru_cache(1024)
+def _may_be_one_operation(of: type[nn.Module]) -> bool:
+    """Whether a class that is none of torch's is named as norms or activations are."""
+    is_norm = of.__name__.lower().endswith(_NORM_SUFFIXES)
+    return not of.__module__.startswith("torch.") and (is_norm or _is_named_activation(of))
+
+
+def _is_named_activation(of: type[nn.Module]) -> bool:
+    name, package = of.__name__.lower(), of.__module__
     return name.endswith(_ACTIVATION_SUFFIXES) or package.startswith(_PASSING_PACKAGES)
 
 
 def find_mixed_dims(module: nn.Module) -> int | None:
     """How many of the last dimensions a module mixes, if that is known."""
     has_parameters = any(True for _ in module.parameters())
-    return 0 if _is_named_activation(module) and not has_parameters else None
+    return 0 if _is_named_activation(type(module)) and not has_parameters else None

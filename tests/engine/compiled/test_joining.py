@@ -61,15 +61,28 @@ def test_factors_that_depend_on_the_input_are_not_joined():
     assert count(graph) == [2, 0]
 
 
-@pytest.mark.parametrize("name", ["_LARGEST", "_LARGEST_DISTANCE"])
-def test_products_that_are_large_or_far_apart_are_not_joined(monkeypatch, name):
-    monkeypatch.setattr(joining, name, 1)
-    part = Part()
-    graph, _, nodes = record(part, torch.randn(2, 7, 6))
-    before = count(graph)
+def test_large_products_are_not_joined(monkeypatch):
+    monkeypatch.setattr(joining, "_LARGEST", 1)
+    graph, _, nodes = record(Part(), torch.randn(2, 7, 6))
     join_products(graph, nodes)
-    assert sum(count(graph)) >= sum(before) - (0 if name == "_LARGEST" else 3)
-    assert sum(count(graph)) > 4
+    assert count(graph) == [4, 4]
+
+
+@pytest.mark.parametrize(("between", "joined"), [(1, True), (4, False)])
+def test_products_that_are_far_apart_are_not_joined(monkeypatch, between, joined):
+    monkeypatch.setattr(joining, "_LARGEST_DISTANCE", 3)
+    weight = torch.randn(4, 4)
+
+    def compute(x):
+        first = y = x @ weight
+        for _ in range(between):
+            y = y.tanh() @ weight
+        return [first, y, x @ weight.mT]
+
+    graph, _, nodes = record(compute, torch.randn(3, 4))
+    before = sum(count(graph))
+    join_products(graph, nodes)
+    assert sum(count(graph)) == before - joined
 
 
 def test_a_scaled_sum_is_not_joined():
