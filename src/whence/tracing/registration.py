@@ -149,13 +149,13 @@ def find_registered_kind(of: type[nn.Module]) -> str | None:
 
 
 @functools.lru_cache(1024)
-def _may_be_one_operation(of: type[nn.Module]) -> bool:
+def _may_be_one_operation(of: type) -> bool:
     """Whether a class that is none of torch's is named as norms or activations are."""
     is_norm = of.__name__.lower().endswith(_NORM_SUFFIXES)
     return not of.__module__.startswith("torch.") and (is_norm or _is_named_activation(of))
 
 
-def _is_named_activation(of: type[nn.Module]) -> bool:
+def _is_named_activation(of: type) -> bool:
     name, package = of.__name__.lower(), of.__module__
     return name.endswith(_ACTIVATION_SUFFIXES) or package.startswith(_PASSING_PACKAGES)
 
