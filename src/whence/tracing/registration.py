@@ -132,7 +132,8 @@ def find_module_kind(module: nn.Module) -> str | None:
     registered = find_registered_kind(type(module))
     if registered is not None:
         return registered
-    if not _may_be_one_operation(type(module)):
+    of = type(module)
+    if not _may_be_one_operation(of.__module__, of.__name__.lower()):
         return None
     # Subclasses of torch's own norms and activations call one torch function, seen as such; and
     # what has weight matrices or modules of its own does more than its name says.
@@ -149,18 +150,19 @@ def find_registered_kind(of: type[nn.Module]) -> str | None:
 
 
 @functools.lru_cache(1024)
-def _may_be_one_operation(of: type) -> bool:
+def _may_be_one_operation(package: str, name: str) -> bool:
     """Whether a class that is none of torch's is named as norms or activations are."""
-    is_norm = of.__name__.lower().endswith(_NORM_SUFFIXES)
-    return not of.__module__.startswith("torch.") and (is_norm or _is_named_activation(of))
+    is_norm = name.endswith(_NORM_SUFFIXES)
+    return not package.startswith("torch.") and (is_norm or _is_named_activation(package, name))
 
 
-def _is_named_activation(of: type) -> bool:
-    name, package = of.__name__.lower(), of.__module__
+def _is_named_activation(package: str, name: str) -> bool:
     return name.endswith(_ACTIVATION_SUFFIXES) or package.startswith(_PASSING_PACKAGES)
 
 
 def find_mixed_dims(module: nn.Module) -> int | None:
     """How many of the last dimensions a module mixes, if that is known."""
     has_parameters = any(True for _ in module.parameters())
-    return 0 if _is_named_activation(type(module)) and not has_parameters else None
+    of = type(module)
+    is_activation = _is_named_activation(of.__module__, of.__name__.lower())
+    return 0 if is_activation and not has_parameters else None
