@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from tests.engine.test_blocks_again import make_case
-from whence import rules
+from whence import Explainer, rules
 from whence.tracing import record
 from whence.tracing.cheap_values import CheapValues, list_activations
 from whence.tracing.ops.base import Function
@@ -130,6 +130,115 @@ def test_functions_that_others_keep_in_a_graph_stay():
     assert torch.equal(trace.read(CLASSES, trace.leaves)[0], expected)
 
 
+class SelfAttention(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.into = nn.Linear(width, 3 * width)
+
+    def forward(self, x):
+        q, k, v = self.into(x).chunk(3, -1)
+        return (q @ k.mT).softmax(-1) @ v
+
+
+class SlopeGELU(nn.Module):
+    """An activation by its name, whose slope is another in each block."""
+
+    slope = 1.0
+
+    def forward(self, x):
+        return F.elu(x, self.slope)
+
+
+SHARED = SlopeGELU()
+
+
+class CrossGated(nn.Module):
+    """A block that is gated by what all blocks read, so that they are read in turns."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.attention, self.gate = SelfAttention(width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.norm, self.other = nn.LayerNorm(width), nn.Linear(width, 2 * width)
+        self.shared = SHARED
+
+    def forward(self, x, embedded):
+        x = x + self.attention(self.norm(x))
+        hidden = self.down(F.silu(self.up(x)) * self.other(x))
+        return torch.sigmoid(self.gate(embedded)) * 0.5 * (x + hidden)
+
+
+class WrittenTo(CrossGated):
+    """A block whose gate multiplies what the model overwrites afterwards."""
+
+    def forward(self, x, embedded):
+        return self.attention(x) + torch.sigmoid(self.gate(x)) * x
+
+
+class WithState(CrossGated):
+    def forward(self, x, embedded):
+        self.shared.slope = 2 + 10 * float(self.norm.bias[0])
+        x = x + self.attention(x)
+        return x + self.down(self.shared(self.up(x)) * self.up(x))
+
+
+class Blocks(nn.Module):
+    def __init__(self, kind, in_place=False, width=32):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(20, width), nn.Linear(width, 3)
+        self.blocks = nn.ModuleList(kind(width) for _ in range(4))
+        for number, block in enumerate(self.blocks):
+            nn.init.constant_(block.norm.bias, number)
+        self.in_place = in_place
+
+    def forward(self, input_ids):
+        embedded = x = self.embed(input_ids)
+        x = x * 1.0 if self.in_place else x
+        for block in self.blocks:
+            x = x.add_(block(x, embedded)) if self.in_place else block(x, embedded)
+        return self.head(x[:, 0])
+
+
+@pytest.mark.parametrize(
+    ("kind", "in_place"), [(CrossGated, False), (WrittenTo, True), (WithState, False)]
+)
+@pytest.mark.parametrize("method", ["whence", "gae", "attnlrp", "tiba", "input_x_gradient"])
+def test_scores_are_the_same_wherever_values_are_freed(kind, in_place, method):
+    torch.manual_seed(0)
+    explainer = Explainer(Blocks(kind, in_place).eval().double())
+    inputs = {"input_ids": torch.arange(20)[None]}
+    expected = explainer.explain(inputs, target=1, method=method, memory=8).scores
+    for memory in (1.5e-3, 1e-3, 6e-4, 5e-4, 3e-4, 1e-4, 1e-6):
+        found = explainer.explain(inputs, target=1, method=method, memory=memory).scores
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("batch", "heads"), [(1, 1), (2, 1), (1, 2)])
+def test_shared_heads_are_kept_once(batch, heads):
+    attention = ChunkedAttention(1.0, None, 16, causal=True, groups=4 // heads)
+    queries = torch.randn(batch, 4, 6, 8)
+    keys, values = (
+        torch.randn(batch, heads, 6, 8).repeat_interleave(4 // heads, 1) for _ in range(2)
+    )
+    attention.forward(queries, keys, values)
+    attention.free_repeated()
+    kept = [one.untyped_storage().nbytes() for one in attention._shared]
+    assert attention.shared_bytes == sum(kept) == 2 * batch * heads * 6 * 8 * 4
+    attention.restore_repeated()
+    assert torch.equal(attention.keys, keys)
+    assert torch.equal(attention.values, values)
+
+
+def test_values_are_freed_once():
+    trace = record_llama(max_map_bytes=1)
+    operations = [entry.operation for entry in trace.entries]
+    cheap = CheapValues(operations)
+    for _ in range(2):
+        cheap.free()
+    cheap.restore()
+    assert not any(one.is_set_aside for one in operations)
+
+
 def test_what_was_released_stays_released():
     trace = record_llama(max_map_bytes=1)
     operations = [entry.operation for entry in trace.entries]
@@ -137,6 +246,7 @@ def test_what_was_released_stays_released():
     for one in operations:
         one.release()
     cheap.free()
+    cheap.restore()
     assert not any(list(list_activations(one)) for one in operations)
 
 

@@ -273,6 +273,7 @@ TRANSPOSE = torch.ops.aten.transpose.int
 TRANSPOSE_MATRIX = torch.ops.aten.t.default
 CONCATENATE = torch.ops.aten.cat.default
 SLICE = torch.ops.aten.slice.Tensor
+AS_STRIDED = torch.ops.aten.as_strided.default
 
 
 def has_dynamic_shape(node: fx.Node) -> bool:
@@ -316,6 +317,13 @@ def is_view(node: fx.Node) -> bool:
         return True  # one of several outputs is a part of what they share
     returned = getattr(getattr(node.target, "_schema", None), "returns", ())
     return any(one.alias_info is not None and not one.alias_info.is_write for one in returned)
+
+
+def make_views_reshapes(graph: fx.Graph) -> None:
+    """Let operators copy that change a shape, where memory has another order than before."""
+    for node in graph.nodes:
+        if node.target in VIEWS:
+            node.target = RESHAPE
 
 
 def list_written(graph: fx.Graph) -> list[fx.Node]:

@@ -50,6 +50,8 @@ class CheapValues:
 
     def free(self) -> None:
         """Free the values; an operation that is read then has them restored."""
+        if self.is_free:
+            return
         for attention in self._attentions:
             attention.free_repeated()
         for source, copies in self._copies.items():
@@ -70,6 +72,9 @@ class CheapValues:
         for attention in self._attentions:
             attention.restore_repeated()
         for source, copies in self._copies.items():
+            inputs = vars(source).get("inputs")
+            if inputs is None or any(x.is_meta for x in inputs):
+                continue  # all has been read of it, or of what it is computed from
             output = _compute_again(source)
             if output.stride() != self._strides[source]:
                 ordered = output.new_empty_strided(output.shape, self._strides[source])
@@ -142,10 +147,11 @@ def _find_copies(operations: Sequence[Operation]) -> Mapping[Function, list[_Cop
 def _is_cheap(operation: Function) -> bool:
     """Whether a function works element by element, on inputs that are kept."""
     by_elements = type(operation) is Function and operation.mixed_dims == 0
+    by_elements = by_elements and operation.is_stateless
     if operation.keeps_output or not (by_elements or isinstance(operation, (Product, Scaling))):
         return False
     output: Tensor = operation.output
-    is_alone = not output.is_meta and output.untyped_storage().nbytes() == output.nbytes
+    is_alone = not output.is_meta and 0 < output.untyped_storage().nbytes() == output.nbytes
     return is_alone and not any(x.is_meta or shares_memory(x, output) for x in operation.inputs)
 
 

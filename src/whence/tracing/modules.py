@@ -29,6 +29,7 @@ from whence.tracing.registration import (
     find_mixed_dims,
     find_module_kind,
     find_registered_kind,
+    is_known_activation,
     registered_kinds,
 )
 from whence.tracing.stand_in import name_modules
@@ -130,6 +131,7 @@ def record_module(
 ) -> Callable[..., Any]:
     """A forward that runs a module as one operation of the given kind."""
     forward, mixed_dims = module.forward, find_mixed_dims(module)
+    stateless = is_known_activation(module)
     registered = find_registered_kind(type(module)) is not None
     name, where = type(module).__name__, f"module '{path}'"
 
@@ -141,9 +143,8 @@ def record_module(
             if registered and inputs:
                 check_registered(name, kind, inputs)
             if fits_kind(kind, inputs):
-                return record_whole(
-                    recording, kind, function, inputs, mixed_dims, name, where, registered
-                )
+                said = mixed_dims, name, where, registered, stateless
+                return record_whole(recording, kind, function, inputs, *said)
         return forward(*args, **kwargs)
 
     return record_forward

@@ -160,6 +160,14 @@ def _is_named_activation(package: str, name: str) -> bool:
     return name.endswith(_ACTIVATION_SUFFIXES) or package.startswith(_PASSING_PACKAGES)
 
 
+def is_known_activation(module: nn.Module) -> bool:
+    """Whether a module is an activation of a library, whose attributes nobody changes."""
+    of = type(module)
+    return "forward" not in vars(module) and of.__module__.startswith(
+        ("torch.", *_PASSING_PACKAGES)
+    )
+
+
 def find_mixed_dims(module: nn.Module) -> int | None:
     """How many of the last dimensions a module mixes, if that is known."""
     has_parameters = any(True for _ in module.parameters())

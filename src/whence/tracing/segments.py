@@ -359,10 +359,10 @@ class Segments:
             self._compute_again(own)
             own.is_kept, self._fetched = True, own
         elif own.cheap is not None and own.cheap.is_free:
-            if self._restored is not None and self._restored.cheap is not None:
-                self._restored.cheap.free()
+            before, self._restored = self._restored, own
+            if before is not None and before.cheap is not None:
+                before.cheap.free()
             own.cheap.restore()
-            self._restored = own
         return own.operations[index - own.start]
 
     def _compute_again(self, own: _Segment) -> None:

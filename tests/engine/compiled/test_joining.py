@@ -112,3 +112,30 @@ def test_what_each_product_reads_is_computed_before_the_joined_one():
     assert count(graph) == [2, 0]
     for found, other in zip(fx.GraphModule({}, graph)(x, *constants), compute(x), strict=True):
         torch.testing.assert_close(found, other)
+
+
+def first(weight):
+    """A weight that two products read, of which a constant product is made."""
+    return weight.exp() @ weight, weight.exp() @ weight.relu()
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda x, w: [x @ one for one in first(w)],
+        lambda x, w: [x @ first(w)[0], x @ w, (w.exp() @ w).relu()],
+        lambda x, w: [torch.addmm(w[0, :1], x, one) for one in (w, w.exp())],
+        lambda x, w: [torch.as_strided(x @ one, (2, 2), (4, 1), 4) for one in (w, w.exp())],
+        lambda x, w: [(x @ one).view(1, 12).exp() for one in (w, w.exp())],
+    ],
+    ids=["constant products", "returned", "one bias for all", "strides", "views"],
+)
+def test_values_stay_where_products_cannot_be_joined_or_are_read_in_other_ways(compute):
+    torch.manual_seed(0)
+    x, weight = torch.randn(3, 4), torch.randn(4, 4)
+    graph, constants, nodes = record(lambda x: compute(x, weight), x)
+    join_products(graph, nodes)
+    graph.lint()
+    found = fx.GraphModule({}, graph)(x, *constants)
+    for one, other in zip(found, compute(x, weight), strict=True):
+        torch.testing.assert_close(one, other)

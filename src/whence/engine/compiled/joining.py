@@ -13,13 +13,16 @@ from typing import Any
 from torch import Tensor, fx
 
 from whence._util.torch_graphs import (
+    AS_STRIDED,
     CONCATENATE,
     PRODUCT,
     PRODUCT_AND_SUM,
     SLICE,
     TRANSPOSE_MATRIX,
     describe_output,
+    find_owner,
     is_random,
+    make_views_reshapes,
     recorded_value,
 )
 
@@ -36,6 +39,7 @@ def join_products(graph: fx.Graph, constants: Sequence[fx.Node]) -> None:
         graph: Operators, none of which writes in place.
         constants: Nodes of constants, such as weights.
     """
+    make_views_reshapes(graph)  # parts of joined products have their rows further apart
     joining = _Joining(graph, constants)
     latest: dict[Hashable, list[fx.Node]] = {}
     groups: list[list[fx.Node]] = []
@@ -68,6 +72,9 @@ class _Joining:
         self._graph = graph
         self._order = {node: float(place) for place, node in enumerate(graph.nodes)}
         self._constant = set(constants)
+        # Whose memory is read by strides of its own: a part of a joined product has others.
+        strided = graph.find_nodes(op="call_function", target=AS_STRIDED)
+        self._read_elsewhere = {find_owner(node) for node in strided}
         self._numbers: dict[fx.Node, int] = {}
         known: dict[Hashable, int] = {}
         for node in graph.nodes:
@@ -87,10 +94,13 @@ class _Joining:
 
     def can_join(self, product: fx.Node) -> bool:
         """Whether all but the left factor is made of constants, and a GPU would not be busy."""
-        others = _list_others(product)
-        is_plain = not product.kwargs and all(_value(one).dim() == 1 for one in others[1:])
+        right, *added = _list_others(product)
+        if product in self._constant or product in self._read_elsewhere:
+            return False  # of what is a constant itself, another factor may be made
+        columns = _value(product).shape[1:]
+        is_plain = not product.kwargs and all(_value(one).shape == columns for one in added)
         is_small = _value(product).numel() <= _LARGEST
-        return is_plain and is_small and self._constant.issuperset(others)
+        return is_plain and is_small and self._constant.issuperset((right, *added))
 
     def join(self, group: Sequence[fx.Node]) -> None:
         """Compute one product in place of several of one left factor."""

@@ -15,12 +15,11 @@ from torch import Tensor, fx
 from whence._util.torch_graphs import (
     BATCHED_PRODUCT,
     PAD,
-    RESHAPE,
     RESHAPES,
     SLICE,
     TRANSPOSE,
-    VIEWS,
     describe_output,
+    make_views_reshapes,
     recorded_value,
 )
 
@@ -38,9 +37,7 @@ def pad_attention(graph: fx.Graph) -> None:
     Args:
         graph: Operators, none of which writes in place.
     """
-    for node in graph.nodes:
-        if node.target in VIEWS:  # of what is cut out of a padded tensor, there may be none
-            node.target = RESHAPE
+    make_views_reshapes(graph)  # of what is cut out of a padded tensor, there may be no view
     padded = dict[fx.Node, dict[_Added, fx.Node]]()
     for product in graph.find_nodes(op="call_function", target=BATCHED_PRODUCT):
         _pad_product(graph, product, padded)

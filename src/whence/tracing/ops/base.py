@@ -259,6 +259,7 @@ class Function(Operation):
         is_by_value: Whether values, of an index or a grid, decide which elements it reads.
         divides_by_own_sum: Whether it is x / sum(x), as a softmax is of exponentials.
         keeps_graph: Whether the graph is kept from the forward pass on, or made when it is wanted.
+        is_stateless: Whether it is known to compute the same at any later time.
         first_run: Inputs and output of the first run, where it has been made already.
     """
 
@@ -269,6 +270,7 @@ class Function(Operation):
     is_by_value = False
     divides_by_own_sum = False
     keeps_graph = True
+    is_stateless = True
     first_run: tuple[tuple[Tensor, ...], Tensor] | None = None
 
     def __init__(
@@ -366,8 +368,17 @@ class Function(Operation):
 
     @override
     def preserve(self, overwritten: Tensor) -> None:
-        if any(shares_memory(kept, overwritten) for kept in (*self.inputs, self.output)):
+        if not any(shares_memory(kept, overwritten) for kept in (*self.inputs, self.output)):
+            return
+        if not any(x.is_meta for x in self.inputs):
             self.forward(*(x.detach().clone() for x in self.inputs))
+            return
+        # Of what is not in memory, nothing can be computed.
+        self.inputs = tuple(
+            x.detach().clone() if shares_memory(x, overwritten) else x for x in self.inputs
+        )
+        if shares_memory(self.output, overwritten):
+            self.output = self.output.clone()
 
 
 def is_traced(value: object) -> TypeGuard[Tensor]:

@@ -291,8 +291,9 @@ class ChunkedAttention(Operation):
         if "keys" not in vars(self):
             return  # all has been read of it
         if self._shared is None:
-            shared = self.keys[:, :: self.groups], self.values[:, :: self.groups]
-            self._shared = shared[0].contiguous(), shared[1].contiguous()
+            keys, values = (x[:, :: self.groups] for x in (self.keys, self.values))
+            # A copy also where one head is left, of which the view is contiguous.
+            self._shared = keys.clone(), values.clone()
         for leaf in self._graph[1:3] if self._graph else ():
             leaf.data = leaf.data.new_empty(0)  # autograd's node has the leaf itself
         self.keys, self.values = to_shapes(self.keys), to_shapes(self.values)

@@ -130,7 +130,7 @@ class Linear(Operation):
         if type(self) is not Linear or is_reduced_precision() or not total.is_contiguous():
             return total.add_(self.map(x, weight))
         rows = total.view(-1, total.shape[-1])  # the product itself adds, without another pass
-        rows.addmm_(x.reshape(len(rows), -1), weight.mT)
+        rows.addmm_(x.reshape(-1, x.shape[-1]), weight.mT)
         return total
 
     def adjoint(self, s: Tensor, weight: Tensor) -> Tensor:

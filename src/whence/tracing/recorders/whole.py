@@ -55,6 +55,7 @@ def record_whole(
     name: str,
     where: str,
     registered: bool = True,
+    stateless: bool = False,
 ) -> Any:
     """Record a function as one operation, or as one for each tensor that it returns.
 
@@ -67,6 +68,7 @@ def record_whole(
         name: Its name, for messages.
         where: The module it is called in, for messages.
         registered: Whether a user said what kind it is, so that it may be wrong.
+        stateless: Whether it is known to compute the same at any later time.
     """
     if kind == SOFTMAX:  # that of an attention is known by its name
         kind, mixed_dims, name = "pass", 1, SOFTMAX
@@ -81,6 +83,7 @@ def record_whole(
         may_be_norm = kind == "pass" and name.lower().endswith("norm") and not is_single
         make = Norm if may_be_norm else Function
         operation = make(kind, function, mixed_dims, name, where)
+        operation.is_stateless = stateless
         # The graph of many calls would keep much, but of a block that is called again.
         operation.keeps_graph = recording.is_block_again or is_single
         if not recording.intervention.edits:
