@@ -15,6 +15,11 @@ def test_values_stay(values):
     assert found.tolist() == [[3], [1]]
 
 
+def test_the_users_default_device_does_not_matter():
+    with torch.device("meta"):
+        assert send([4, 2], CPU).tolist() == [4, 2]
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_is_not_waited_for():
     device = torch.device("cuda")

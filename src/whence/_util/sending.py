@@ -13,7 +13,8 @@ def send(values: Tensor | Sequence[object], device: torch.device) -> Tensor:
 
     A plain copy of what lies in ordinary memory waits until the GPU has done all of that.
     """
-    tensor = torch.as_tensor(values)
+    # Lists become tensors of the CPU, whatever device the user has as a default.
+    tensor = values if isinstance(values, Tensor) else torch.tensor(values, device="cpu")
     if device.type != "cuda" or tensor.is_cuda or torch.cuda.is_current_stream_capturing():
         return tensor.to(device)  # what is captured would read memory that is gone by then
     return tensor.pin_memory().to(device, non_blocking=True)
