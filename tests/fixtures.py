@@ -1,11 +1,14 @@
 """Fixtures that tests of several folders share: small datasets, loaded models, `whence report`."""
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from tests.benchmark import sets
 from tests.saved import make_photo, save_image_model
+from whence._util import torch_products
 from whence.cli.app import app
+from whence.engine.compiled import multiplying
 from whence.models import load
 
 HOSTILE = "<img src=x onerror=alert(1)> &amp; \"'.png"
@@ -81,3 +84,13 @@ def two_photos(tmp_path, monkeypatch, embedded):
     make_photo().save("one.png")
     make_photo(30, 50, seed=1).save("two.jpg")
     return tmp_path
+
+
+@pytest.fixture
+def quick_products(monkeypatch):
+    """A processor at which oneDNN is quicker than MKL, and products that are all large enough."""
+    if torch_products.ONEDNN_PRODUCT is None or not torch.backends.mkldnn.is_available():
+        pytest.skip("torch was built without oneDNN")
+    for module in (torch_products, multiplying):
+        monkeypatch.setattr(module, "is_quicker_by_onednn", lambda: True)
+    monkeypatch.setattr(torch_products, "_FEW_PRODUCTS", 1)

@@ -3,11 +3,31 @@
 import pytest
 import torch
 
-from whence._util.cpus import count_cpus, leave_cpus_to_others
+from whence._util import cpus
+from whence._util.cpus import count_cpus, leave_cpus_to_others, read_cpu_vendor
 
 
 def test_there_is_a_cpu():
     assert count_cpus() >= 1
+
+
+@pytest.mark.parametrize(
+    ("text", "vendor"),
+    [
+        ("processor\t: 0\nvendor_id\t: AuthenticAMD\n\nvendor_id\t: Other\n", "AuthenticAMD"),
+        ("processor\t: 0\nmodel name\t: ARMv8\n", ""),
+    ],
+)
+def test_the_maker_of_the_processor(tmp_path, monkeypatch, text, vendor):
+    (tmp_path / "cpuinfo").write_text(text)
+    monkeypatch.setattr(cpus, "_CPUS", str(tmp_path / "cpuinfo"))
+    assert read_cpu_vendor() == vendor
+
+
+def test_other_systems_name_the_maker_last(tmp_path, monkeypatch):
+    monkeypatch.setattr(cpus, "_CPUS", str(tmp_path / "nothing"))
+    monkeypatch.setattr("platform.processor", lambda: "AMD64 Family 25 Model 33, AuthenticAMD")
+    assert read_cpu_vendor() == "AuthenticAMD"
 
 
 @pytest.mark.parametrize("needed", [True, False])

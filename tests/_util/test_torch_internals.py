@@ -10,7 +10,7 @@ from torch import fx, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from whence._util import torch_graphs
+from whence._util import torch_graphs, torch_products
 from whence._util import torch_internals as internals
 
 CHECKS: dict[str, tuple[str, Callable[[], None]]] = {}
@@ -388,6 +388,23 @@ def check_recorded_values() -> None:
     same(tuple(torch_graphs.recorded_value(compared).shape), (1, 3))
     same(torch_graphs.recorded_dtype(compared), torch.bool)
     same((torch_graphs.recorded_value(parts), torch_graphs.recorded_dtype(parts)), (None, None))
+
+
+@relies("whence.tracing", "`torch.ops.mkldnn._linear_pointwise`, `torch._C._get_mkldnn_enabled`")
+def check_product_by_onednn() -> None:
+    if torch_products.ONEDNN_PRODUCT is None:
+        return
+    x, weight, bias = torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0]]), torch.tensor([5.0])
+    same(torch_products.multiply_quickly(x, weight, bias).tolist(), [[16.0]])
+    with torch.backends.mkldnn.flags(enabled=False):
+        same(torch._C._get_mkldnn_enabled(), False)
+
+
+@relies("whence.tracing", "`torch._C._functorch.is_batchedtensor`")
+def check_batched_tensors() -> None:
+    found = []
+    torch.func.vmap(lambda x: found.append(torch._C._functorch.is_batchedtensor(x)) or x)(leaf(2))
+    same((found, torch._C._functorch.is_batchedtensor(leaf(2))), ([True], False))
 
 
 @relies("whence.engine.compiled", "`torch.Tag.dynamic_output_shape`")

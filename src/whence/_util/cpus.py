@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+_CPUS = "/proc/cpuinfo"  # where Linux describes them
 
 
 def count_cpus() -> int:
@@ -14,6 +17,16 @@ def count_cpus() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def read_cpu_vendor() -> str:
+    """Read who made the processor, such as ``AuthenticAMD``; empty if nothing tells it."""
+    try:
+        with open(_CPUS, encoding="utf-8") as lines:
+            named = (line for line in lines if line.startswith("vendor_id"))
+            return next(named, "").partition(":")[2].strip()
+    except OSError:  # there is none but on Linux
+        return platform.processor().rpartition(" ")[2]
 
 
 @contextmanager

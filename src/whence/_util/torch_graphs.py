@@ -13,6 +13,8 @@ from torch.fx.node import map_aggregate
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from whence._util.torch_products import QUICK_PRODUCT
+
 
 class TracedGraph(NamedTuple):
     """The operators that a function ran.
@@ -262,6 +264,7 @@ PRODUCTS = (
     PRODUCT_AND_SUM,
     torch.ops.aten.bmm.default,
     torch.ops.aten.baddbmm.default,
+    QUICK_PRODUCT,
 )
 BATCHED_PRODUCT = torch.ops.aten.bmm.default
 PAD = torch.ops.aten.constant_pad_nd.default

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from whence._util.torch_products import quick_products
 from whence.errors import WhenceError
 from whence.models import LoadedModel
 from whence.models.dense import DENSE_TASKS, find_dense_task
@@ -18,13 +19,18 @@ from whence.tracing.ops.products import use_precision
 _ON_A_GPU, _ON_A_CPU = 256, 32
 # Where someone watches how far the work has come, a pass on a CPU is to take a moment only.
 _WATCHED_ON_A_CPU = 8
+# Photos for each thread of a CPU: what so few give stays in its cache. Texts are shorter.
+_PHOTOS_OF_A_THREAD = 4
 
 
 def choose_chunk_size(loaded: LoadedModel, is_watched: bool = False) -> int:
     """Choose how many rows a forward pass has, so that the device is busy."""
     if torch.device(loaded.device).type != "cpu":
         return _ON_A_GPU
-    return _WATCHED_ON_A_CPU if is_watched else _ON_A_CPU
+    most = _WATCHED_ON_A_CPU if is_watched else _ON_A_CPU
+    if loaded.kind == "text":
+        return most
+    return min(most, _PHOTOS_OF_A_THREAD * torch.get_num_threads())
 
 
 @torch.no_grad()
@@ -39,7 +45,8 @@ def compute_logits(loaded: LoadedModel, inputs: Tensor | Mapping[str, Tensor]) -
             f"'{loaded.title}' {DENSE_TASKS[task]}, and has no classes of whole photos that could "
             f"be watched. `whence explain` explains its boxes or places."
         )
-    with use_precision("tf32" if loaded.precision == "tf32" else None):
+    precision = use_precision("tf32" if loaded.precision == "tf32" else None)
+    with precision, quick_products(loaded.device):
         return find_logits(loaded.run(inputs)).detach()
 
 

@@ -42,9 +42,7 @@ def measure_one(
     """Measure one input, as `whence.faithfulness.measure` takes it."""
     if loaded.kind != "image":
         return measure(loaded, prepared, explanations, against=against, draws=0)
-    size = choose_chunk_size(loaded, is_watched=True)  # on a core, few rows stay in its cache
-    photo = (prepared, explanations)
-    return measure_photos(loaded, [photo], against=against, chunk_size=size)[0]
+    return measure_photos(loaded, [(prepared, explanations)], against=against)[0]
 
 
 def count_measured_at_once(loaded: LoadedModel) -> int:

@@ -85,6 +85,48 @@ def test_inputs_that_are_not_wanted_are_left_out():
         assert tuple(value is not None for value in found) == wanted
 
 
+# Quick products ----------------------------------------------------------------------------------
+
+
+def test_only_outputs_are_computed_as_the_model_does(quick_products):
+    weight, bias, x, s = WEIGHT.float(), BIAS.float(), double(2, 7, 5).float(), double(2, 7, 4)
+    linear = Linear(weight, bias)
+    with torch.profiler.profile() as profile:
+        found = linear.forward(x)
+    assert torch.equal(found, F.linear(x, weight, bias))
+    assert not any("mkldnn" in one.key for one in profile.key_averages())
+    with torch.profiler.profile() as profile:
+        total = linear.add_map(linear.map(x, weight, bias), x, weight)
+        (gradient,) = linear.gradient(s.float())
+    counts = {one.key: one.count for one in profile.key_averages()}
+    assert counts["mkldnn::_linear_pointwise"] == 3
+    torch.testing.assert_close(total, 2 * F.linear(x, weight) + bias)
+    torch.testing.assert_close(gradient, s.float() @ weight)
+
+
+def test_a_reduced_precision_is_kept(quick_products):
+    weight, x = WEIGHT.float(), double(7, 5).float()
+    with use_precision("bfloat16"):
+        found = Linear(weight).map(x, weight)
+    assert torch.equal(found, (x.bfloat16() @ weight.mT.bfloat16()).float())
+
+
+@pytest.mark.parametrize("compile", [False, True])
+@pytest.mark.parametrize("method", ["whence", "tiba", "gae", "attnlrp", "lrp", "occlusion"])
+@pytest.mark.parametrize("name", ["ViTForImageClassification-sdpa", "Bert-sdpa", "hand-written"])
+def test_explanations_differ_by_rounding(request, name, method, compile):
+    case = CASES[name]
+    model, inputs = build_model(case), case.inputs()
+    expected = Explainer(model).explain(inputs, method=method, classes=[0, 1])
+    request.getfixturevalue("quick_products")
+    explainer = Explainer(model, compile=compile)
+    for _ in range(2):
+        found = explainer.explain(inputs, method=method, classes=[0, 1])
+        distance = (found.scores - expected.scores).abs().amax()
+        assert distance < 2e-5 * expected.scores.abs().amax()
+        assert torch.equal(found.logits, expected.logits)
+
+
 # Precision ---------------------------------------------------------------------------------------
 
 

@@ -19,6 +19,7 @@ from whence._util.torch_graphs import ConstantKeeper, compile_graph
 from whence._util.torch_internals import unflatten_tree
 from whence.engine.compiled.graph import RecordedGraph, record_graph, write_nothing_in_place
 from whence.engine.compiled.joining import join_products
+from whence.engine.compiled.multiplying import multiply_graph_quickly
 from whence.engine.compiled.padding import pad_attention
 from whence.engine.compiled.regions import Region, split_regions
 
@@ -63,6 +64,8 @@ class Program(Generic[Output]):
                 placeholders = graph.find_nodes(op="placeholder")
                 join_products(graph, placeholders[len(inputs) :])
                 pad_attention(graph)
+            else:
+                multiply_graph_quickly(graph)
             # On a CPU, to compute something again takes longer than to read it.
             self._regions, self._returned = split_regions(graph, recompute=inputs[0].is_cuda)
             self._placeholders = [node.name for node in graph.find_nodes(op="placeholder")]

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from typing_extensions import override
 
 from whence._util.torch_internals import convolution_backward
+from whence._util.torch_products import can_multiply_quickly, multiply_quickly
 from whence.errors import WhenceError
 from whence.tracing.ops.base import Narrowed, Operation, Values
 
@@ -121,13 +122,16 @@ class Linear(Operation):
     def map(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """M(x, w) + bias."""
         if not is_reduced_precision():
+            if can_multiply_quickly(x, weight, bias):
+                return multiply_quickly(x, weight, bias)
             return F.linear(x, weight, bias)
         product = matmul(x, weight.mT)
         return product if bias is None else product.add_(bias)
 
     def add_map(self, total: Tensor, x: Tensor, weight: Tensor) -> Tensor:
         """Add M(x, w) to a total, in place."""
-        if type(self) is not Linear or is_reduced_precision() or not total.is_contiguous():
+        is_plain = self._maps_plainly() and total.is_contiguous()
+        if not is_plain or can_multiply_quickly(x, weight):
             return total.add_(self.map(x, weight))
         rows = total.view(-1, total.shape[-1])  # the product itself adds, without another pass
         rows.addmm_(x.reshape(-1, x.shape[-1]), weight.mT)
@@ -135,13 +139,22 @@ class Linear(Operation):
 
     def adjoint(self, s: Tensor, weight: Tensor) -> Tensor:
         """The transpose of M(., w), applied to s."""
+        if s.is_cpu and not is_reduced_precision() and can_multiply_quickly(s, weight.mT):
+            return multiply_quickly(s, weight.mT)
         return matmul(s, weight)
 
     @override
     def forward(self, *inputs: Tensor) -> Tensor:
-        self.x = inputs[0].detach()
-        self.output = self.map(inputs[0], self.weight, self.bias)
+        (x,) = inputs
+        self.x = x.detach()
+        # The model's own call, so that logits are the model's to the last bit.
+        compute = F.linear if self._maps_plainly() else self.map
+        self.output = compute(x, self.weight, self.bias)
         return self.output
+
+    def _maps_plainly(self) -> bool:
+        """Whether M is torch's linear map, in the type of its factors."""
+        return type(self).map is Linear.map and not is_reduced_precision()
 
     @override
     def gradient(self, output: Tensor) -> Values:
