@@ -1,6 +1,8 @@
 """Python's collector is held off while explanations run, and left as it was found."""
 
 import gc
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -8,6 +10,8 @@ import pytest
 from tests.zoo import CASES, build_model
 from whence import Explainer
 from whence._util.collecting import hold_off_collection
+from whence.errors import WhenceError
+from whence.models import load
 
 
 @pytest.fixture(autouse=True)
@@ -56,3 +60,31 @@ def test_it_is_off_while_one_pass_is_explained_but_not_for_many(method, is_on):
     Explainer(model).explain(case.inputs(), method=method)
     assert seen[-1] == is_on
     assert gc.isenabled()
+
+
+def test_it_is_off_while_a_model_is_loaded(tmp_path, monkeypatch):
+    seen = []
+
+    def note(name):
+        seen.append(gc.isenabled())
+        raise WhenceError(f"There is no {name}.")
+
+    monkeypatch.setattr("whence.models.transformers_models.load", note)
+    with pytest.raises(WhenceError, match="There is no"):
+        load(tmp_path, "image")
+    assert seen == [False]
+    assert gc.isenabled()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(["--version"], 0), (["explain", "no-such-photo.jpg"], 2)]
+)
+def test_a_command_searches_for_no_garbage_when_it_ends(arguments, code):
+    script = (
+        "import atexit, gc\nfrom whence.cli.__main__ import main\n"
+        "atexit.register(lambda: print('frozen:', gc.get_freeze_count() > 1000))\nmain()"
+    )
+    command = [sys.executable, "-c", script, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == code, done.stderr
+    assert done.stdout.splitlines()[-1] == "frozen: True"
