@@ -18,6 +18,11 @@ from .rounds import BASELINE_VARIANT, Group, Run
 
 BENCHMARKS = Path(__file__).parents[1]
 HELP = "from whence.cli.app import app\ntry:\n    app(['--help'])\nexcept SystemExit:\n    pass"
+EXPLAIN = """import runpy, sys, tempfile
+from whence.demo import FOLDER
+with tempfile.TemporaryDirectory() as out:
+    sys.argv[1:] = ["explain", str(FOLDER / "cat.jpg"), "--out", out]
+    runpy.run_module("whence.cli", run_name="__main__")"""
 LINES = {
     "Python alone": "",
     "import whence": "import whence",
@@ -26,6 +31,7 @@ LINES = {
     "import torch": "import torch",
     "from whence import Explainer": "from whence import Explainer",
     "import transformers": "import transformers",
+    "whence explain cat.jpg": EXPLAIN,
 }
 # Where torch, Triton and whence keep what they compiled.
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "XDG_CACHE_HOME")

@@ -161,10 +161,10 @@ def _sum_read(evidence: Evidence, first: int, linked: bool) -> tuple[Tensor, Lin
 def _weigh_against_mean(readings: MapReadings) -> Tensor:
     """Attention maps times their gradients less the mean over the keys that a query sees."""
     attention, gradient = readings.attention, readings.gradient
-    seen = attention > 0
+    seen = attention.sign()  # 1 where a key is seen, and 0 elsewhere: softmaxes are not negative
     count = seen.sum(-1, keepdim=True).clamp(min=1)
-    mean = torch.where(seen, gradient, 0).sum(-1, keepdim=True) / count
-    return attention * (gradient - mean)
+    mean = (gradient * seen).sum(-1, keepdim=True) / count
+    return (gradient - mean).mul_(attention)
 
 
 def _sum_against_mean(site: UnmappedSite) -> Tensor | None:
@@ -187,9 +187,10 @@ def _sum_against_mean(site: UnmappedSite) -> Tensor | None:
 
 
 def _join_weighed(readings: MapReadings) -> Tensor:
-    """Attention maps, and these weighed by their gradients."""
-    weighed = _weigh_against_mean(readings)
-    return torch.cat([readings.attention[None].to(weighed.dtype), weighed])
+    """Attention maps, and these weighed by their gradients, each summed over heads."""
+    weighed = _weigh_against_mean(readings).sum(-3, keepdim=True)
+    attention = readings.attention[None].sum(-3, keepdim=True)
+    return torch.cat([attention.to(weighed.dtype), weighed])
 
 
 def _locate(total: Tensor, mask: Tensor, links: Links | None) -> Tensor:
