@@ -54,7 +54,7 @@ def text_model(tmp_path_factory) -> Path:
 @pytest.fixture
 def embedded(image_model, text_model, monkeypatch) -> None:
     """Small models in the place of those that whence carries."""
-    monkeypatch.setattr("whence.models.loaded.EMBEDDED", {"image": image_model, "text": text_model})
+    monkeypatch.setattr("whence.models.folder.EMBEDDED", {"image": image_model, "text": text_model})
 
 
 @pytest.fixture

@@ -29,6 +29,18 @@ def test_help_answers_without_heavy_libraries(arguments):
     assert done.stdout.strip()
 
 
+@pytest.mark.parametrize("arguments", [["models"], ["models", "--family", "vit"]])
+def test_models_are_listed_without_torch(arguments):
+    script = (
+        "import sys\nfrom whence.cli.app import app\ntry:\n    app(sys.argv[1:])\nfinally:\n    "
+        "assert not {'torch', 'transformers'} & set(sys.modules)"
+    )
+    command = [sys.executable, "-c", script, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "ViT" in done.stdout or "pets" in done.stdout
+
+
 def test_shell_completion(monkeypatch):
     # Otherwise the shell is looked for among the processes that started the tests.
     monkeypatch.setattr("shellingham.detect_shell", lambda: ("bash", "/bin/bash"))

@@ -10,7 +10,7 @@ from tests.survey.case import build_model
 from tests.survey.cases import CASES
 from whence import methods
 from whence.cli.app import app
-from whence.models.loaded import list_embedded
+from whence.models.folder import list_embedded
 from whence.models.tried import read_tried_models
 
 

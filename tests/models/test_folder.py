@@ -9,8 +9,7 @@ import pytest
 from whence.errors import WhenceError
 from whence.explanation import Explanation
 from whence.models import load
-from whence.models.folder import read_knowledge
-from whence.models.loaded import EMBEDDED, EMBEDDED_LANGUAGE_MODEL
+from whence.models.folder import EMBEDDED, EMBEDDED_LANGUAGE_MODEL, read_knowledge
 
 
 @pytest.mark.parametrize("folder", [*EMBEDDED.values(), EMBEDDED_LANGUAGE_MODEL])

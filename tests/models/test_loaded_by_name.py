@@ -50,7 +50,7 @@ def test_the_embedded_models(embedded):
 
 
 def test_an_installation_without_embedded_models(monkeypatch, tmp_path):
-    monkeypatch.setattr("whence.models.loaded.EMBEDDED", {"image": tmp_path / "none"})
+    monkeypatch.setattr("whence.models.folder.EMBEDDED", {"image": tmp_path / "none"})
     assert re.search("carries no model for images", find_refusal(None, "image"))
 
 

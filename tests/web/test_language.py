@@ -222,7 +222,7 @@ def test_progress_is_reported(client):
 
 
 def test_a_named_language_model_replaces_the_embedded_one(embedded):
-    from whence.models.loaded import EMBEDDED_LANGUAGE_MODEL
+    from whence.models.folder import EMBEDDED_LANGUAGE_MODEL
 
     plain = ExplanationService.load()
     assert [name for name, one in plain.models.items() if one.generates] == ["stories (embedded)"]

@@ -21,7 +21,7 @@ from whence.errors import WhenceError
 from whence.methods import MethodSpecification, parse_methods
 from whence.metrics.rankings import Ranking, check_ranking
 from whence.models import LoadedModel
-from whence.models.loaded import EMBEDDED_LANGUAGE_MODEL
+from whence.models.folder import EMBEDDED_LANGUAGE_MODEL
 
 if TYPE_CHECKING:
     from whence.datasets import Dataset

@@ -107,8 +107,12 @@ def _look_into(
 
 
 def _print_embedded(as_json: bool) -> None:
-    from whence.models.folder import read_knowledge
-    from whence.models.loaded import EMBEDDED, EMBEDDED_LANGUAGE_MODEL, list_embedded
+    from whence.models.folder import (
+        EMBEDDED,
+        EMBEDDED_LANGUAGE_MODEL,
+        list_embedded,
+        read_knowledge,
+    )
     from whence.models.tried import read_tried_models
 
     kinds = {folder: f"{kind}s" for kind, folder in EMBEDDED.items()}

@@ -1,4 +1,4 @@
-"""The folder of a model: what it holds, whether it is whole, and what the model knows."""
+"""Folders of models: those that come with whence, what one holds, and what its model knows."""
 
 from __future__ import annotations
 
@@ -6,16 +6,41 @@ import hashlib
 import json
 from pathlib import Path
 
-from whence._util.files import is_file
+from whence._util.files import exists, is_file
 from whence._util.text import to_printable
 from whence.demo import FOLDER
 from whence.errors import WhenceError
+from whence.inputs.sources import NOUNS, Kind
 from whence.version import __version__
 
+EMBEDDED: dict[Kind, Path] = {"image": FOLDER / "pets", "text": FOLDER / "sentiment"}
+EMBEDDED_LANGUAGE_MODEL = FOLDER / "stories"
 KNOWLEDGE = "whence.json"
 SUMS = "SHA256SUMS"
 _LONGEST = 200
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+
+
+def list_embedded() -> dict[str, Path]:
+    """List the folders of the models that come with whence, by their names."""
+    folders = (*EMBEDDED.values(), EMBEDDED_LANGUAGE_MODEL)
+    return {folder.name: folder for folder in folders if folder.is_dir()}
+
+
+def find_embedded(name: str | Path | None, kind: Kind | None) -> Path | None:
+    """Find the embedded model of a name, or without one that for a kind; None for other names.
+
+    Raises:
+        WhenceError: There is no name, and no embedded model for the kind.
+    """
+    if name is not None:
+        is_here = isinstance(name, Path) or exists(Path(name))
+        return None if is_here else list_embedded().get(str(name))
+    if kind is None:
+        raise WhenceError("Name a model, or say for which kind of input: 'image' or 'text'.")
+    if kind not in EMBEDDED or not EMBEDDED[kind].is_dir():
+        raise WhenceError(f"This installation carries no model for {NOUNS[kind]}; name one.")
+    return EMBEDDED[kind]
 
 
 def check_folder(folder: Path) -> None:

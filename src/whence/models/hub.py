@@ -6,7 +6,7 @@ from pathlib import Path
 
 from whence._util.near_names import suggest_names, suggest_paths
 from whence.errors import WhenceError
-from whence.models.loaded import list_embedded
+from whence.models.folder import list_embedded
 
 _SECONDS = 10
 

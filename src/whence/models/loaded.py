@@ -13,10 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from whence._util.collecting import hold_off_collection
-from whence._util.files import exists
 from whence._util.model_name import shorten_model_name
 from whence._util.text import first_line
-from whence.demo import FOLDER
 from whence.errors import WhenceError
 from whence.explainer import Explainer
 from whence.explanation import Explanation, Photo
@@ -25,15 +23,12 @@ from whence.inputs.sources import NOUNS, Kind
 from whence.layout import Tokens
 from whence.layout.words import cut_words
 from whence.models.dense import aim_at_places, find_dense_task
+from whence.models.folder import EMBEDDED_LANGUAGE_MODEL, find_embedded
 from whence.models.masked import aim_at_mask
 from whence.targets import AnyTarget, AskedClasses, SeveralTargets, parse_targets
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
-
-EMBEDDED: dict[Kind, Path] = {"image": FOLDER / "pets", "text": FOLDER / "sentiment"}
-EMBEDDED_LANGUAGE_MODEL = FOLDER / "stories"
-
 
 BatchInputs: TypeAlias = Tensor | Mapping[str, Any]
 """A batch as a model takes it: pixels, or what a tokenizer returned."""
@@ -238,7 +233,7 @@ def load(
     elif weights is not None:
         raise WhenceError("A weights file is for timm:NAME and torchvision:NAME only.")
     else:
-        loaded = transformers_models.load(_find_embedded(name, kind) or name or "")
+        loaded = transformers_models.load(find_embedded(name, kind) or name or "")
     if kind is not None and kind != loaded.kind:
         raise WhenceError(
             f"The model '{loaded.title}' explains {NOUNS[loaded.kind]}, not {NOUNS[kind]}."
@@ -274,24 +269,6 @@ def load_language_model(
             f"as a GPT-2 or a Llama."
         )
     return loaded
-
-
-def list_embedded() -> dict[str, Path]:
-    """List the folders of the models that come with whence, by their names."""
-    folders = (*EMBEDDED.values(), EMBEDDED_LANGUAGE_MODEL)
-    return {folder.name: folder for folder in folders if folder.is_dir()}
-
-
-def _find_embedded(name: str | Path | None, kind: Kind | None) -> Path | None:
-    """Find the embedded model of a name, or without one that for a kind; None for other names."""
-    if name is not None:
-        is_here = isinstance(name, Path) or exists(Path(name))
-        return None if is_here else list_embedded().get(str(name))
-    if kind is None:
-        raise WhenceError("Name a model, or say for which kind of input: 'image' or 'text'.")
-    if kind not in EMBEDDED or not EMBEDDED[kind].is_dir():
-        raise WhenceError(f"This installation carries no model for {NOUNS[kind]}; name one.")
-    return EMBEDDED[kind]
 
 
 def find_device(name: str | None) -> torch.device:

@@ -17,8 +17,8 @@ from whence.explanation import Explanation, Photo
 from whence.inputs.sources import Kind
 from whence.models import LoadedModel, PreparedBatch, load, load_language_model
 from whence.models.dense import DENSE_TASKS, find_dense_task
+from whence.models.folder import EMBEDDED_LANGUAGE_MODEL
 from whence.models.forward import compute_logits
-from whence.models.loaded import EMBEDDED_LANGUAGE_MODEL
 from whence.targets import find_class_index, to_probabilities
 from whence.web.lanes import Pace
 from whence.web.limits import MAX_CLASSES, MAX_METHODS
