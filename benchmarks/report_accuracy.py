@@ -1,5 +1,7 @@
 """How far the report's faithfulness of photos is from that with all steps in full precision.
 
+Without `--precision`, curves are measured as the report measures them on this processor.
+
     python benchmarks/report_accuracy.py photos/ --model ./my-vit --methods whence,gae,rollout
     python benchmarks/report_accuracy.py photos/ --precision bfloat16 --every 2 --first 1
 
@@ -13,6 +15,7 @@ import torch
 from PIL import Image
 
 from whence.faithfulness import measure, measure_photos
+from whence.faithfulness.precision import can_use_float16
 from whence.inputs import expand
 from whence.methods import parse_methods
 from whence.models import LoadedModel, load
@@ -39,7 +42,8 @@ def main() -> None:
             one.score - other.score for one, other in zip(found.curves, exact.curves, strict=True)
         ]
     moved = torch.tensor(distances).abs()
-    print(f"{len(paths)} photos, {options.methods}; precision: {options.precision or 'full'}")
+    precision = "float16" if can_use_float16(quick) else options.precision or "full"
+    print(f"{len(paths)} photos, {options.methods}; precision: {precision}")
     print(f"steps run: {sum(runs) / len(distances):.1f} of 18 for each method")
     print(
         f"points from the score with all steps: mean {moved.mean():.3f}, "
@@ -59,7 +63,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("photos", nargs="+", help="files or a folder")
     parser.add_argument("--model", help="the embedded one if left out")
     parser.add_argument("--methods", default="whence,gae,rollout")
-    parser.add_argument("--precision", help="bfloat16; full if left out")
+    parser.add_argument("--precision", help="bfloat16, or that of the report if left out")
     parser.add_argument("--device")
     parser.add_argument("--first", type=int, default=0, help="the first photo, counted from 0")
     parser.add_argument("--every", type=int, default=1, help="take each second photo with 2, …")

@@ -9,6 +9,7 @@ from tests.saved import make_photo, save_image_model
 from whence._util import torch_products
 from whence.cli.app import app
 from whence.engine.compiled import multiplying
+from whence.faithfulness import precision
 from whence.models import load
 
 HOSTILE = "<img src=x onerror=alert(1)> &amp; \"'.png"
@@ -94,3 +95,9 @@ def quick_products(monkeypatch):
     for module in (torch_products, multiplying):
         monkeypatch.setattr(module, "is_quicker_by_onednn", lambda: True)
     monkeypatch.setattr(torch_products, "_FEW_PRODUCTS", 1)
+
+
+@pytest.fixture
+def full_precision(monkeypatch):
+    """A processor that is no quicker at float16, so that curves are exact wherever tests run."""
+    monkeypatch.setattr(precision, "has_quick_float16", lambda: False)

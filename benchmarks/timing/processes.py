@@ -17,21 +17,21 @@ from . import models
 from .rounds import BASELINE_VARIANT, Group, Run
 
 BENCHMARKS = Path(__file__).parents[1]
-HELP = "from whence.cli.app import app\ntry:\n    app(['--help'])\nexcept SystemExit:\n    pass"
-EXPLAIN = """import runpy, sys, tempfile
+COMMAND = """import runpy, sys, tempfile
 from whence.demo import FOLDER
 with tempfile.TemporaryDirectory() as out:
-    sys.argv[1:] = ["explain", str(FOLDER / "cat.jpg"), "--out", out]
+    sys.argv[1:] = {}
     runpy.run_module("whence.cli", run_name="__main__")"""
 LINES = {
     "Python alone": "",
     "import whence": "import whence",
-    "whence --help": HELP,
+    "whence --help": COMMAND.format('["--help"]'),
+    "whence models": COMMAND.format('["models"]'),
     "import numpy": "import numpy",
     "import torch": "import torch",
     "from whence import Explainer": "from whence import Explainer",
     "import transformers": "import transformers",
-    "whence explain cat.jpg": EXPLAIN,
+    "whence explain cat.jpg": COMMAND.format('["explain", str(FOLDER / "cat.jpg"), "--out", out]'),
 }
 # Where torch, Triton and whence keep what they compiled.
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "XDG_CACHE_HOME")

@@ -12,6 +12,8 @@ from whence.faithfulness import measure, measure_photos
 from whence.faithfulness.sparse import delete_sparsely, interpolate_left_out
 from whence.metrics.deletion import FRACTIONS
 
+pytestmark = pytest.mark.usefixtures("full_precision")
+
 # Probability by tenths that are deleted: sure at first, then not, then sure again but for a bump.
 CURVE = torch.tensor([0.999, 0.7, 0.997, 0.996, 0.6, 0.4, 0.004, 0.5, 0.002, 0.001])
 RUN = [0, 3, 4, 5, 6, 9]

@@ -16,7 +16,7 @@ def explain_photos(vit, *seeds):
     ]
 
 
-def test_photos_are_measured_together_as_alone(vit):
+def test_photos_are_measured_together_as_alone(vit, full_precision):
     inputs = explain_photos(vit, 0, 1, 2)
     together = measure_inputs([*inputs, ExplainedInput(3, vit, error="It is damaged.")])
     assert list(together) == [0, 1, 2]

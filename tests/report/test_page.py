@@ -22,7 +22,7 @@ def test_every_input_has_its_place_in_order(here, make_page):
     assert "1 could not be explained" in root.find_all("p", class_="lead")[0].text
 
 
-def test_the_numbers_are_those_of_the_library(here, make_page):
+def test_the_numbers_are_those_of_the_library(here, make_page, full_precision):
     loaded = load(None, "image")
     methods = "gae,raw_attention"
     page = make_page("photos/a.png", "--methods", methods, "--top", "2")

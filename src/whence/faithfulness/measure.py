@@ -20,12 +20,13 @@ from whence.errors import WhenceError
 from whence.explanation import Explanation
 from whence.faithfulness.orders import find_orders
 from whence.faithfulness.photos import PhotoRunner, PhotoUnits
+from whence.faithfulness.precision import use_curve_precision
 from whence.faithfulness.result import Faithfulness
 from whence.faithfulness.sparse import delete_sparsely
 from whence.faithfulness.texts import TextUnits
 from whence.metrics.deletion import FRACTIONS, Progress, count_units, delete_in_order
 from whence.models import LoadedModel, PreparedBatch
-from whence.models.forward import choose_chunk_size, use_loaded_precision
+from whence.models.forward import choose_chunk_size
 
 DRAWS = 5
 """How many random orders the random curve is the mean of by default."""
@@ -85,8 +86,9 @@ def measure_photos(
 
     The two steps between 0 and 30 %, 30 and 60 %, or 60 and 90 % are left out where the class's
     probability is below 0.5 % at both ends, or above 99.5 % at both; there, the curve is a straight
-    line. A model that was loaded with the precision bfloat16 runs in it. docs/report.md tells how
-    far scores are from those with all steps in full precision.
+    line. A model that was loaded with the precision bfloat16 runs in it. Where the processor is
+    quick at float16, others run in that, if whole photos keep their probabilities. docs/report.md
+    tells how far scores are from those with all steps in full precision.
 
     Args:
         loaded: The model.
@@ -115,20 +117,23 @@ def measure_photos(
         parts = torch.split(logits, counts.tolist())
         return torch.cat([one.watch(part) for one, part in zip(of_photos, parts, strict=True)])
 
+    inputs = torch.arange(len(photos)).repeat_interleave(counts)
+    clean = torch.cat([one.clean for one in of_photos])
+
+    def find_moved(logits: Tensor) -> float:
+        both = torch.stack([clean, logits.to(clean)], 1)[inputs]
+        return float(watch(both).diff(dim=1).abs().max())
+
     runner = PhotoRunner(loaded, torch.cat([one.run.pixels for one in units]))
-
-    def run(deleted: Tensor, inputs: Tensor) -> Tensor:
-        with use_loaded_precision(loaded):
-            return runner(deleted, inputs).to(of_photos[0].clean.dtype)
-
-    logits = delete_sparsely(
-        torch.cat([one.ranks for one in of_photos]),
-        run,
-        torch.arange(len(photos)).repeat_interleave(counts),
-        torch.cat([one.clean.expand(len(one.ranks), -1) for one in of_photos]),
-        watch,
-        chunk_size or choose_chunk_size(loaded),
-    )
+    with use_curve_precision(runner, find_moved) as (run, rows):
+        logits = delete_sparsely(
+            torch.cat([one.ranks for one in of_photos]),
+            lambda deleted, photos: run(deleted, photos).to(clean.dtype),
+            inputs,
+            clean[inputs],
+            watch,
+            chunk_size or rows,
+        )
     parts = torch.split(logits, counts.tolist())
     return [one.collect(part) for one, part in zip(of_photos, parts, strict=True)]
 

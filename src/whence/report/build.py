@@ -96,7 +96,7 @@ def list_settings(request: ReportRequest, models: Mapping[Kind, LoadedModel]) ->
     }
     if how.precision is not None:
         settings["precision"] = how.precision
-    return settings | (describe_measuring() if request.faithfulness else {})
+    return settings | (describe_measuring(models.values()) if request.faithfulness else {})
 
 
 def _list_options(method: MethodSpecification) -> dict[str, object]:

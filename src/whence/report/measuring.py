@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
@@ -10,6 +10,7 @@ from whence._util.text import first_line
 from whence.errors import WhenceError
 from whence.explanation import Explanation
 from whence.faithfulness import STEPS, Faithfulness, measure, measure_photos
+from whence.faithfulness.precision import MOST_MOVED, can_use_float16
 from whence.faithfulness.sparse import SURE
 from whence.models import LoadedModel, PreparedBatch
 from whence.models.forward import choose_chunk_size
@@ -52,17 +53,21 @@ def count_measured_at_once(loaded: LoadedModel) -> int:
     return max(1, choose_chunk_size(loaded) // (2 * len(STEPS)))
 
 
-def describe_measuring() -> dict[str, object]:
+def describe_measuring(models: Iterable[LoadedModel]) -> dict[str, object]:
     """How faithfulness is measured, for the settings at the end of the page."""
-    return {
-        "faithfulness": {
-            "deleted": ", ".join(f"{step:.0%}" for step in STEPS),
-            "photos": "pixels of the upsampled map, black before normalisation",
-            "left out, of photos": "two steps between 0%, 30%, 60% and 90%, if the probability is "
-            f"below {SURE:.1%} at both ends or above {1 - SURE:.1%} at both: a straight line",
-            "texts": "words, deleted and the rest tokenised again",
-        }
+    how = {
+        "deleted": ", ".join(f"{step:.0%}" for step in STEPS),
+        "photos": "pixels of the upsampled map, black before normalisation",
+        "left out, of photos": "two steps between 0%, 30%, 60% and 90%, if the probability is "
+        f"below {SURE:.1%} at both ends or above {1 - SURE:.1%} at both: a straight line",
+        "texts": "words, deleted and the rest tokenised again",
     }
+    if any(map(can_use_float16, models)):
+        how["precision, of photos"] = (
+            f"products in float16, if it moves no probability of the whole photo by more than "
+            f"{MOST_MOVED:.1%}; else in that of the weights"
+        )
+    return {"faithfulness": how}
 
 
 def _try_to_measure(one: ExplainedInput) -> Faithfulness | str:

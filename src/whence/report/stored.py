@@ -91,7 +91,7 @@ def build_stored_report(request: StoredReportRequest) -> StoredReport:
     ordered = [entries[name] for name in sorted(entries)]
     ordered += [Entry(one["id"], kind, error=one["error"]) for one in drawn.failures]
     overview = _summarize(folder, drawn, problem)
-    facts = _list_settings(request, drawn, problem)
+    facts = _list_settings(request, drawn, loaded)
     page = render_page(request.title, ordered, facts, overview)
     write_atomically(request.out, page.encode("utf-8", "replace"))
     return StoredReport(ordered, drawn, problem)
@@ -165,7 +165,7 @@ def _summarize(folder: ResultFolder, drawn: DrawnRows, problem: str) -> RunOverv
 
 
 def _list_settings(
-    request: StoredReportRequest, drawn: DrawnRows, problem: str
+    request: StoredReportRequest, drawn: DrawnRows, loaded: LoadedModel | None
 ) -> dict[str, object]:
     """How the result was made, and what the page shows of it."""
     run: dict[str, Any] = request.folder.run
@@ -181,4 +181,6 @@ def _list_settings(
             "drawn": "those whose ids have the smallest hashes (BLAKE2b, key 0)",
         },
     }
-    return facts | (describe_measuring() if request.faithfulness and not problem else {})
+    if loaded is None or not request.faithfulness:
+        return facts
+    return facts | describe_measuring([loaded])
