@@ -9,7 +9,8 @@ import pytest
 
 from tests.zoo import CASES, build_model
 from whence import Explainer
-from whence._util.collecting import hold_off_collection
+from whence._util import collecting
+from whence._util.collecting import hold_off_collection, hold_off_while_loading, run_one_command
 from whence.errors import WhenceError
 from whence.models import load
 
@@ -88,3 +89,34 @@ def test_a_command_searches_for_no_garbage_when_it_ends(arguments, code):
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == code, done.stderr
     assert done.stdout.splitlines()[-1] == "frozen: True"
+
+
+@pytest.fixture
+def frozen(monkeypatch):
+    """A list that gets a number for each time that objects are kept for good."""
+    calls = []
+    monkeypatch.setattr(collecting.gc, "freeze", lambda: calls.append(gc.isenabled()))
+    return calls
+
+
+def test_a_command_keeps_what_it_loads_first_and_all_at_its_end(frozen):
+    with run_one_command():
+        with pytest.raises(WhenceError), hold_off_while_loading():
+            raise WhenceError("There is no model.")
+        assert frozen == []
+        for _ in range(2):
+            with hold_off_while_loading():
+                assert not gc.isenabled()
+        assert frozen == [False]
+    assert frozen == [False, True]
+
+
+def test_a_users_process_keeps_nothing_for_good(frozen):
+    with hold_off_while_loading():
+        pass
+    with pytest.raises(WhenceError), run_one_command():
+        raise WhenceError("It ends at once.")
+    frozen.clear()
+    with hold_off_while_loading():
+        pass
+    assert frozen == []

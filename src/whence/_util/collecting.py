@@ -15,6 +15,7 @@ from contextlib import contextmanager
 _lock = threading.Lock()
 _held_by = 0  # so many threads
 _was_on = False
+_keeps_next = False  # whether what is loaded next stays to the end of the process
 
 
 @contextmanager
@@ -36,9 +37,26 @@ def hold_off_collection() -> Iterator[None]:
 
 
 @contextmanager
-def end_quickly() -> Iterator[None]:
-    """Let the process end as soon as the block has: nothing is searched for garbage any more."""
+def hold_off_while_loading() -> Iterator[None]:
+    """Collect no garbage while a library is imported and a model is loaded.
+
+    What the process of one command loads first stays to its end, and is not searched again.
+    """
+    global _keeps_next
+    with hold_off_collection():
+        yield
+        if _keeps_next:
+            gc.freeze()
+            _keeps_next = False
+
+
+@contextmanager
+def run_one_command() -> Iterator[None]:
+    """Run what a process is for, and let it end without a last search for garbage."""
+    global _keeps_next
+    _keeps_next = True
     try:
         yield
     finally:
+        _keeps_next = False
         gc.freeze()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from whence._util.collecting import hold_off_collection
+from whence._util.collecting import hold_off_while_loading
 from whence._util.model_name import shorten_model_name
 from whence._util.text import first_line
 from whence.errors import WhenceError
@@ -192,7 +192,7 @@ class LoadedModel:
         explanation.media = prepared.media or explanation.media
 
 
-@hold_off_collection()  # a library that is imported is hundreds of thousands of objects
+@hold_off_while_loading()
 def load(
     name: str | Path | None = None,
     kind: Kind | None = None,
