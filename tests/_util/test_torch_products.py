@@ -145,7 +145,7 @@ def test_models_multiply_quickly_while_it_is_on(quick_products):
     model = nn.Sequential(nn.Linear(12, 9), nn.GELU(), nn.Linear(9, 4, bias=False))
     with torch.no_grad():
         expected, before = count_products(model, X)
-        with torch_products.quick_products("cpu"):
+        with torch_products.use_quick_products("cpu"):
             found, inside = count_products(model, X)
         _, after = count_products(model, X)
     assert (before, inside, after) == (0, 2, 0)
@@ -154,7 +154,7 @@ def test_models_multiply_quickly_while_it_is_on(quick_products):
 
 def test_gradients_stay_torchs_own(quick_products):
     model = nn.Linear(12, 9)
-    with torch_products.quick_products("cpu"):
+    with torch_products.use_quick_products("cpu"):
         output, count = count_products(model, X)
         output.sum().backward()
     assert count == 0
@@ -162,12 +162,13 @@ def test_gradients_stay_torchs_own(quick_products):
 
 
 def test_calls_with_names_are_left_alone(quick_products):
-    with torch_products.quick_products("cpu"):
+    with torch_products.use_quick_products("cpu"):
         found = F.linear(X, WEIGHT, bias=BIAS)
     assert torch.equal(found, F.linear(X, WEIGHT, BIAS))
 
 
 def test_no_mode_is_entered_where_it_helps_nothing(quick_products, monkeypatch):
-    assert isinstance(torch_products.quick_products("cuda:0"), contextlib.nullcontext)
+    assert isinstance(torch_products.use_quick_products("cuda:0"), contextlib.nullcontext)
     monkeypatch.setattr(torch_products, "is_quicker_by_onednn", lambda: False)
-    assert isinstance(torch_products.quick_products(torch.device("cpu")), contextlib.nullcontext)
+    by_cpu = torch_products.use_quick_products(torch.device("cpu"))
+    assert isinstance(by_cpu, contextlib.nullcontext)

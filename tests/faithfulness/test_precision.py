@@ -1,5 +1,7 @@
 """Curves in float16: where the processor is quick at it, and whole photos keep probabilities."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import replace
 
@@ -75,57 +77,121 @@ def test_the_precision_that_was_asked_for_is_used(vit):
     assert set(types) == {torch.bfloat16}
 
 
-def test_where_whole_photos_get_other_probabilities_full_precision_is_used(vit, monkeypatch):
-    """A head whose first class is favoured in float16."""
-    classifier = vit.model.classifier
+def change_head(loaded, monkeypatch, change):
+    """Let a function change the logits that the head gives in float16."""
+    classifier = loaded.model.classifier
     plain = classifier.forward
 
-    def favour_first(x):
+    def forward(x):
         logits = plain(x)
-        return logits + (logits.dtype == torch.float16) * torch.eye(logits.shape[1])[0].to(logits)
+        return change(logits) if logits.dtype == torch.float16 else logits
 
-    photo = explain_by(vit, make_photo(), "gae", target=0)
-    monkeypatch.setattr(classifier, "forward", favour_first)
+    monkeypatch.setattr(classifier, "forward", forward)
+
+
+def favour(logits, target):
+    return logits + torch.eye(logits.shape[1])[target].to(logits)
+
+
+@pytest.mark.parametrize("scale", [1, 40])
+def test_where_whole_photos_get_other_log_odds_full_precision_is_used(vit, monkeypatch, scale):
+    """The photo may be sure: its probability hardly moves, and those of its curve do."""
+    weight = vit.model.classifier.weight
+    monkeypatch.setattr(weight, "data", weight.data * scale)
+    photo = explain_by(vit, make_photo(), "gae")
+    assert (photo[1]["gae"].logits.softmax(-1).max() > 0.99) == (scale > 1)
+    target = int(photo[1]["gae"].target)
+    change_head(vit, monkeypatch, lambda logits: favour(logits, target))
     found, exact, types = measure_both(vit, photo)
     assert types == {torch.float16, torch.float32}
-    assert torch.allclose(found, exact, atol=1e-6)
+    assert torch.allclose(found, exact, atol=1e-6 * scale)
+
+
+def test_each_photo_is_chosen_by_itself(vit, monkeypatch):
+    """Of two photos, the first gets other log-odds in float16."""
+    photos = [explain_by(vit, make_photo(seed=seed), "gae", target=0) for seed in (0, 1)]
+    exact = [list_curves(measure(vit, *photo, draws=0)) for photo in photos]
+    first = photos[0][0].inputs[0]
+    plain, given = vit.run, []
+    monkeypatch.setattr(type(vit), "run", lambda self, x: (given.append(x.flatten(1)), plain(x))[1])
+
+    def change(logits):
+        shared = (given[-1] == first.flatten()).float().mean(1) > 0.5
+        return torch.where(shared[:, None], favour(logits, 0), logits)
+
+    change_head(vit, monkeypatch, change)
+    for chunk_size in (None, 1, 4):
+        found = [list_curves(one) for one in measure_photos(vit, photos, chunk_size=chunk_size)]
+        assert torch.allclose(found[0], exact[0], atol=1e-6)
+        assert 0 < (found[1] - exact[1]).abs().max() < 0.002
+        assert chunk_size is None or max(map(len, given)) <= chunk_size
+        given.clear()
 
 
 def test_numbers_that_float16_does_not_hold_are_computed_again(vit, monkeypatch):
-    """Activations of photos without some pixels are too large; those of whole photos are not."""
+    """Logits of photos without some pixels are too large; those of whole photos are not."""
     photo = explain_by(vit, make_photo(), "gae")
-    whole = photo[0].inputs
-    classifier, rows = vit.model.classifier, []
-    plain = classifier.forward
-
-    def overflow(x):
-        logits = plain(x)
-        rows.append(len(x))
-        is_first = len(rows) == 1 and len(x) == len(whole)
-        return logits if is_first or logits.dtype != torch.float16 else logits * 1e6
-
-    monkeypatch.setattr(classifier, "forward", overflow)
+    exact = list_curves(measure(vit, *photo, draws=0))
+    passes = []
+    change_head(
+        vit, monkeypatch, lambda x: x * (1e6 if passes.append(len(x)) or len(passes) > 1 else 1)
+    )
     (found,) = measure_photos(vit, [photo])
-    monkeypatch.undo()
-    exact = measure(vit, *photo, draws=0)
-    assert torch.allclose(list_curves(found), list_curves(exact), atol=1e-6)
+    assert len(passes) > 1
+    assert torch.allclose(list_curves(found), exact, atol=1e-6)
 
 
-def test_a_model_that_float16_stops_runs_in_full_precision(vit, monkeypatch):
+@pytest.mark.parametrize("error", [RuntimeError, ValueError, AssertionError])
+@pytest.mark.parametrize("first", [1, 2])
+def test_a_model_that_float16_stops_runs_in_full_precision(vit, monkeypatch, error, first):
     photo = explain_by(vit, make_photo(), "gae")
-    classifier = vit.model.classifier
-    plain = classifier.forward
+    passes = []
 
-    def refuse(x):
-        logits = plain(x)
-        if logits.dtype == torch.float16:
-            raise RuntimeError("not implemented for 'Half'")
+    def refuse(logits):
+        passes.append(len(logits))
+        if len(passes) >= first:
+            raise error("not implemented for 'Half'")
         return logits
 
-    monkeypatch.setattr(classifier, "forward", refuse)
-    found, exact, types = measure_both(vit, photo)
-    assert types == {torch.float32}
+    change_head(vit, monkeypatch, refuse)
+    found, exact, _ = measure_both(vit, photo)
+    assert len(passes) >= first
     assert torch.allclose(found, exact, atol=1e-6)
+
+
+def test_nothing_that_was_cast_stays_for_others(vit):
+    """Weights of float16 would meet what the user computes in bfloat16."""
+    photo = explain_by(vit, make_photo(), "gae")
+    types = note_types(vit.model)
+    measure_photos(vit, [photo])
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        vit.model(photo[0].inputs)
+        measure_photos(vit, [photo])
+        vit.model(photo[0].inputs)
+    assert types[0] == torch.float16
+    assert set(types[-2:]) == {torch.bfloat16}
+
+
+def test_threads_of_other_types_do_not_meet(vit):
+    photo = explain_by(vit, make_photo(), "gae")
+    stop = threading.Event()
+
+    def run_in_bfloat16():
+        runs = 0
+        while not stop.is_set():
+            with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+                vit.model(photo[0].inputs)
+            runs += 1
+        return runs
+
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(run_in_bfloat16)
+        try:
+            for loaded in (vit, replace(vit, precision="bfloat16")) * 10:
+                measure_photos(loaded, [photo])
+        finally:
+            stop.set()
+        assert other.result() > 0
 
 
 def test_the_page_says_so(vit, bert, monkeypatch):

@@ -22,7 +22,7 @@ def count_cpus() -> int:
 def read_cpu_vendor() -> str:
     """Read who made the processor, such as ``AuthenticAMD``; empty if nothing tells it."""
     try:
-        with open(_CPUS, encoding="utf-8") as lines:
+        with open(_CPUS, encoding="utf-8", errors="replace") as lines:
             named = (line for line in lines if line.startswith("vendor_id"))
             return next(named, "").partition(":")[2].strip()
     except OSError:  # there is none but on Linux

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch._library.custom_ops import CustomOpDef
 from torch._vmap_internals import _vmap
+from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 from torch.autograd.graph import Node
 from torch.utils._pytree import TreeSpec as TreeSpec
@@ -267,6 +268,11 @@ def has_lost_gradient(output: object, call: str) -> bool:
 SingleLevelFunction: Any = _SingleLevelFunction
 # Whether a model has switched on autocast for any device.
 is_any_autocast_enabled: Callable[[], bool] = torch._C._is_any_autocast_enabled
+
+
+def is_forward_mode() -> bool:
+    """Whether tangents are computed along with values, which operators may lack a formula for."""
+    return forward_ad._current_level >= 0
 
 
 # Operators ---------------------------------------------------------------------------------------

@@ -18,11 +18,13 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from whence._util.cpus import read_cpu_vendor
-from whence._util.torch_internals import is_any_autocast_enabled
+from whence._util.torch_internals import is_any_autocast_enabled, is_forward_mode
 
 # The operator, and its overload in graphs; None where torch was built without oneDNN.
 _linear_pointwise: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 ONEDNN_PRODUCT: Any = getattr(_linear_pointwise, "default", None)
+# Those who make processors whose wide registers MKL leaves alone, as Linux and Windows name them.
+_VENDORS = ("AuthenticAMD", "HygonGenuine")
 # Smaller products take no longer by MKL. For each new shape, oneDNN writes a program of its own.
 _FEW_PRODUCTS = 2**22
 _PLAIN_TYPES = (Tensor, nn.Parameter)
@@ -36,7 +38,7 @@ def is_quicker_by_onednn() -> bool:
     if not has_mkl or not has_onednn or _linear_pointwise is None:
         return False
     has_wide_registers = torch.backends.cpu.get_cpu_capability() == "AVX512"
-    return has_wide_registers and read_cpu_vendor() not in ("", "GenuineIntel")
+    return has_wide_registers and read_cpu_vendor() in _VENDORS
 
 
 def has_quick_float16() -> bool:
@@ -45,32 +47,37 @@ def has_quick_float16() -> bool:
     return is_there is not None and bool(is_there()) and torch._C._get_mkldnn_enabled()
 
 
-def has_quick_shape(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
-    """Tell whether oneDNN is quicker at a product of factors of these shapes and types."""
+def has_quick_form(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
+    """Tell whether oneDNN is quicker at factors of these shapes, strides and types, and right."""
     if x.dtype != torch.float32 or weight.dim() != 2 or x.dim() < 2:
         return False
-    is_large = x.numel() * weight.shape[0] >= _FEW_PRODUCTS
-    return is_large and (bias is None or bias.dim() == 1)
+    if x.shape[-1] != weight.shape[1] or x.numel() * weight.shape[0] < _FEW_PRODUCTS:
+        return False
+    (rows, columns), (down, right) = weight.shape, weight.stride()
+    if down < columns * right and right < rows * down:
+        return False  # numbers that are read for several places
+    # It would read another bias as if it were contiguous, and for each column.
+    return bias is None or (bias.shape == weight.shape[:1] and bias.is_contiguous())
 
 
 def can_multiply_quickly(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
-    """Tell whether oneDNN multiplies quicker than torch's own call, and as rightly."""
-    if not x.is_cpu or not is_quicker_by_onednn() or not has_quick_shape(x, weight, bias):
+    """Tell whether oneDNN multiplies quicker than torch's own call, and gives the same."""
+    if not x.is_cpu or not is_quicker_by_onednn():
         return False
-    if bias is not None and not bias.is_contiguous():
-        return False  # oneDNN would read it as if it were
     factors = (x, weight) if bias is None else (x, weight, bias)
-    if is_any_autocast_enabled() or not torch._C._get_mkldnn_enabled():
+    if not all(map(_is_plain, factors)) or not has_quick_form(x, weight, bias):
         return False
-    needs_graph = torch.is_grad_enabled() and any(one.requires_grad for one in factors)
-    return not needs_graph and all(map(_is_plain, factors))
+    if is_any_autocast_enabled() or not torch._C._get_mkldnn_enabled() or is_forward_mode():
+        return False
+    return not (torch.is_grad_enabled() and any(one.requires_grad for one in factors))
 
 
 def _is_plain(factor: Tensor) -> bool:
     """Whether a factor is numbers in the memory of this machine, and not of a transform."""
+    if type(factor) not in _PLAIN_TYPES or not factor.is_cpu:
+        return False
     is_dense = factor.dtype == torch.float32 and factor.layout == torch.strided
-    is_batched = torch._C._functorch.is_batchedtensor(factor)
-    return type(factor) in _PLAIN_TYPES and is_dense and not is_batched
+    return is_dense and not torch._C._functorch.is_functorch_wrapped_tensor(factor)
 
 
 def multiply_quickly(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -94,7 +101,7 @@ def _define_operator() -> Any:
 _library, QUICK_PRODUCT = _define_operator()  # the operator is there as long as the library is
 
 
-def quick_products(device: torch.device | str) -> AbstractContextManager[object]:
+def use_quick_products(device: torch.device | str) -> AbstractContextManager[object]:
     """Let models on a device multiply by the library that is quicker, where they need no gradient.
 
     Only calls of `torch.nn.functional.linear` are seen, as those of ``nn.Linear`` are.
@@ -111,6 +118,8 @@ class _QuickProducts(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        if func is F.linear and not kwargs and can_multiply_quickly(*args):
+        if func is not F.linear or kwargs or torch.compiler.is_compiling():
+            return func(*args, **(kwargs or {}))
+        if can_multiply_quickly(*args):
             return multiply_quickly(*args)
-        return func(*args, **(kwargs or {}))
+        return func(*args)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from whence._util.progress import bar
-from whence._util.torch_products import quick_products
+from whence._util.torch_products import use_quick_products
 from whence.errors import WhenceError
 from whence.evidence.sample_rows import SampleRows
 from whence.inputs.arguments import ArgumentKey, ModelArguments, is_text
@@ -216,11 +216,11 @@ class Forwards:
         arguments = self._arguments.select_rows(samples).copy_with(copy_arguments)
         if arguments.main.is_floating_point():
             arguments = arguments.replace_main(inputs[0].clone())  # the model may write to it
-            with quick_products(arguments.main.device):
+            with use_quick_products(arguments.main.device):
                 return self._get_logits(self._stand_in(*arguments.args, **arguments.kwargs))
         placed = [order.to_place(x) for order, x in zip(self._places, inputs, strict=True)]
         replaced = _ReplaceEmbeddings(arguments.main, placed)
-        with replaced, quick_products(arguments.main.device):
+        with replaced, use_quick_products(arguments.main.device):
             return self._get_logits(self._stand_in(*arguments.args, **arguments.kwargs))
 
     def _record(self, samples: Tensor, intervention: Intervention) -> Trace:

@@ -20,7 +20,7 @@ from whence.errors import WhenceError
 from whence.explanation import Explanation
 from whence.faithfulness.orders import find_orders
 from whence.faithfulness.photos import PhotoRunner, PhotoUnits
-from whence.faithfulness.precision import use_curve_precision
+from whence.faithfulness.precision import choose_precision
 from whence.faithfulness.result import Faithfulness
 from whence.faithfulness.sparse import delete_sparsely
 from whence.faithfulness.texts import TextUnits
@@ -94,11 +94,14 @@ def measure_photos(
         loaded: The model.
         photos: Each with its explanations, as `measure` takes them; no random orders are drawn.
         against: As for `measure`.
-        chunk_size: How many rows go through the model at once; chosen by the device if left out.
+        chunk_size: How many rows go through the model at once; chosen by device and precision if
+            left out.
 
     Raises:
         WhenceError: One of the photos cannot be measured.
     """
+    if not photos:
+        return []
     for prepared, explanations in photos:
         _check_can_be_measured(loaded, prepared, explanations)
     units = [PhotoUnits(loaded, prepared) for prepared, _ in photos]
@@ -120,20 +123,22 @@ def measure_photos(
     inputs = torch.arange(len(photos)).repeat_interleave(counts)
     clean = torch.cat([one.clean for one in of_photos])
 
-    def find_moved(logits: Tensor) -> float:
-        both = torch.stack([clean, logits.to(clean)], 1)[inputs]
-        return float(watch(both).diff(dim=1).abs().max())
+    def measure_shift(photo: int, logits: Tensor) -> float:
+        orders = of_photos[photo]
+        both = torch.stack([orders.clean, logits.to(orders.clean)], 1)
+        odds = orders.watch(both.expand(len(orders.ranks), -1, -1)).double().logit()
+        return float((odds[:, 1] - odds[:, 0]).abs().max())
 
     runner = PhotoRunner(loaded, torch.cat([one.run.pixels for one in units]))
-    with use_curve_precision(runner, find_moved) as (run, rows):
-        logits = delete_sparsely(
-            torch.cat([one.ranks for one in of_photos]),
-            lambda deleted, photos: run(deleted, photos).to(clean.dtype),
-            inputs,
-            clean[inputs],
-            watch,
-            chunk_size or rows,
-        )
+    run, rows = choose_precision(runner, measure_shift, chunk_size)
+    logits = delete_sparsely(
+        torch.cat([one.ranks for one in of_photos]),
+        lambda deleted, photos: run(deleted, photos).to(clean.dtype),
+        inputs,
+        clean[inputs],
+        watch,
+        rows,
+    )
     parts = torch.split(logits, counts.tolist())
     return [one.collect(part) for one, part in zip(of_photos, parts, strict=True)]
 

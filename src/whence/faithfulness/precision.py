@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from whence._util.torch_internals import is_any_autocast_enabled
 from whence._util.torch_products import has_quick_float16
+from whence.errors import WhenceError
 from whence.faithfulness.photos import PhotoRunner
 from whence.metrics.deletion import Run
 from whence.models import LoadedModel
 from whence.models.forward import choose_chunk_size, use_loaded_precision
 
-MOST_MOVED = 0.005
-"""How far float16 may move the probability of a whole photo.
+MOST_MOVED = 0.02
+"""How far float16 may move the log-odds of a class on a whole photo.
 
-If it moved every step of both curves as far, the score would move by less than one point.
+Its probability is then moved by 0.5 % at most, and by less where it is near 0 or 1.
 """
-# Rows of float16 that go together, for each one of float32: weights are read less often.
+# Rows of float16 that go together, for each one of float32: weights are cast for each pass.
 _ROWS_IN_HALF = 3
 
 
@@ -31,28 +32,33 @@ class PhotoRun(NamedTuple):
     chunk_size: int
 
 
-@contextmanager
-def use_curve_precision(
-    runner: PhotoRunner, find_moved: Callable[[Tensor], float]
-) -> Iterator[PhotoRun]:
-    """Choose the precision of forward passes, and use it until the block ends.
+def choose_precision(
+    runner: PhotoRunner,
+    measure_shift: Callable[[int, Tensor], float],
+    chunk_size: int | None = None,
+) -> PhotoRun:
+    """Choose the precision of forward passes: bfloat16 if the model was loaded so.
 
-    That is bfloat16 if the model was loaded so. It is float16 where the processor multiplies that
-    quickly, unless whole photos already get other probabilities. Else it is that of the weights.
+    Else float16 where the processor multiplies it quickly, for photos that are run as well in it;
+    for others, that of the weights.
 
     Args:
         runner: Runs the photos.
-        find_moved: How far logits of the whole photos (photos, classes) move a probability.
+        measure_shift: How far logits (1, classes) of a whole photo move its classes' log-odds.
+        chunk_size: How many rows are run at once; chosen by device and precision if left out.
     """
-    loaded = runner.loaded
-    rows = choose_chunk_size(loaded)
-    if can_use_float16(loaded):
-        with torch.autocast("cpu", torch.float16):
-            if _is_good_enough(runner, find_moved):
-                yield PhotoRun(_FiniteRunner(runner), _ROWS_IN_HALF * rows)
-                return
-    with use_loaded_precision(loaded):
-        yield PhotoRun(runner, rows)
+    rows = choose_chunk_size(runner.loaded)
+    if can_use_float16(runner.loaded):
+        quick = _HalfRunner(runner)
+        quick.choose_photos(measure_shift)
+        if quick.is_chosen.any():
+            return PhotoRun(quick, chunk_size or _ROWS_IN_HALF * rows)
+
+    def run(deleted: Tensor, photos: Tensor) -> Tensor:
+        with use_loaded_precision(runner.loaded):
+            return runner(deleted, photos)
+
+    return PhotoRun(run, chunk_size or rows)
 
 
 def can_use_float16(loaded: LoadedModel) -> bool:
@@ -60,29 +66,48 @@ def can_use_float16(loaded: LoadedModel) -> bool:
     is_asked_for = loaded.precision is None and loaded.kind == "image"
     if not is_asked_for or torch.device(loaded.device).type != "cpu" or not has_quick_float16():
         return False
-    return all(weight.dtype == torch.float32 for weight in loaded.model.parameters())
+    is_full = all(weight.dtype == torch.float32 for weight in loaded.model.parameters())
+    return is_full and not is_any_autocast_enabled()
 
 
-def _is_good_enough(runner: PhotoRunner, find_moved: Callable[[Tensor], float]) -> bool:
-    """Whether float16 gives whole photos nearly the probabilities of full precision."""
-    photos = torch.arange(len(runner.pixels))
-    nothing = torch.zeros(len(photos), runner.pixels[0, 0].numel(), dtype=torch.bool)
-    try:
-        logits = runner(nothing, photos)
-    except RuntimeError:  # an operation that float16 lacks, or factors of two types
-        return False
-    return find_moved(logits) <= MOST_MOVED  # not if it is no number
-
-
-class _FiniteRunner:
-    """Runs photos in float16, and again in full precision where numbers grow beyond it."""
+class _HalfRunner:
+    """Runs photos with products of float16, and again in full precision where that fails."""
 
     def __init__(self, runner: PhotoRunner) -> None:
         self._runner = runner
+        self.is_chosen = torch.zeros(len(runner.pixels), dtype=torch.bool)
+
+    def choose_photos(self, measure_shift: Callable[[int, Tensor], float]) -> None:
+        """Choose photos that keep their probabilities in float16 while nothing is deleted."""
+        nothing = torch.zeros_like(self._runner.pixels[:1, 0], dtype=torch.bool).flatten(1)
+        for photo in range(len(self.is_chosen)):
+            logits = self._run_in_half(nothing, torch.tensor([photo]))
+            if logits is not None:
+                # Not where the shift is no number, as of a probability that is 1.
+                self.is_chosen[photo] = measure_shift(photo, logits) <= MOST_MOVED
 
     def __call__(self, deleted: Tensor, photos: Tensor) -> Tensor:
-        logits = self._runner(deleted, photos)
-        if logits.isfinite().all():
-            return logits
-        with torch.autocast("cpu", enabled=False):
+        """Logits (rows, classes), as those of a `PhotoRunner`."""
+        in_half = self.is_chosen[photos]
+        if not in_half.any():
             return self._runner(deleted, photos)
+        if not in_half.all():
+            logits = self(deleted[in_half], photos[in_half])
+            others = self._runner(deleted[~in_half], photos[~in_half])
+            both = others.new_empty(len(photos), others.shape[1])
+            both[in_half], both[~in_half] = logits.to(others), others
+            return both
+        found = self._run_in_half(deleted, photos)
+        return self._runner(deleted, photos) if found is None else found
+
+    def _run_in_half(self, deleted: Tensor, photos: Tensor) -> Tensor | None:
+        """Logits by products of float16; None if it does not hold them or what the model needs."""
+        try:
+            # Autocast would keep weights for all threads, whatever type each of them computes in.
+            with torch.autocast("cpu", torch.float16, cache_enabled=False):
+                logits = self._runner(deleted, photos)
+        except WhenceError:
+            raise
+        except Exception:  # the model's own, which may not take numbers of this type
+            return None
+        return logits if logits.isfinite().all() else None

@@ -161,10 +161,10 @@ def _sum_read(evidence: Evidence, first: int, linked: bool) -> tuple[Tensor, Lin
 def _weigh_against_mean(readings: MapReadings) -> Tensor:
     """Attention maps times their gradients less the mean over the keys that a query sees."""
     attention, gradient = readings.attention, readings.gradient
-    seen = attention.sign()  # 1 where a key is seen, and 0 elsewhere: softmaxes are not negative
+    seen = attention > 0
     count = seen.sum(-1, keepdim=True).clamp(min=1)
-    mean = (gradient * seen).sum(-1, keepdim=True) / count
-    return (gradient - mean).mul_(attention)
+    mean = torch.where(seen, gradient, 0).sum(-1, keepdim=True) / count
+    return attention * (gradient - mean)
 
 
 def _sum_against_mean(site: UnmappedSite) -> Tensor | None:

@@ -41,6 +41,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name in _HOMES.values():
+        return importlib.import_module(f"whence.models.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'whence.models' has no attribute '{name}'")
     return getattr(importlib.import_module(f"whence.models.{_HOMES[name]}"), name)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from whence._util.torch_products import quick_products
+from whence._util.torch_products import use_quick_products
 from whence.errors import WhenceError
 from whence.models import LoadedModel
 from whence.models.dense import DENSE_TASKS, find_dense_task
@@ -19,7 +19,7 @@ from whence.tracing.ops.products import use_precision
 _ON_A_GPU, _ON_A_CPU = 256, 32
 # Where someone watches how far the work has come, a pass on a CPU is to take a moment only.
 _WATCHED_ON_A_CPU = 8
-# Photos for each thread of a CPU: what so few give stays in its cache. Texts are shorter.
+# Photos, or the like, for each thread of a CPU: activations of so few stay in its cache.
 _PHOTOS_OF_A_THREAD = 4
 
 
@@ -46,7 +46,7 @@ def compute_logits(loaded: LoadedModel, inputs: Tensor | Mapping[str, Tensor]) -
             f"be watched. `whence explain` explains its boxes or places."
         )
     precision = use_precision("tf32" if loaded.precision == "tf32" else None)
-    with precision, quick_products(loaded.device):
+    with precision, use_quick_products(loaded.device):
         return find_logits(loaded.run(inputs)).detach()
 
 
@@ -56,7 +56,8 @@ def use_loaded_precision(loaded: LoadedModel) -> Iterator[None]:
     if loaded.precision != "bfloat16":
         yield
         return
-    with torch.autocast(torch.device(loaded.device).type, torch.bfloat16):
+    # Autocast would keep weights for all threads, whatever type each of them computes in.
+    with torch.autocast(torch.device(loaded.device).type, torch.bfloat16, cache_enabled=False):
         yield
 
 

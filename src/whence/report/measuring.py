@@ -64,8 +64,8 @@ def describe_measuring(models: Iterable[LoadedModel]) -> dict[str, object]:
     }
     if any(map(can_use_float16, models)):
         how["precision, of photos"] = (
-            f"products in float16, if it moves no probability of the whole photo by more than "
-            f"{MOST_MOVED:.1%}; else in that of the weights"
+            f"products in float16, if it moves no log-odds of the whole photo by more than "
+            f"{MOST_MOVED:g}; else in that of the weights"
         )
     return {"faithfulness": how}
 

@@ -15,7 +15,7 @@ from whence._util.torch_graphs import (
 from whence._util.torch_products import (
     ONEDNN_PRODUCT,
     QUICK_PRODUCT,
-    has_quick_shape,
+    has_quick_form,
     is_quicker_by_onednn,
 )
 
@@ -36,7 +36,7 @@ def multiply_graph_quickly(graph: fx.Graph) -> None:
             with graph.inserting_before(node):
                 weight = describe_output(graph.call_function(TRANSPOSE_MATRIX, (right,)))
             factors = left, weight, *added
-            if not node.kwargs and has_quick_shape(*map(_like, factors)):
+            if not node.kwargs and has_quick_form(*map(_make_like, factors)):
                 _replace(graph, node, factors)
     graph.eliminate_dead_code()
 
@@ -48,7 +48,7 @@ def _replace(graph: fx.Graph, node: fx.Node, factors: tuple[fx.node.Argument, ..
     graph.erase_node(node)
 
 
-def _like(node: fx.node.Argument) -> Tensor:
-    """A tensor like the output of a node, without values."""
+def _make_like(node: fx.node.Argument) -> Tensor:
+    """Make a tensor like the output of a node, without values."""
     value = recorded_value(node) if isinstance(node, fx.Node) else None
     return torch.empty(0) if value is None else value

@@ -64,7 +64,7 @@ class Program(Generic[Output]):
                 placeholders = graph.find_nodes(op="placeholder")
                 join_products(graph, placeholders[len(inputs) :])
                 pad_attention(graph)
-            else:
+            elif inputs[0].is_cpu:
                 multiply_graph_quickly(graph)
             # On a CPU, to compute something again takes longer than to read it.
             self._regions, self._returned = split_regions(graph, recompute=inputs[0].is_cuda)
