@@ -98,3 +98,15 @@ def test_all_public_names_need_no_extra():
     libraries = run_and_list(code, EXTRAS | CORE)
     assert "torch" in libraries
     assert EXTRAS.intersection(libraries) == set()
+
+
+@pytest.mark.parametrize("name", ["loaded", "pair_loading", "wrapping"])
+def test_modules_of_models_are_there_when_asked_for(name):
+    assert run_and_list("import whence.models", {"torch"}) == []
+    code = f"import whence.models\nwhence.models.{name}.__name__"
+    assert run_and_list(code, {"torch"}) == ["torch"]
+
+
+def test_a_name_that_models_do_not_have():
+    with pytest.raises(AttributeError, match="has no attribute 'absent'"):
+        whence.models.absent  # noqa: B018

@@ -1,10 +1,12 @@
 """Products by oneDNN: what they are, when they are taken, and when torch's own call is."""
 
 import contextlib
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 from whence._util import torch_products
@@ -13,6 +15,7 @@ from whence._util.torch_products import (
     can_multiply_quickly,
     is_quicker_by_onednn,
     multiply_quickly,
+    use_quick_products,
 )
 
 
@@ -29,6 +32,7 @@ FACTORS = {
     "a part of a weight": (draw(7, 12), draw(9, 30)[2:7, 4:16], draw(5)),
     "every second column": (draw(7, 24)[:, ::2], draw(5, 24)[:, 1::2], draw(5)),
     "heads that were moved": (draw(3, 7, 12).transpose(0, 1), draw(5, 12), draw(5)),
+    "one weight for all columns": (draw(7, 12), draw(5, 1).expand(5, 12), draw(5)),
     "one row again and again": (draw(1, 12).expand(7, 12), draw(5, 12), draw(5)),
     "a part of a bias": (draw(7, 12), draw(5, 12), draw(15)[5:10]),
 }
@@ -56,10 +60,14 @@ REFUSED = {
     "every second element of a bias": (X, WEIGHT, draw(10)[::2]),
     "the same bias everywhere": (X, WEIGHT, draw(1).expand(5)),
     "a bias for each row": (X, WEIGHT, draw(7, 5)),
+    "one bias for all columns": (X, WEIGHT, draw(1)),
+    "rows that are too short": (X[:, :11].contiguous(), WEIGHT, BIAS),
+    "a weight that overlaps itself": (X, draw(30).as_strided((5, 12), (2, 1)), BIAS),
     "no rows": (X[:0], WEIGHT, BIAS),
     "no columns": (X[:, :0], WEIGHT[:, :0], BIAS),
     "a sparse weight": (X, WEIGHT.to_sparse(), None),
     "no values": (X.to("meta"), WEIGHT.to("meta"), None),
+    "a weight without values": (X, WEIGHT.to("meta"), None),
     "an input with a graph": (X.clone().requires_grad_(), WEIGHT, BIAS),
     "a weight with a graph": (X, nn.Parameter(WEIGHT), BIAS),
 }
@@ -101,6 +109,24 @@ def test_transforms_of_functions_are_left_to_torch(quick_products):
     assert asked == [False]
 
 
+def test_tangents_are_left_to_torch(quick_products):
+    """The operator of oneDNN has no formula for them."""
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(X, draw(7, 12) + 1)
+        assert not can_multiply_quickly(dual, WEIGHT, BIAS)
+    asked = []
+
+    def multiply(rows: Tensor) -> Tensor:
+        asked.append(can_multiply_quickly(rows, WEIGHT))
+        with use_quick_products("cpu"):
+            return F.linear(rows, WEIGHT)
+
+    _, found = torch.func.jvp(multiply, (X,), (X,))
+    assert asked == [False]
+    torch.testing.assert_close(found, F.linear(X, WEIGHT))
+    assert can_multiply_quickly(X, WEIGHT, BIAS)
+
+
 # On which processors -----------------------------------------------------------------------------
 
 
@@ -108,10 +134,12 @@ def test_transforms_of_functions_are_left_to_torch(quick_products):
     ("vendor", "capability", "has_mkl", "expected"),
     [
         ("AuthenticAMD", "AVX512", True, True),
+        ("HygonGenuine", "AVX512", True, True),
         ("AuthenticAMD", "AVX2", True, False),
         ("AuthenticAMD", "AVX512", False, False),
         ("GenuineIntel", "AVX512", True, False),
         ("", "AVX512", True, False),
+        ("CentaurHauls", "AVX512", True, False),
     ],
 )
 def test_it_is_quicker_where_mkl_leaves_registers_alone(
@@ -133,7 +161,7 @@ def test_nothing_is_quicker_without_onednn(monkeypatch):
 # Models that run plainly -------------------------------------------------------------------------
 
 
-def count_products(model: nn.Module, *inputs: Tensor) -> tuple[Tensor, int]:
+def count_products(model: Callable[..., Tensor], *inputs: Tensor) -> tuple[Tensor, int]:
     """What a model gives, and how many products oneDNN computed for it."""
     with torch.profiler.profile() as profile:
         output = model(*inputs)
@@ -145,7 +173,7 @@ def test_models_multiply_quickly_while_it_is_on(quick_products):
     model = nn.Sequential(nn.Linear(12, 9), nn.GELU(), nn.Linear(9, 4, bias=False))
     with torch.no_grad():
         expected, before = count_products(model, X)
-        with torch_products.use_quick_products("cpu"):
+        with use_quick_products("cpu"):
             found, inside = count_products(model, X)
         _, after = count_products(model, X)
     assert (before, inside, after) == (0, 2, 0)
@@ -154,7 +182,7 @@ def test_models_multiply_quickly_while_it_is_on(quick_products):
 
 def test_gradients_stay_torchs_own(quick_products):
     model = nn.Linear(12, 9)
-    with torch_products.use_quick_products("cpu"):
+    with use_quick_products("cpu"):
         output, count = count_products(model, X)
         output.sum().backward()
     assert count == 0
@@ -162,13 +190,23 @@ def test_gradients_stay_torchs_own(quick_products):
 
 
 def test_calls_with_names_are_left_alone(quick_products):
-    with torch_products.use_quick_products("cpu"):
-        found = F.linear(X, WEIGHT, bias=BIAS)
+    with use_quick_products("cpu"):
+        found, count = count_products(lambda x: F.linear(x, WEIGHT, bias=BIAS), X)
+    assert count == 0
     assert torch.equal(found, F.linear(X, WEIGHT, BIAS))
 
 
+def test_what_torch_compiles_is_left_to_its_compiler(quick_products):
+    model = nn.Sequential(nn.Linear(12, 9), nn.GELU(), nn.Linear(9, 4))
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    with torch.no_grad(), use_quick_products("cpu"):
+        found = compiled(X)
+    with torch.no_grad():
+        torch.testing.assert_close(found, model(X))
+
+
 def test_no_mode_is_entered_where_it_helps_nothing(quick_products, monkeypatch):
-    assert isinstance(torch_products.use_quick_products("cuda:0"), contextlib.nullcontext)
+    assert isinstance(use_quick_products("cuda:0"), contextlib.nullcontext)
     monkeypatch.setattr(torch_products, "is_quicker_by_onednn", lambda: False)
-    by_cpu = torch_products.use_quick_products(torch.device("cpu"))
+    by_cpu = use_quick_products(torch.device("cpu"))
     assert isinstance(by_cpu, contextlib.nullcontext)

@@ -65,15 +65,14 @@ def test_the_model_runs_in_batches_and_equal_maps_run_once(vit, monkeypatch):
         return plain(loaded, inputs)
 
     monkeypatch.setattr("whence.faithfulness.photos.compute_logits", counted)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
     found = measure(vit, prepared, explanations, draws=2)
     # One map of raw attention, three of gae, each in two orders; two draws; nine fractions each.
-    total = (2 * (1 + 3) + 2) * 9
-    assert sum(rows) == total
-    size = forward.choose_chunk_size(vit)
-    assert rows == [size] * (total // size) + [total % size]
+    assert rows == [32, 32, 26]
+    assert sum(rows) == (2 * (1 + 3) + 2) * 9
     # Who watches is told every few rows.
     measure(vit, prepared, explanations, draws=2, progress=lambda *at: calls.append(at))
-    assert calls == [(min(size * n, total), total) for n in range(1, total // size + 2)]
+    assert calls == [(min(8 * n, 90), 90) for n in range(1, 13)]
     assert len(found.curves) == 6
     assert not found.get("raw_attention").class_specific
     raw = [one for one in found.curves if one.method == "raw_attention"]

@@ -14,6 +14,7 @@ from tests.zoo import CASES, HandWrittenViT, build_model, make_images, make_text
 from whence import Explainer, WhenceError, methods, targets
 from whence._util.defaults import METHOD
 from whence.methods import whence as module
+from whence.tracing.readings import MapReadings
 
 VIT, BERT = "ViTForImageClassification", "Bert"
 
@@ -28,9 +29,9 @@ def sum_read(maps: list[Tensor], gradients: list[Tensor]) -> list[float]:
         for of_head, at_head in zip(attention.tolist(), gradient.tolist(), strict=True):
             for row, at_row in zip(of_head, at_head, strict=True):
                 seen = [key for key, weight in enumerate(row) if weight > 0]
-                mean = sum(at_row[key] for key in seen) / len(seen)
-                for key in seen:
-                    read[key] += row[key] * (at_row[key] - mean)
+                mean = sum(at_row[key] for key in seen) / max(1, len(seen))
+                for key, weight in enumerate(row):
+                    read[key] += weight * (at_row[key] - mean)
     return read
 
 
@@ -243,6 +244,20 @@ def test_pooling_by_attention():
         expected = score(read, held, maps[:-1], [True] * 16, True, "evidence")
         expected = torch.tensor(expected, dtype=torch.float64)
         assert torch.allclose(result.scores[sample], expected, rtol=1e-9)
+
+
+def test_maps_with_negative_values_and_with_queries_that_see_nothing():
+    """As where heads are mixed after the softmax."""
+    torch.manual_seed(0)
+    maps, gradients = torch.randn(2, 2, 4, 3, 5, dtype=torch.float64)
+    maps[maps.abs() < 0.3] = 0
+    maps[0, 0, 1] = 0
+    maps[1, 1, 2] = -maps[1, 1, 2].abs()
+    readings = MapReadings(maps, gradients[None], torch.empty(0))
+    found = module._weigh_against_mean(readings).sum((2, 3))[0]
+    for sample, one in enumerate(found):
+        expected = sum_read([maps[sample]], [gradients[sample]])
+        assert torch.allclose(one, torch.tensor(expected, dtype=torch.float64))
 
 
 # What a softmax cannot see ------------------------------------------------------------------------

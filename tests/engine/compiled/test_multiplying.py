@@ -1,5 +1,6 @@
 """Products of graphs by oneDNN: values stay, and torch's compiler takes them."""
 
+import pytest
 import torch
 from torch import fx, nn
 from torch.nn import functional as F
@@ -51,6 +52,16 @@ def test_values_stay(quick_products):
         found = fx.GraphModule({}, graph)(x, *constants)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("bias", [torch.ones(10)[::2], torch.ones(1).expand(5)])
+def test_biases_that_onednn_would_misread_stay_with_torch(quick_products, bias):
+    x, weight = torch.randn(7, 6), torch.randn(6, 5)
+    graph, constants = record(lambda x: [torch.addmm(bias, x, weight), x @ weight], x)
+    multiply_graph_quickly(graph)
+    assert count(graph) == 1
+    found, _ = fx.GraphModule({}, graph)(x, *constants)
+    torch.testing.assert_close(found, torch.addmm(bias, x, weight))
 
 
 def test_other_types_stay_with_torch(quick_products):

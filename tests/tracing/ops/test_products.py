@@ -120,11 +120,13 @@ def test_explanations_differ_by_rounding(request, name, method, compile):
     expected = Explainer(model).explain(inputs, method=method, classes=[0, 1])
     request.getfixturevalue("quick_products")
     explainer = Explainer(model, compile=compile)
-    for _ in range(2):
-        found = explainer.explain(inputs, method=method, classes=[0, 1])
-        distance = (found.scores - expected.scores).abs().amax()
-        assert distance < 2e-5 * expected.scores.abs().amax()
-        assert torch.equal(found.logits, expected.logits)
+    with torch.profiler.profile() as profile:
+        for _ in range(2):
+            found = explainer.explain(inputs, method=method, classes=[0, 1])
+            distance = (found.scores - expected.scores).abs().amax()
+            assert distance < 2e-5 * expected.scores.abs().amax()
+            assert torch.equal(found.logits, expected.logits)
+    assert any(one.key == "mkldnn::_linear_pointwise" for one in profile.key_averages())
 
 
 # Precision ---------------------------------------------------------------------------------------
