@@ -400,11 +400,18 @@ def check_product_by_onednn() -> None:
         same(torch._C._get_mkldnn_enabled(), False)
 
 
-@relies("whence.tracing", "`torch._C._functorch.is_batchedtensor`")
-def check_batched_tensors() -> None:
-    found = []
-    torch.func.vmap(lambda x: found.append(torch._C._functorch.is_batchedtensor(x)) or x)(leaf(2))
-    same((found, torch._C._functorch.is_batchedtensor(leaf(2))), ([True], False))
+@relies("whence.tracing", "`torch._C._functorch.is_functorch_wrapped_tensor`")
+def check_wrapped_tensors() -> None:
+    is_wrapped, found = torch._C._functorch.is_functorch_wrapped_tensor, []
+    torch.func.vmap(lambda x: found.append(is_wrapped(x)) or x)(leaf(2))
+    same((found, is_wrapped(leaf(2))), ([True], False))
+
+
+@relies("whence.tracing", "`torch.autograd.forward_ad._current_level`")
+def check_forward_mode() -> None:
+    with torch.autograd.forward_ad.dual_level():
+        same(internals.is_forward_mode(), True)
+    same(internals.is_forward_mode(), False)
 
 
 @relies("whence.engine.compiled", "`torch.Tag.dynamic_output_shape`")

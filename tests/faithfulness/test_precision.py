@@ -11,7 +11,7 @@ import torch
 from tests.faithfulness.helpers import explain_by
 from tests.saved import make_photo
 from whence._util import torch_products
-from whence.faithfulness import measure, measure_photos, precision
+from whence.faithfulness import measure_photos, precision
 from whence.report.measuring import describe_measuring
 
 
@@ -38,12 +38,20 @@ def note_types(model):
     return types
 
 
+def measure_exactly(loaded, photo):
+    """Curves of the report in full precision: the same steps are left out as in float16."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(precision, "has_quick_float16", lambda: False)
+        (found,) = measure_photos(loaded, [photo])
+    return list_curves(found)
+
+
 def measure_both(loaded, photo):
-    """Curves of the report, those of all steps in full precision, and types of the first ones."""
-    exact = measure(loaded, *photo, draws=0)
+    """Curves of the report, those in full precision, and types of the logits of the first ones."""
+    exact = measure_exactly(loaded, photo)
     types = note_types(loaded.model)
     (found,) = measure_photos(loaded, [photo])
-    return list_curves(found), list_curves(exact), set(types)
+    return list_curves(found), exact, set(types)
 
 
 def test_curves_are_nearly_those_of_full_precision(vit):
@@ -110,7 +118,7 @@ def test_where_whole_photos_get_other_log_odds_full_precision_is_used(vit, monke
 def test_each_photo_is_chosen_by_itself(vit, monkeypatch):
     """Of two photos, the first gets other log-odds in float16."""
     photos = [explain_by(vit, make_photo(seed=seed), "gae", target=0) for seed in (0, 1)]
-    exact = [list_curves(measure(vit, *photo, draws=0)) for photo in photos]
+    exact = [measure_exactly(vit, photo) for photo in photos]
     first = photos[0][0].inputs[0]
     plain, given = vit.run, []
     monkeypatch.setattr(type(vit), "run", lambda self, x: (given.append(x.flatten(1)), plain(x))[1])
@@ -131,7 +139,7 @@ def test_each_photo_is_chosen_by_itself(vit, monkeypatch):
 def test_numbers_that_float16_does_not_hold_are_computed_again(vit, monkeypatch):
     """Logits of photos without some pixels are too large; those of whole photos are not."""
     photo = explain_by(vit, make_photo(), "gae")
-    exact = list_curves(measure(vit, *photo, draws=0))
+    exact = measure_exactly(vit, photo)
     passes = []
     change_head(
         vit, monkeypatch, lambda x: x * (1e6 if passes.append(len(x)) or len(passes) > 1 else 1)

@@ -41,6 +41,16 @@ def test_logits_are_computed_by_quick_products(vit, quick_products):
     assert not found.requires_grad
 
 
+def test_no_weights_of_another_type_stay(vit):
+    """Whoever computes in float16 around it would multiply by weights of bfloat16."""
+    coarse = dataclasses.replace(vit, precision="bfloat16")
+    inputs = vit.prepare([make_photo()]).inputs
+    with torch.autocast("cpu", torch.float16), torch.no_grad():
+        with use_loaded_precision(coarse):
+            assert vit.run(inputs).logits.dtype == torch.bfloat16
+        assert vit.run(inputs).logits.dtype == torch.float16
+
+
 def test_a_precision_goes_before_quick_products(vit, quick_products):
     coarse = dataclasses.replace(vit, precision="bfloat16")
     inputs = vit.prepare([make_photo()]).inputs

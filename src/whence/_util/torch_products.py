@@ -2,7 +2,8 @@
 
 Torch leaves products of float32 on a CPU to MKL, which uses the widest registers of a processor
 only if Intel made it. On others, oneDNN takes about half of the time. Results differ by rounding.
-``torch.backends.mkldnn.flags(enabled=False)`` switches it off, as all of oneDNN.
+``torch.backends.mkldnn.flags(enabled=False)`` switches it off, as all of oneDNN, but for programs
+that were compiled before.
 """
 
 from __future__ import annotations

@@ -79,6 +79,14 @@ def test_only_what_was_recorded_so_is_computed_so_elsewhere(quick_products, monk
     assert count(graph) == 1
 
 
+def test_where_onednn_is_switched_off_products_stay_with_torch(quick_products):
+    weight = torch.randn(5, 6)
+    graph, _ = record(lambda x: [F.linear(x, weight)], torch.randn(7, 6))
+    with torch.backends.mkldnn.flags(enabled=False):
+        multiply_graph_quickly(graph)
+    assert count(graph) == 0
+
+
 def test_torchs_compiler_takes_them(quick_products):
     torch.manual_seed(0)
     part, x = Part(), torch.randn(7, 6)

@@ -26,12 +26,13 @@ def multiply_graph_quickly(graph: fx.Graph) -> None:
     Args:
         graph: Operators on a CPU, none of which writes in place.
     """
+    is_quicker = is_quicker_by_onednn() and torch._C._get_mkldnn_enabled()
     for node in list(graph.nodes):
         if node.op != "call_function":
             continue
         if node.target is ONEDNN_PRODUCT:
             _replace(graph, node, node.args[:3])
-        elif node.target in (PRODUCT, PRODUCT_AND_SUM) and is_quicker_by_onednn():
+        elif node.target in (PRODUCT, PRODUCT_AND_SUM) and is_quicker:
             *added, left, right = node.args
             with graph.inserting_before(node):
                 weight = describe_output(graph.call_function(TRANSPOSE_MATRIX, (right,)))
