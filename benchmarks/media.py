@@ -47,7 +47,8 @@ TIMES, BINS, CELL, TONE = 64, 32, 8, (16, 3)
 LENGTH = 1600
 RATE = 5e-3  # at which toys learn
 METHODS = (
-    *("whence", "whence, sharing 2", "whence, sharing 0", "gae", "tiba", "rollout", "attnlrp"),
+    *("whence", "shared_evidence", "shared_evidence, sharing 2", "shared_evidence, sharing 0"),
+    *("gae", "tiba", "rollout", "attnlrp"),
     *("attention_norm", "attcat", "input_x_gradient", "random"),
 )
 SEEDS, SAMPLES = (0, 1, 2), 100

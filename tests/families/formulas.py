@@ -24,7 +24,7 @@ class Plain:
         units: The positions of the tokens that get a score.
         content: The positions of tokens that are part of the input; all units if left out.
         sum_to_units: Sums values of one sample's inputs over units, where a row is no unit.
-        is_image: Whether tokens are patches, or segments of a signal.
+        is_image: Whether tokens are patches; words, or moments of a signal, are not.
         tokens_first: Whether hidden states are (tokens, 1, width).
         side_by_side: How many successive maps are heads of one layer.
         keeps_identity: Whether the skip's share of a token that is read counts.

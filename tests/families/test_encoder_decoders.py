@@ -88,7 +88,7 @@ class Oracle:
         target: The explained class; the logit of a token after the last one if left out.
         units: For each sequence, (tokens, units).
         listing: Lists the model's attentions.
-        is_image: Whether units are cut from a signal.
+        is_image: Whether units are patches.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Oracle:
 def check_scores(model, inputs, target, method, make_oracle, keeps_identity=False, **options):
     """Check a batch against an oracle for each sample."""
     if method in REFUSED and not keeps_identity:
-        with pytest.raises(WhenceError, match="follow tokens"):
+        with pytest.raises(WhenceError, match="no skip connection around it"):
             Explainer(model).explain(inputs, target, method=method, **options)
         return
     more = {"gradients": "plain"} if method == "whence" else {}
@@ -175,8 +175,8 @@ def _list_cases(*names: str) -> list:
 @pytest.mark.parametrize(("name", "method"), _list_cases(*FAMILIES))
 def test_what_arrives_at_the_encoder(name, method):
     model = build_transformers(name, FAMILIES[name][0], **FAMILIES[name][1])
-    inputs, signal = make_inputs(name), name.startswith("Whisper")
-    units = {INPUT: torch.eye(10 if signal else SOURCE).double()}
+    inputs = make_inputs(name)
+    units = {INPUT: torch.eye(10 if name.startswith("Whisper") else SOURCE).double()}
     # The paper of `gae` counts what the decoder's tokens gather of each other before.
     constant = None if method == "gae" else DECODER
     listing = partial(list_attentions, constant=constant)
@@ -185,7 +185,7 @@ def test_what_arrives_at_the_encoder(name, method):
         inputs,
         targets.token(-1, token=TOKEN),
         method,
-        lambda one: Oracle(model, one, units, listing=listing, is_image=signal),
+        lambda one: Oracle(model, one, units, listing=listing),
         of=next(iter(inputs)),
     )
 

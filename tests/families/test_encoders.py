@@ -148,7 +148,6 @@ def test_wav2vec2_with_padding():
             inputs=leaf,
             read=dict.fromkeys(range(frames), 1 / frames),
             units=list(range(frames)),
-            is_image=True,  # frames cut what is heard, as patches cut what is seen
             keeps_identity=False,
         )
 

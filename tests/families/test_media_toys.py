@@ -17,9 +17,12 @@ def test_the_map_follows_the_square_that_moves():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["ViViT", "VideoMAE", "AST", "Wav2Vec2"])
-def test_the_map_lies_on_what_decides(name):
-    check_follows(name, train(name))
+@pytest.mark.parametrize(
+    ("name", "least"), [("ViViT", 0.95), ("VideoMAE", 0.95), ("AST", 0.85), ("Wav2Vec2", 0.95)]
+)
+def test_the_map_lies_on_what_decides(name, least):
+    """Of spectrograms less often than of others (docs/results/media.md)."""
+    check_follows(name, train(name), least)
 
 
 @pytest.mark.slow

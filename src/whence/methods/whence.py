@@ -42,13 +42,14 @@ class Whence(Method):
 
     .. math:: a_j = \sum_{l, h, i} A_{ij} \Bigl(\nabla A_{ij} - \tfrac1n \sum_k \nabla A_{ik}\Bigr).
 
-    With :math:`x_l` what enters block l of L, a token of a text has the score
+    With :math:`x_l` what enters block l of L, a token of a text, or a moment of a sound, has the
+    score
 
     .. math:: s_j = \frac{1}{\lfloor L/2 \rfloor} \sum_{l < L/2} x_{lj} \cdot \nabla x_{lj} + a_j:
 
-    what it holds while it still stands for itself, and what is read of it. In an image, a video or
-    a sound, patches cut what is seen at arbitrary places. There, neighbours hold parts of one thing
-    through all blocks, and
+    what it holds while it still stands for itself, and what is read of it. An image, a video or a
+    spectrogram may be cut along several axes, at arbitrary places. There, neighbours hold parts of
+    one thing through all blocks, and
 
     .. math:: e_j = \sum_l x_{lj} \cdot \nabla x_{lj} + 4 a_j.
 
@@ -112,7 +113,7 @@ class Whence(Method):
             require_one_sequence(evidence, self.start_layer)
         else:
             require_known_layers(evidence, self.start_layer)
-        is_cut = bool(evidence.layout.grid)
+        is_cut = len(evidence.layout.grid or ()) > 1
         linked = is_cut or self.reading == "location"
         read, links = _sum_read(evidence, self.start_layer, linked)
         held, reached = list_held(evidence, self.start_layer)  # which was read with the maps
