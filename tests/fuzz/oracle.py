@@ -199,7 +199,7 @@ class Oracle:
             if not balanced.pools[n]:
                 attention = merges.T @ maps.sum(0) @ merges
                 links += attention + attention.T
-        if self.case.plan.inputs not in ("image", "signal", "waveform"):
+        if self.case.plan.inputs != "image":
             early = held[: max(1, len(held) // 2)]
             return read + sum(early) / len(early)
         evidence = sum(held) + 4 * read
