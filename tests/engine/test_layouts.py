@@ -74,3 +74,35 @@ def test_layouts_of_inputs_of_one_shape_are_kept():
         x = torch.randn(1, TOKENS, WIDTH, generator=torch.Generator().manual_seed(seed))
         explainer.explain(x, target=0, method="rollout")
     assert len(explainer._subject.layouts) == 1
+
+
+class Depths(nn.Module):
+    """Two logits: of what leaves the last layer, and of what leaves the first one as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding = nn.Embedding(9, WIDTH)
+        self.qkv = nn.ModuleList(nn.Linear(WIDTH, 3 * WIDTH) for _ in range(3))
+        self.heads = nn.ModuleList(nn.Linear(WIDTH, 1) for _ in range(2))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        states = [self.embedding(ids)]
+        for qkv in self.qkv:
+            q, k, v = qkv(states[-1])[:, None].chunk(3, -1)
+            states.append(states[-1] + ((q @ k.mT).softmax(-1) @ v)[:, 0])
+        read = states[3], states[3] + states[1]
+        return torch.cat([head(x.mean(1)) for head, x in zip(self.heads, read, strict=True)], 1)
+
+
+@pytest.mark.parametrize("method", ["gae", "tiba", "whence"])
+@pytest.mark.parametrize("targets", [(0, 1), (1, 0)])
+def test_targets_that_read_other_layers(method, targets):
+    """A layout that was found for one target does not serve another one that reads more."""
+    model, ids = Depths().eval(), torch.tensor([[3, 1, 4, 2, 5]])
+    explainer = Explainer(model)
+    for target in targets:
+        scores = explainer.explain(ids, target=target, method=method).scores
+        assert torch.equal(
+            scores, Explainer(model).explain(ids, target=target, method=method).scores
+        )

@@ -133,11 +133,12 @@ class Oracle:
             (gradient.at_maps[n] * gradient.maps[n])[sample].clamp(min=0).mean(0) for n in sites
         ]
         if "across" in gradient.streams:
-            return self._explain_across([gradient.streams[n] for n in sites], layers)
+            pooling, _ = self.find_pooling(sample, classes)
+            return self._explain_across(pooling, [gradient.streams[n] for n in sites], layers)
         return self._roll_out(sample, classes, sites, layers)
 
-    def _explain_across(self, streams: list[str], layers: list[Tensor]) -> Tensor:
-        """GAE's rules for queries that attend to tokens; the queries' mean is read."""
+    def _explain_across(self, rows: Tensor, streams: list[str], layers: list[Tensor]) -> Tensor:
+        """GAE's rules for queries that attend to tokens, and the weights of the queries."""
 
         def normalize(relevancy: Tensor) -> Tensor:
             identity = torch.eye(len(relevancy), dtype=torch.float64)
@@ -157,7 +158,7 @@ class Oracle:
                 own, across = own + layer @ own, across + layer @ across
             else:
                 across = across + normalize(own).T @ layer @ normalize(within)
-        return across.mean(0)
+        return rows @ across
 
     def _rollout(self, sample: int, classes: Tensor) -> Tensor:
         sites = self.find_sites(sample, self.highest)
@@ -250,7 +251,12 @@ class Oracle:
     # Parts of methods -----------------------------------------------------------------------------
 
     def is_dead(self) -> bool:
-        """Whether an explained logit has no gradient anywhere, behind a saturated tanh say."""
+        """Whether an explained logit has no gradient anywhere, behind a saturated tanh say.
+
+        Or whether numbers grow so large that rounding alone decides.
+        """
+        if float(self.logits.abs().max()) > 1e12:
+            return True
         columns = [self.classes[:, n] for n in range(self.classes.shape[1])]
         samples = range(len(self.classes))
         return not all(self.find_sites(sample, one) for one in columns for sample in samples)

@@ -14,6 +14,7 @@ from tests.fuzz.models import build, draw
 from tests.fuzz.oracle import Oracle
 from tests.fuzz.plans import draw_plan
 from tests.fuzz.run import format_table, main, run_cases
+from whence import Explainer
 
 FIRST_SEED, COUNT, AT_ONCE = 0, 100, 20
 SEEDS = Path(__file__).with_name("seeds.txt")
@@ -62,6 +63,20 @@ def test_fresh_models():
 def test_models_that_failed_once(seed):
     failures = list_failures([check_seed(seed)])
     assert not failures, "\n".join(failures)
+
+
+@pytest.mark.parametrize("seed", [108, 570, 646])
+def test_targets_of_one_explainer(seed):
+    """Classes that read other depths do not share what was found for one of them."""
+    case = draw(seed)
+    shared = Explainer(case.model, output=case.output)
+    classes = case.run().shape[1]
+    for target in (classes - 1, 0, classes - 1):
+        for method in ("whence", "gae"):
+            scores = shared.explain(case.inputs, target=target, method=method).scores
+            fresh = Explainer(case.model, output=case.output)
+            alone = fresh.explain(case.inputs, target=target, method=method).scores
+            assert torch.allclose(scores, alone, rtol=1e-9, atol=0)
 
 
 # The oracle and the runner themselves ------------------------------------------------------------

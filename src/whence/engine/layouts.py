@@ -55,6 +55,11 @@ def has_image_tokens(cut: Trace | None) -> TypeGuard[Trace]:
     return cut is not None and not cut.attention_problem and not find_layers(cut)[0].is_cross
 
 
+def _has_readable_attention(trace: Trace) -> bool:
+    """Whether the target depends on attention, and nothing stands in the way of reading it."""
+    return bool(trace.sites) and not trace.attention_problem
+
+
 def _find_layout(request: Request, trace: Trace) -> FoundLayout:
     given, arguments = request.subject.layout, request.arguments
     needs_attention = request.method.scores_tokens
@@ -69,7 +74,7 @@ def _find_layout(request: Request, trace: Trace) -> FoundLayout:
         at_text = _find_token_layout(request, trace.at_text)
         if at_text is not None and not at_text.doubt:
             layout = dataclasses.replace(at_text, flow=None)
-    if layout is None and trace.sites and not trace.attention_problem:
+    if layout is None and _has_readable_attention(trace):
         layout = _find_token_layout(request, trace)
     if layout is None or (layout.doubt and not needs_attention):
         return divide_input(given, arguments.main)
@@ -121,9 +126,11 @@ def _make_key(request: Request, trace: Trace) -> Hashable | None:
     shapes = tuple((tuple(x.shape), x.dtype) for x in tensors)
     maps = tuple((site.product.index, *site.weights.shape) for site in trace.sites)
     needs = request.method.scores_tokens
+    # Another target may read the same attentions in turn, where this one reads several of them.
+    flows = _has_readable_attention(trace) and needs_flow(trace)
     computed = make_fingerprint(trace) if len(whole) < len(tensors) else None
     values = tuple(map(_read_bytes, whole))
-    return request.arguments.main_at, shapes, maps, needs, values, computed
+    return request.arguments.main_at, shapes, maps, needs, flows, values, computed
 
 
 def _read_bytes(tensor: Tensor) -> bytes:
