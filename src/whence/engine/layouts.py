@@ -126,11 +126,19 @@ def _make_key(request: Request, trace: Trace) -> Hashable | None:
     shapes = tuple((tuple(x.shape), x.dtype) for x in tensors)
     maps = tuple((site.product.index, *site.weights.shape) for site in trace.sites)
     needs = request.method.scores_tokens
-    # Another target may read the same attentions in turn, where this one reads several of them.
-    flows = _has_readable_attention(trace) and needs_flow(trace)
+    sums = _list_sums(trace) if _has_readable_attention(trace) else None
     computed = make_fingerprint(trace) if len(whole) < len(tensors) else None
     values = tuple(map(_read_bytes, whole))
-    return request.arguments.main_at, shapes, maps, needs, flows, values, computed
+    return request.arguments.main_at, shapes, maps, needs, sums, values, computed
+
+
+def _list_sums(trace: Trace) -> Hashable:
+    """Where attentions are added to what leads around them, and whether they come in turn.
+
+    Both depend on the target: another one may read the same attentions, but not the same sums.
+    """
+    sums = [(one.addition, one.skip and one.skip.addition) for one in find_layers(trace)]
+    return needs_flow(trace), *[added and added.index for pair in sums for added in pair]
 
 
 def _read_bytes(tensor: Tensor) -> bytes:
