@@ -242,6 +242,34 @@ def test_a_computation_that_cannot_be_recorded_warns_once_and_is_explained_eager
     assert len(warned) == 1
 
 
+class OtherDepth(nn.Module):
+    """Two layers of attention; the second class is read before the last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.qkv = nn.ModuleList(nn.Linear(6, 18) for _ in range(2))
+        self.heads = nn.ModuleList(nn.Linear(6, 1) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        states = [x]
+        for qkv in self.qkv:
+            q, k, v = qkv(states[-1])[:, None].chunk(3, -1)
+            states.append(states[-1] + ((q @ k.mT).softmax(-1) @ v)[:, 0])
+        read = zip(self.heads, (states[2], states[1]), strict=True)
+        return torch.cat([head(state.mean(1)) for head, state in read], 1)
+
+
+@pytest.mark.parametrize("method", ["whence", "gae", "attnlrp"])
+def test_samples_whose_classes_read_other_layers_are_explained_eagerly(method):
+    model, inputs = OtherDepth().double().eval(), torch.randn(2, 5, 6).double()
+    compiling = Explainer(model, compile=True)
+    with pytest.warns(UserWarning, match=NOT_COMPILED):
+        found = compiling.explain(inputs, [0, 1], method=method)
+    expected = Explainer(model).explain(inputs, [0, 1], method=method)
+    assert torch.equal(found.scores, expected.scores)
+
+
 def test_a_program_with_other_scores_is_not_used(monkeypatch, programs):
     class WrongProgram(making.Program):
         def __call__(self, *inputs):

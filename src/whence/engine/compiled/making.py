@@ -32,6 +32,10 @@ Inputs = Mapping[str, Tensor]
 """The tensors that a program takes, by name."""
 
 
+class NotCompilableError(Exception):
+    """The eager run can explain a request, and no single program can."""
+
+
 class ProgramOutput(NamedTuple):
     """The tensors that a program computes.
 
@@ -115,6 +119,9 @@ def record_program(
     with bar(_describe_work(name, example, "recording"), steps, beside=True) as advance:
         try:
             expected, result = compute(inputs, guard)
+        except NotCompilableError as error:
+            _warn_of_eager_runs(name, first_line(error), is_asked)
+            return None
         except Exception:  # of what a user did not ask for, a plain run tells what is wrong
             if is_asked:
                 raise
@@ -139,13 +146,17 @@ def record_program(
         coverage = None if around is None else float(around.max())
         found = result.layout, result.columns, coverage, list_checks(result)
         return CompiledProgram(run, *found, recorded=recorded, seconds=seconds)
+    _warn_of_eager_runs(name, reason, is_asked)
+    return None
+
+
+def _warn_of_eager_runs(name: str, reason: str, is_asked: bool) -> None:
     if is_asked:
         warnings.warn(
             f"Method '{name}' cannot be compiled for these inputs, so that they are explained as "
             f"without compiling: {reason}",
-            stacklevel=2,
+            stacklevel=3,
         )
-    return None
 
 
 def list_checks(result: Result) -> tuple[str, ...]:

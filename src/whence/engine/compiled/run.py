@@ -18,6 +18,7 @@ from whence.engine import checks
 from whence.engine.compiled.making import (
     CompiledProgram,
     Inputs,
+    NotCompilableError,
     ProgramOutput,
     fuse_program,
     list_checks,
@@ -328,7 +329,7 @@ def _compute(
     targets = ClassScalars(classes, against, request.subject.multi_label)
     parts = split_by_layers(request, trace, targets)
     if parts is None:
-        raise WhenceError("Targets that depend on different layers cannot be compiled together.")
+        raise NotCompilableError("targets of several samples depend on different layers")
     if layout is not None and len(parts) > 1:
         raise RuntimeError("targets depend on different layers")
     if layout is not None and layout.by_value:
