@@ -12,6 +12,7 @@ PIP := -m pip $(INSTALL)
 
 N ?= 1000
 SEED ?= 0
+WAY ?= plain
 JOBS ?= $(shell nproc)
 
 .PHONY: demo test test-all test-gpu fuzz lint types benchmark peers pictures gallery notebooks screenshots docs docs-serve matrix bounds audit dist cleanroom mutants clean
@@ -39,9 +40,10 @@ GPU_PYTHON ?= $(TEST)/bin/python
 test-gpu:
 	PYTHONPATH=src $(GPU_PYTHON) -m tests.gpu
 
-# Random Transformers beside an oracle: make fuzz N=1000 SEED=0
+# Random Transformers beside an oracle: make fuzz N=1000 SEED=0; WAY=compiled, chunks, blocks or
+# segments on another path through the engine.
 fuzz: $(RUN)/.installed
-	$(RUN)/bin/python -m tests.fuzz.run --count $(N) --seed $(SEED) --jobs $(JOBS)
+	$(RUN)/bin/python -m tests.fuzz.run --count $(N) --seed $(SEED) --jobs $(JOBS) --path $(WAY)
 
 lint: $(TEST)/.installed
 	$(TEST)/bin/ruff check .

@@ -140,22 +140,24 @@ class Oracle:
     def _explain_across(self, rows: Tensor, streams: list[str], layers: list[Tensor]) -> Tensor:
         """GAE's rules for queries that attend to tokens, and the weights of the queries."""
 
-        def normalize(relevancy: Tensor) -> Tensor:
-            identity = torch.eye(len(relevancy), dtype=torch.float64)
-            moved = relevancy - identity
+        def step(moved: Tensor, layer: Tensor) -> Tensor:
+            return moved + layer + layer @ moved  # R - I, which may be far smaller than I
+
+        def normalize(moved: Tensor) -> Tensor:
             sums = moved.sum(1, keepdim=True)
+            identity = torch.eye(len(moved), dtype=torch.float64)
             return identity + moved / sums.masked_fill(sums == 0, 1)
 
         queries = next(len(a) for s, a in zip(streams, layers, strict=True) if s == "across")
         tokens = self.case.model.total
-        within = torch.eye(tokens, dtype=torch.float64)
-        own = torch.eye(queries, dtype=torch.float64)
+        within = torch.zeros(tokens, tokens, dtype=torch.float64)
+        own = torch.zeros(queries, queries, dtype=torch.float64)
         across = torch.zeros(queries, tokens, dtype=torch.float64)
         for stream, layer in zip(streams, layers, strict=True):
             if stream == "tokens":
-                within = within + layer @ within
+                within = step(within, layer)
             elif stream == "queries":
-                own, across = own + layer @ own, across + layer @ across
+                own, across = step(own, layer), across + layer @ across
             else:
                 across = across + normalize(own).T @ layer @ normalize(within)
         return rows @ across
@@ -260,6 +262,11 @@ class Oracle:
         columns = [self.classes[:, n] for n in range(self.classes.shape[1])]
         samples = range(len(self.classes))
         return not all(self.find_sites(sample, one) for one in columns for sample in samples)
+
+    def has_underflow(self) -> bool:
+        """Whether some weights of attention are, or nearly are, too small for a number above 0."""
+        maps = self.read("gradient", self.classes[:, 0]).maps
+        return any(bool(((one > 0) & (one < 1e-200)).any()) for one in maps)
 
     def find_sites(self, sample: int, classes: Tensor, centered: bool = False) -> list[int]:
         """The attentions that the logit of a sample depends on."""

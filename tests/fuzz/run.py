@@ -15,30 +15,33 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from tests.fuzz.check import METHODS, Outcome, Report, check_seed
+from tests.fuzz.paths import PATHS
 from tests.fuzz.plans import draw_plan
 from tests.fuzz.shrink import describe, shrink
 
 VERDICTS = ("agreed", "refused", "disagreed", "crashed")
 
 
-def run_cases(seeds: Iterable[int], jobs: int = 1) -> Iterator[Report]:
+def run_cases(seeds: Iterable[int], jobs: int = 1, path: str = "plain") -> Iterator[Report]:
     """Check cases, in several processes of one thread each."""
+    check = partial(check_safely, path=path)
     if jobs == 1:
-        yield from map(check_safely, seeds)
+        yield from map(check, seeds)
         return
     with ProcessPoolExecutor(jobs, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        yield from pool.map(check_safely, seeds, chunksize=8)
+        yield from pool.map(check, seeds, chunksize=8)
 
 
-def check_safely(seed: int) -> Report:
+def check_safely(seed: int, path: str = "plain") -> Report:
     """Check a case; if generator or oracle fail, that is an outcome, too."""
     try:
-        return check_seed(seed)
+        return check_seed(seed, path=path)
     except Exception as error:
         return Report(seed, [Outcome("oracle", "crashed", f"{type(error).__name__}: {error}")])
 
@@ -86,20 +89,21 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0, help="of the first case")
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--path", choices=PATHS, default="plain", help="how scores are computed")
     parser.add_argument("--out", type=Path, help="a JSON file with all outcomes")
     parser.add_argument("--shrink", action="store_true", help="name the simplest model that fails")
     chosen = parser.parse_args(arguments)
     torch.set_num_threads(1)
     begun = time.perf_counter()
-    reports = []
-    for report in run_cases(range(chosen.seed, chosen.seed + chosen.count), chosen.jobs):
+    seeds, reports = range(chosen.seed, chosen.seed + chosen.count), []
+    for report in run_cases(seeds, chosen.jobs, chosen.path):
         reports.append(report)
         for one in report.failures:
             print(f"seed {report.seed}: {one.method} {one.verdict}: {one.why}", flush=True)
     print(format_table(reports))
     print(f"\n{time.perf_counter() - begun:.0f} s")
     if chosen.shrink:
-        print_kinds(reports)
+        print_kinds(reports, chosen.path)
     if chosen.out is not None:
         outcomes = [
             {"seed": report.seed, **vars(one)} for report in reports for one in report.outcomes
@@ -108,13 +112,13 @@ def main(arguments: list[str] | None = None) -> int:
     return int(any(report.failures for report in reports))
 
 
-def print_kinds(reports: list[Report]) -> None:
+def print_kinds(reports: list[Report], path: str) -> None:
     """Shrink each failure, and print what the simplest models have in common."""
     kinds: dict[str, list[int]] = defaultdict(list)
     for report in reports:
         for one in report.failures:
             plan = draw_plan(report.seed)
-            plan = plan if one.method == "oracle" else shrink(plan, one)
+            plan = plan if one.method == "oracle" else shrink(plan, one, path)
             kinds[f"{one.method} {one.verdict}: {describe(plan)}"].append(report.seed)
     for kind, seeds in sorted(kinds.items(), key=lambda item: -len(item[1])):
         print(f"{len(seeds):>4} {kind}\n     seeds {seeds[:5]}")

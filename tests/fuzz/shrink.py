@@ -59,23 +59,23 @@ _ATTENTION: dict[str, Any] = {
 }
 
 
-def shrink(plan: Plan, failure: Outcome) -> Plan:
+def shrink(plan: Plan, failure: Outcome, path: str = "plain") -> Plan:
     """The simplest plan found that ends in the same way; each change is tried once."""
     tried: set[str] = set()
     while True:
         for label, simpler in _simplify(plan):
             if label not in tried:
                 tried.add(label)
-                if _ends_in(simpler, failure):
+                if _ends_in(simpler, failure, path):
                     plan = simpler
                     break
         else:
             return plan
 
 
-def _ends_in(plan: Plan, failure: Outcome) -> bool:
+def _ends_in(plan: Plan, failure: Outcome, path: str) -> bool:
     try:
-        found = check_case(build(plan), (failure.method,)).outcomes[0]
+        found = check_case(build(plan), (failure.method,), path=path).outcomes[0]
     except Exception:
         return False  # no model that can be built
     return found.verdict == failure.verdict and found.why[:12] == failure.why[:12]

@@ -12,6 +12,7 @@ from tests.fuzz import ops
 from tests.fuzz.check import METHODS, check_case, check_seed
 from tests.fuzz.models import build, draw
 from tests.fuzz.oracle import Oracle
+from tests.fuzz.paths import PATHS
 from tests.fuzz.plans import draw_plan
 from tests.fuzz.run import format_table, main, run_cases
 from whence import Explainer
@@ -43,6 +44,22 @@ def test_random_models(start):
     ]
     failures = list_failures(reports)
     assert not failures, "\n".join(failures)
+
+
+@pytest.mark.parametrize("path", PATHS[1:])
+def test_random_models_on_other_paths(path):
+    """By methods that read gradients, relevance and maps; the slow test takes all of them."""
+    methods = ("whence", "tiba", "gae", "attnlrp")
+    failures = list_failures([check_seed(seed, methods, path) for seed in range(100, 112)])
+    assert not failures, "\n".join(failures)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", PATHS[1:])
+def test_fresh_models_on_other_paths(path):
+    start = random.SystemRandom().randrange(10**6, 10**9)
+    failures = list_failures(list(run_cases(range(start, start + 60), path=path)))
+    assert not failures, f"from seed {start}:\n" + "\n".join(failures)
 
 
 @pytest.mark.slow

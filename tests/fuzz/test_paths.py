@@ -1,0 +1,38 @@
+"""Each path of the fuzzer is really taken."""
+
+from collections import Counter
+
+import pytest
+
+from tests.fuzz.check import check_seed
+from tests.fuzz.paths import PATHS
+from whence.engine.compiled import run
+from whence.tracing.block_calls import BlockCall
+from whence.tracing.ops.chunked_attention import ChunkedAttention
+from whence.tracing.segments import Segments
+
+MARKS = {
+    "chunks": (ChunkedAttention, "forward"),
+    "blocks": (BlockCall, "repeat"),
+    "segments": (Segments, "_compute_again"),
+    "compiled": (run, "_confirm"),
+}
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_explanations_take_the_path(path, monkeypatch):
+    calls = Counter()
+    for name, (home, of) in MARKS.items():
+        plain = getattr(home, of)
+
+        def count(*args, name=name, plain=plain, **kwargs):
+            calls[name] += 1
+            return plain(*args, **kwargs)
+
+        monkeypatch.setattr(home, of, count)
+    for seed in range(6):
+        check_seed(seed, ("tiba",), path)
+    if path == "plain":
+        assert not calls
+    else:
+        assert calls[path] >= 5
