@@ -1,9 +1,10 @@
-"""The tensors that a CUDA graph reads and that nothing else may free."""
+"""The tensors that a CUDA graph reads and that nothing else may free; and torch's compiler."""
 
 import pytest
 import torch
+from torch import fx
 
-from whence._util.torch_graphs import ConstantKeeper
+from whence._util.torch_graphs import ConstantKeeper, compile_graph, trace_to_graph
 
 
 def list_places(tensors):
@@ -57,3 +58,25 @@ def test_gradients_read_what_the_forward_pass_kept():
         (gradient,) = torch.autograd.grad((weight @ x).sum(), x)
     torch.testing.assert_close(gradient, weight.sum(0))
     assert list_places([weight]) <= list_places(keeper.kept)
+
+
+@pytest.mark.parametrize("user", [None, False])
+def test_registers_are_tried_only_where_compiling_fails_without(monkeypatch, user):
+    """A compiler that is older than the processor may not know its registers."""
+    import torch._inductor
+    from torch._inductor import config
+
+    def compile_without_trials(graph, inputs, options):
+        seen.append((dict(options), len(graph.graph.nodes)))
+        graph.graph.erase_node(next(iter(reversed(graph.graph.nodes))))
+        if options:
+            raise RuntimeError("the compiler knows no such registers")
+        return "compiled"
+
+    seen = []
+    monkeypatch.setattr(torch._inductor, "compile", compile_without_trials)
+    graph, _ = trace_to_graph(lambda x: [x * 2], [torch.ones(2)])
+    with config.patch({"cpp.vec_isa_ok": user}):
+        assert compile_graph(fx.GraphModule({}, graph), [torch.ones(2)]) == "compiled"
+    asked = [{"cpp.vec_isa_ok": True}, {}] if user is None else [{}]
+    assert seen == [(one, 3) for one in asked]

@@ -381,6 +381,13 @@ def check_compile_graph() -> None:
     same(found.tolist(), [[8.0, 8.0]] * 2)
 
 
+@relies("whence.engine.compiled", "`torch._inductor.config.cpp.vec_isa_ok`")
+def check_setting_of_registers() -> None:
+    from torch._inductor import config
+
+    assert config.cpp.vec_isa_ok in (None, True, False)
+
+
 @relies("whence.engine.compiled", "`fx.Node.meta`, and operators with several outputs")
 def check_recorded_values() -> None:
     graph, _ = torch_graphs.trace_to_graph(lambda x: [(x > 0), *x.unbind()], [torch.ones(1, 3)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -232,14 +233,28 @@ def _find_facts(func: Any) -> _OperatorFacts:
     )
 
 
-# Settings of torch's compiler, `torch._inductor.config`, that differ from its own.
-INDUCTOR_OPTIONS: dict[str, Any] = {}
+# Torch's compiler compiles and loads a small program for each kind of wide registers that the
+# processor has, in every process anew. This setting leaves that out: what the system says of them holds.
+_UNTRIED_REGISTERS = {"cpp.vec_isa_ok": True}
 
 
 def compile_graph(
     graph: fx.GraphModule, inputs: Sequence[Tensor]
 ) -> Callable[..., Sequence[Tensor]]:
     """Compile a graph of operators for inputs of these shapes by torch's inductor."""
+    from torch._inductor import config
+
+    if not inputs[0].is_cpu or getattr(config.cpp, "vec_isa_ok", False) is not None:
+        return _compile(graph, inputs, {})
+    try:
+        return _compile(copy.deepcopy(graph), inputs, _UNTRIED_REGISTERS)
+    except Exception:  # the C++ compiler may not know them; then the trials tell
+        return _compile(graph, inputs, {})
+
+
+def _compile(
+    graph: fx.GraphModule, inputs: Sequence[Tensor], options: dict[str, Any]
+) -> Callable[..., Sequence[Tensor]]:
     import torch._inductor
     from torch._guards import TracingContext, tracing
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -250,7 +265,7 @@ def compile_graph(
     fake = FakeTensorMode(shape_env=shapes, static_shapes=True, allow_non_fake_inputs=True)
     compiled: Callable[..., Sequence[Tensor]]
     with tracing(TracingContext(fake)):
-        compiled = torch._inductor.compile(graph, list(inputs), options=INDUCTOR_OPTIONS)
+        compiled = torch._inductor.compile(graph, list(inputs), options=options)
     return compiled
 
 
