@@ -234,7 +234,7 @@ def _find_facts(func: Any) -> _OperatorFacts:
 
 
 # Torch's compiler compiles and loads a small program for each kind of wide registers that the
-# processor has, in every process anew. This setting leaves that out: what the system says of them holds.
+# processor has, in every process anew. Without these trials, what the system says of them holds.
 _UNTRIED_REGISTERS = {"cpp.vec_isa_ok": True}
 
 
