@@ -20,7 +20,7 @@ from types import CodeType, FrameType
 
 import whence
 
-MAX_MODULES = 128
+MAX_MODULES = 130
 _ROOT = Path(whence.__file__).parent
 _FROM_TORCH = ("__torch_function__", "forward", "backward")
 

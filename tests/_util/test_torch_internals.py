@@ -10,7 +10,7 @@ from torch import fx, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from whence._util import torch_graphs, torch_products
+from whence._util import torch_graphs, torch_operators, torch_products
 from whence._util import torch_internals as internals
 
 CHECKS: dict[str, tuple[str, Callable[[], None]]] = {}
@@ -348,7 +348,7 @@ def check_trace_to_graph() -> None:
     x = torch.randn(3, 3)
     graph, constants = torch_graphs.trace_to_graph(gradient_of_product, [x])
     assert not constants
-    assert any(node.target in torch_graphs.PRODUCTS for node in graph.nodes)
+    assert any(node.target in torch_operators.PRODUCTS for node in graph.nodes)
     torch.testing.assert_close(fx.GraphModule({}, graph)(-x), gradient_of_product(-x))
 
 
@@ -392,9 +392,11 @@ def check_setting_of_registers() -> None:
 def check_recorded_values() -> None:
     graph, _ = torch_graphs.trace_to_graph(lambda x: [(x > 0), *x.unbind()], [torch.ones(1, 3)])
     compared, parts = [node for node in graph.nodes if node.op == "call_function"][:2]
-    same(tuple(torch_graphs.recorded_value(compared).shape), (1, 3))
-    same(torch_graphs.recorded_dtype(compared), torch.bool)
-    same((torch_graphs.recorded_value(parts), torch_graphs.recorded_dtype(parts)), (None, None))
+    same(tuple(torch_operators.recorded_value(compared).shape), (1, 3))
+    same(torch_operators.recorded_dtype(compared), torch.bool)
+    same(
+        (torch_operators.recorded_value(parts), torch_operators.recorded_dtype(parts)), (None, None)
+    )
 
 
 @relies("whence.tracing", "`torch.ops.mkldnn._linear_pointwise`, `torch._C._get_mkldnn_enabled`")
@@ -425,7 +427,7 @@ def check_forward_mode() -> None:
 def check_dynamic_shape() -> None:
     graph, _ = torch_graphs.trace_to_graph(lambda x: [x.nonzero(), x + 1], [torch.ones(2)])
     nodes = [node for node in graph.nodes if node.op == "call_function"]
-    same([torch_graphs.has_dynamic_shape(node) for node in nodes], [True, False])
+    same([torch_operators.has_dynamic_shape(node) for node in nodes], [True, False])
 
 
 @relies("whence.tracing", "operators without a derivative, and linear maps of quantize_dynamic")
@@ -451,9 +453,9 @@ def check_operators() -> None:
 
     graph, _ = torch_graphs.trace_to_graph(compute, [torch.ones(2, 2)])
     used = {node.target for node in graph.nodes}
-    assert used >= {*torch_graphs.VIEWS, torch_graphs.INDEX, torch_graphs.PRODUCTS[0]}
-    assert used & {*torch_graphs.IDENTITIES}
-    same(torch_graphs.RESHAPE(torch.ones(2, 2), [4]).shape, (4,))
+    assert used >= {*torch_operators.VIEWS, torch_operators.INDEX, torch_operators.PRODUCTS[0]}
+    assert used & {*torch_operators.IDENTITIES}
+    same(torch_operators.RESHAPE(torch.ones(2, 2), [4]).shape, (4,))
 
 
 @pytest.mark.parametrize("part", CHECKS)

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import fx, nn
 
-from whence._util.torch_graphs import list_written
 from whence._util.torch_internals import flatten_tree, unflatten_tree
+from whence._util.torch_operators import list_written
 from whence.engine.compiled.graph import record_graph, write_nothing_in_place
 
 

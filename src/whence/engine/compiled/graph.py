@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, fx
 from torch.func import functionalize
 
-from whence._util.torch_graphs import (
+from whence._util.torch_graphs import trace_to_graph
+from whence._util.torch_internals import TreeSpec, flatten_tree
+from whence._util.torch_operators import (
     IDENTITIES,
     INDEX,
     RESHAPE,
@@ -18,9 +20,7 @@ from whence._util.torch_graphs import (
     has_dynamic_shape,
     list_written,
     recorded_dtype,
-    trace_to_graph,
 )
-from whence._util.torch_internals import TreeSpec, flatten_tree
 
 
 class RecordedGraph(NamedTuple):

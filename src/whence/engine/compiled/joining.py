@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, fx
 
-from whence._util.torch_graphs import (
+from whence._util.torch_operators import (
     AS_STRIDED,
     CONCATENATE,
     PRODUCT,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, fx
 
-from whence._util.torch_graphs import (
+from whence._util.torch_operators import (
     PRODUCT,
     PRODUCT_AND_SUM,
     TRANSPOSE_MATRIX,

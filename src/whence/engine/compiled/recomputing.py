@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from torch import fx
 
-from whence._util.torch_graphs import is_cheap, is_view, recorded_value
+from whence._util.torch_operators import is_cheap, is_view, recorded_value
 
 # Beside the one tensor that an operator is computed from, all others are small, such as weights.
 _SMALL = 1 / 8

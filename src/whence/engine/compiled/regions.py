@@ -13,7 +13,7 @@ from typing import NamedTuple, cast
 import numpy as np
 from torch import fx
 
-from whence._util.torch_graphs import PRODUCTS, recorded_value
+from whence._util.torch_operators import PRODUCTS, recorded_value
 from whence.engine.compiled.recomputing import list_recomputed
 
 # A shorter repetition is not worth a region of its own.
