@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests.fuzz.models import Case, draw
 from tests.fuzz.oracle import Oracle
-from tests.fuzz.paths import explain_others, make_explainer, take_path
+from tests.fuzz.paths import make_explainer, prepare, take_path
 from tests.fuzz.plans import Plan
 from whence import WhenceError
 
@@ -90,12 +90,12 @@ def check_case(
             continue  # without maps, a query sees keys whose weights are 0 by rounding alone
         keep = method == "tiba" and case.plan.seed % 2 == 0 and not report.may_be_refused
         keep &= case.plan.other_depth is None  # or samples may differ in their layers
-        keep &= path != "compiled"  # evidence is not
+        keep &= path not in ("compiled", "fused")  # evidence is not
         try:
             with warnings.catch_warnings(), take_path(path):
                 warnings.simplefilter("ignore")
-                if path == "compiled":
-                    explain_others(explainer.explain, case, method)
+                warnings.filterwarnings("error", ".*cannot be fused")  # falls back, and is a fault
+                prepare(explainer, case, method, path)
                 result = explainer.explain(
                     case.inputs, method=method, keep_evidence=keep, **case.asked
                 )

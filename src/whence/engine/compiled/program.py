@@ -60,14 +60,15 @@ class Program(Generic[Output]):
         if self._recorded is not None:
             graph, *_ = write_nothing_in_place(self._recorded, inputs)
             self._recorded = None
-            if inputs[0].is_cuda:
+            on_gpu = _is_for_gpu(inputs)
+            if on_gpu:
                 placeholders = graph.find_nodes(op="placeholder")
                 join_products(graph, placeholders[len(inputs) :])
                 pad_attention(graph)
             elif inputs[0].is_cpu:
                 multiply_graph_quickly(graph)
             # On a CPU, to compute something again takes longer than to read it.
-            self._regions, self._returned = split_regions(graph, recompute=inputs[0].is_cuda)
+            self._regions, self._returned = split_regions(graph, recompute=on_gpu)
             self._placeholders = [node.name for node in graph.find_nodes(op="placeholder")]
         return len(self._regions)
 
@@ -124,6 +125,10 @@ class Program(Generic[Output]):
                     del values[name]
         output: Output = unflatten_tree([values[name] for name in self._returned], self._structure)
         return output
+
+
+def _is_for_gpu(inputs: Sequence[Tensor]) -> bool:
+    return inputs[0].is_cuda
 
 
 def _copy_graph(region: Region) -> fx.GraphModule:

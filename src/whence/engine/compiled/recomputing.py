@@ -77,8 +77,8 @@ def _find_chain(
         before = _find_chain(source, number, kept_until, length - 1)
         if before is not None:
             chain += before
-        elif kept_until.get(_find_owner(source), -1) < number:
-            return None
+        elif recorded_value(source) is None or kept_until.get(_find_owner(source), -1) < number:
+            return None  # of several outputs, each is kept by itself
     return chain
 
 

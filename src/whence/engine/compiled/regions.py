@@ -6,6 +6,7 @@ that is compiled once serves all of its repetitions.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple, cast
@@ -59,7 +60,8 @@ def split_regions(graph: fx.Graph, *, recompute: bool = False) -> tuple[list[Reg
     """
     nodes = [node for node in graph.nodes if node.op == "call_function"]
     returned = cast("list[fx.Node]", graph.output_node().args[0])
-    boundaries = sorted({0, *_find_boundaries(nodes), len(nodes)})
+    between = (_pass_outputs(nodes, number) for number in _find_boundaries(nodes))
+    boundaries = sorted({0, *between, len(nodes)})
     parts = [nodes[start:stop] for start, stop in pairwise(boundaries)]
     computed = list_recomputed(parts, returned) if recompute else [[] for _ in parts]
     regions: list[Region] = []
@@ -114,6 +116,13 @@ def _find_boundaries(nodes: list[fx.Node], offset: int = 0) -> Iterator[int]:
     yield from range(offset + start, offset + stop + 1, period)
     yield from _find_boundaries(nodes[:start], offset)
     yield from _find_boundaries(nodes[stop:], offset + stop)
+
+
+def _pass_outputs(nodes: list[fx.Node], number: int) -> int:
+    """Find the next node that is none of an operator's several outputs, which stay with it."""
+    while number < len(nodes) and nodes[number].target is operator.getitem:
+        number += 1
+    return number
 
 
 def _find_repetition(nodes: list[fx.Node]) -> _Repetition | None:
