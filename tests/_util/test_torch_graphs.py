@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import fx
 
+from whence._util import torch_graphs
 from whence._util.torch_graphs import ConstantKeeper, compile_graph, trace_to_graph
 
 
@@ -60,23 +61,35 @@ def test_gradients_read_what_the_forward_pass_kept():
     assert list_places([weight]) <= list_places(keeper.kept)
 
 
-@pytest.mark.parametrize("user", [None, False])
-def test_registers_are_tried_only_where_compiling_fails_without(monkeypatch, user):
-    """A compiler that is older than the processor may not know its registers."""
+@pytest.mark.parametrize(
+    ("user", "knows", "options"),
+    [(None, True, {"cpp.vec_isa_ok": True}), (None, False, {}), (False, True, {})],
+)
+def test_registers_are_tried_unless_the_compiler_knows_them(monkeypatch, user, knows, options):
     import torch._inductor
     from torch._inductor import config
 
-    def compile_without_trials(graph, inputs, options):
-        seen.append((dict(options), len(graph.graph.nodes)))
-        graph.graph.erase_node(next(iter(reversed(graph.graph.nodes))))
-        if options:
-            raise RuntimeError("the compiler knows no such registers")
-        return "compiled"
-
     seen = []
-    monkeypatch.setattr(torch._inductor, "compile", compile_without_trials)
+    monkeypatch.setattr(torch._inductor, "compile", lambda *_, options: seen.append(options))
+    monkeypatch.setattr(torch_graphs, "knows_registers", lambda: knows)
     graph, _ = trace_to_graph(lambda x: [x * 2], [torch.ones(2)])
     with config.patch({"cpp.vec_isa_ok": user}):
-        assert compile_graph(fx.GraphModule({}, graph), [torch.ones(2)]) == "compiled"
-    asked = [{"cpp.vec_isa_ok": True}, {}] if user is None else [{}]
-    assert seen == [(one, 3) for one in asked]
+        compile_graph(fx.GraphModule({}, graph), [torch.ones(2)])
+    assert seen == [options]
+
+
+@pytest.mark.parametrize(
+    ("told", "knows"), [("__AVX2__ __FMA__", True), ("__AVX__", False), (None, False)]
+)
+def test_a_compiler_is_asked_for_registers(monkeypatch, tmp_path, told, knows):
+    """One that is older than the processor may not know them; and there may be none."""
+    compiler = tmp_path / "compiler"
+    if told is not None:
+        lines = "".join(f"echo '#define {macro} 1'\n" for macro in told.split())
+        compiler.write_text(f"#!/bin/sh\n{lines}")
+        compiler.chmod(0o755)
+    from torch._inductor import cpp_builder
+
+    monkeypatch.setattr(cpp_builder, "get_cpp_compiler", lambda: str(compiler))
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+    assert torch_graphs.knows_registers.__wrapped__() is knows

@@ -381,11 +381,12 @@ def check_compile_graph() -> None:
     same(found.tolist(), [[8.0, 8.0]] * 2)
 
 
-@relies("whence.engine.compiled", "`torch._inductor.config.cpp.vec_isa_ok`")
+@relies("whence.engine.compiled", "`torch._inductor.config.cpp.vec_isa_ok`, `get_cpp_compiler`")
 def check_setting_of_registers() -> None:
-    from torch._inductor import config
+    from torch._inductor import config, cpp_builder
 
     assert config.cpp.vec_isa_ok in (None, True, False)
+    assert callable(cpp_builder.get_cpp_compiler)
 
 
 @relies("whence.engine.compiled", "`fx.Node.meta`, and operators with several outputs")

@@ -119,3 +119,68 @@ def test_targets_that_read_other_layers(method, targets):
         alone = explain_depth(Explainer(model), target, method)
         assert found == alone if isinstance(alone, str) else torch.equal(found, alone)
     assert isinstance(explain_depth(explainer, 0, method), Tensor)
+
+
+class Entering(nn.Module):
+    """Attention among all tokens but the first; the second logit reads that one, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding, self.first = nn.Embedding(9, WIDTH), nn.Parameter(torch.randn(1, 1, WIDTH))
+        self.qkv = nn.ModuleList(nn.Linear(WIDTH, 3 * WIDTH) for _ in range(2))
+        self.heads = nn.ModuleList(nn.Linear(WIDTH, 1) for _ in range(2))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = torch.cat([self.first.expand(len(ids), -1, -1), self.embedding(ids)], 1)
+        y = x[:, 1:]
+        for number, qkv in enumerate(self.qkv):
+            q, k, v = qkv(y if number else x[:, 1:])[:, None].chunk(3, -1)
+            y = y + ((q @ k.mT).softmax(-1) @ v)[:, 0]
+        read = self.heads[0](y.mean(1))
+        return torch.cat([read, read + self.heads[1](x).mean(1)], 1)
+
+
+@pytest.mark.parametrize("method", ["shared_evidence", "attcat"])
+@pytest.mark.parametrize("targets", [(0, 1), (1, 0)])
+def test_targets_that_read_what_enters_a_layer(method, targets):
+    model = Entering().eval()
+    explainer = Explainer(model)
+    for target in targets:
+        found = explain_depth(explainer, target, method)
+        assert torch.equal(found, explain_depth(Explainer(model), target, method))
+
+
+class Cut(nn.Module):
+    """Attention among four tokens, from an offset on."""
+
+    offset = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding, self.head = nn.Embedding(9, WIDTH), nn.Linear(WIDTH, 2)
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+
+    def forward(self, input_ids: Tensor, offset: int = 0, chosen: list[Tensor] | None = None):
+        x = self.embedding(input_ids)
+        offset += self.offset
+        x = x[:, offset : offset + 4] if chosen is None else x[:, chosen[0]]
+        q, k, v = self.qkv(x)[:, None].chunk(3, -1)
+        return self.head((x + ((q @ k.mT).softmax(-1) @ v)[:, 0]).mean(1))
+
+
+@pytest.mark.parametrize("spelling", ["argument", "list", "attribute"])
+def test_what_else_than_tensors_decides(spelling):
+    model, ids = Cut().eval(), torch.tensor([[3, 1, 4, 2, 5, 7]])
+    explainer = Explainer(model)
+    for offset in (0, 2):
+        inputs = {"input_ids": ids}
+        if spelling == "argument":
+            inputs["offset"] = offset
+        elif spelling == "list":
+            inputs["chosen"] = [torch.arange(offset, offset + 4)]
+        else:
+            model.offset = offset
+        scores = explainer.explain(inputs, target=0, method="rollout").scores
+        assert scores[0].nonzero()[:, 0].tolist() == list(range(offset, offset + 4))

@@ -263,11 +263,6 @@ class Oracle:
         samples = range(len(self.classes))
         return not all(self.find_sites(sample, one) for one in columns for sample in samples)
 
-    def has_underflow(self) -> bool:
-        """Whether some weights of attention are, or nearly are, too small for a number above 0."""
-        maps = self.read("gradient", self.classes[:, 0]).maps
-        return any(bool(((one > 0) & (one < 1e-200)).any()) for one in maps)
-
     def find_sites(self, sample: int, classes: Tensor, centered: bool = False) -> list[int]:
         """The attentions that the logit of a sample depends on."""
         gradients = self.read("gradient", classes, centered).at_maps

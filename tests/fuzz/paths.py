@@ -17,44 +17,52 @@ from torch import Tensor
 from tests.fuzz.models import Case
 from whence import Explainer
 from whence.engine import batching, eager
-from whence.engine.compiled import padding, program
+from whence.engine.compiled import padding, program, run
 
 PATHS = ("plain", "chunks", "blocks", "segments", "compiled", "fused")
 """Chunks of attention maps, blocks that are called again, segments of one pass that is run again,
 programs of recorded operators, and these as they are rearranged to be fused for a GPU."""
 
-_NO_BOUND, _PLENTY, _NOTHING = math.inf, 2.0**50, 0.0
+_NO_BOUND, _PLENTY, _NOTHING, _LEAST = math.inf, 2.0**50, 0.0, 2.0**-50
 _COMPILED = ("compiled", "fused")
 _BOUNDS = {"blocks": (_PLENTY, _NOTHING), "segments": (_NOTHING, _NO_BOUND)}
 
 
 @contextmanager
-def take_path(path: str) -> Iterator[None]:
-    """Let all explanations take a path, as far as they can."""
+def take_path(path: str) -> Iterator[list[Any]]:
+    """Let all explanations take a path, as far as they can; gives the results of programs."""
+    by_programs: list[Any] = []
+    with ExitStack() as stack:
+        for target, name, value in _list_changes(path, by_programs):
+            stack.enter_context(mock.patch.object(target, name, value))
+        yield by_programs
+
+
+def _list_changes(path: str, by_programs: list[Any]) -> Iterator[tuple[Any, str, Any]]:
+    """Names in modules with what stands there on a path."""
     if path == "chunks":
-        with mock.patch.object(batching, "_SHARE_OF_A_MAP", _NOTHING):
-            yield
-    elif path in _BOUNDS:
+        yield batching, "_SHARE_OF_A_MAP", _LEAST
+    if path in _BOUNDS:
         record = eager.record_request
 
         def record_in_bounds(request: Any, guard: Any, *args: Any) -> Any:
             stand_in = args[-1] if len(args) > 2 else None
             return record(request, guard, _NO_BOUND, args[1], *_BOUNDS[path], stand_in)
 
-        with mock.patch.object(eager, "record_request", record_in_bounds):
-            yield
-    elif path == "fused":
-        changes = [
-            mock.patch.object(program, "_is_for_gpu", return_value=True),
-            mock.patch.object(program, "compile_graph", lambda graph, _: graph),
-            mock.patch.object(padding, "_LARGEST_SHARE", _NO_BOUND),
-        ]
-        with ExitStack() as stack:
-            for change in changes:
-                stack.enter_context(change)
-            yield
-    else:
-        yield
+        yield eager, "record_request", record_in_bounds
+    if path in _COMPILED:
+        confirm = run._confirm
+
+        def note_result(request: Any, bound: Any, output: Any, *args: Any) -> Any:
+            if bool(output.valid):
+                by_programs.append(output)
+            return confirm(request, bound, output, *args)
+
+        yield run, "_confirm", note_result
+    if path == "fused":
+        yield program, "_is_for_gpu", lambda _: True
+        yield program, "compile_graph", lambda graph, _: graph
+        yield padding, "_LARGEST_SHARE", _NO_BOUND
 
 
 def make_explainer(case: Case, path: str) -> Explainer:

@@ -64,6 +64,9 @@ def format_table(reports: list[Report]) -> str:
         f"cross-attention; {len(refused)} of these ({share:.1f} %) refused by some method; "
         f"{len(failed)} failed; {dead} cannot be compared, as their logits do not react."
     )
+    by_programs = sum(report.by_programs for report in reports)
+    if by_programs:
+        lines.append(f"{by_programs} explanations were computed by programs, the others eagerly.")
     for chosen in VERDICTS[1:]:
         groups: dict[str, list[int]] = defaultdict(list)
         for report in plain if chosen == "refused" else reports:

@@ -57,7 +57,11 @@ def test_random_models_on_other_paths(path):
 
 @pytest.mark.parametrize(
     ("seed", "path", "method"),
-    [(301, "fused", "reslrp")],  # an operator's several outputs were read in a later region
+    [
+        (301, "fused", "reslrp"),  # an operator's several outputs were read in a later region
+        (9019, "chunks", "whence"),  # weights that round to 0 counted as seen in chunks alone
+        (9027, "chunks", "whence"),
+    ],
 )
 def test_models_that_failed_once_on_a_path(seed, path, method):
     failures = list_failures([check_seed(seed, (method,), path)])
@@ -92,7 +96,7 @@ def test_models_that_failed_once(seed):
     assert not failures, "\n".join(failures)
 
 
-@pytest.mark.parametrize("seed", [108, 570, 646])
+@pytest.mark.parametrize("seed", [570])
 def test_targets_of_one_explainer(seed):
     """Classes that read other depths do not share what was found for one of them."""
     case = draw(seed)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.fuzz.check import check_seed
 from tests.fuzz.paths import PATHS
-from whence.engine.compiled import program, run
+from whence.engine.compiled import program
 from whence.tracing.block_calls import BlockCall
 from whence.tracing.ops.chunked_attention import ChunkedAttention
 from whence.tracing.segments import Segments
@@ -15,7 +15,6 @@ MARKS = {
     "chunks": (ChunkedAttention, "forward"),
     "blocks": (BlockCall, "repeat"),
     "segments": (Segments, "_compute_again"),
-    "compiled": (run, "_confirm"),
     "fused": (program, "pad_attention"),
 }
 
@@ -31,6 +30,7 @@ def test_explanations_take_the_path(path, monkeypatch):
             return plain(*args, **kwargs)
 
         monkeypatch.setattr(home, of, count)
-    for seed in range(4):
-        check_seed(seed, ("tiba",), path)
+    reports = [check_seed(seed, ("tiba",), path) for seed in range(4)]
     assert calls[path] >= 2 if path in MARKS else not calls
+    by_programs = sum(report.by_programs for report in reports)
+    assert by_programs >= 2 if path in ("compiled", "fused") else by_programs == 0

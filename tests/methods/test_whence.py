@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tests.methods.plain_models import add_padding, to_double
@@ -162,6 +162,37 @@ def test_the_formula_holds_where_no_maps_are_made(gradients, monkeypatch):
     found = Explainer(model).explain(text, **asked).scores
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
     assert len(unmapped) == model.config.num_hidden_layers
+
+
+class Spectrogram(nn.Module):
+    """16 bins at 40 moments, cut along time alone by one convolution or another."""
+
+    def __init__(self, spelling: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.spelling, self.weight = spelling, nn.Parameter(0.2 * torch.randn(8, 16, 4))
+        self.qkv, self.head = nn.ModuleList(nn.Linear(8, 24) for _ in range(2)), nn.Linear(8, 3)
+
+    def forward(self, input_features: Tensor) -> Tensor:
+        if self.spelling == "conv2d":
+            x = F.conv2d(input_features[:, None], self.weight[:, None], stride=(16, 4)).flatten(2)
+        else:
+            x = F.conv1d(input_features, self.weight, stride=4)
+        x = x.mT
+        for qkv in self.qkv:
+            q, k, v = qkv(x)[:, None].chunk(3, -1)
+            x = x + ((q @ k.mT).softmax(-1) @ v)[:, 0]
+        return self.head(x.mean(1))
+
+
+def test_an_axis_of_one_part_does_not_make_patches():
+    sound = {"input_features": torch.randn(2, 16, 40).double()}
+    one, other = (
+        Explainer(Spectrogram(spelling).double().eval()).explain(sound, 0)
+        for spelling in ("conv1d", "conv2d")
+    )
+    torch.testing.assert_close(one.logits, other.logits)
+    torch.testing.assert_close(one.scores, other.scores)
 
 
 def test_the_formula_of_a_similarity():

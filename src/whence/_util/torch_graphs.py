@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import operator
+import os
+import subprocess
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
@@ -232,8 +233,26 @@ def _find_facts(func: Any) -> _OperatorFacts:
 
 
 # Torch's compiler compiles and loads a small program for each kind of wide registers that the
-# processor has, in every process anew. Without these trials, what the system says of them holds.
+# processor has, in every process anew. What the C++ compiler says of them is as good.
 _UNTRIED_REGISTERS = {"cpp.vec_isa_ok": True}
+_MACROS_OF_REGISTERS = {
+    "AVX2": ("__AVX2__", "__FMA__"),
+    "AVX512": ("__AVX512BW__", "__AVX512DQ__", "__AVX512VL__", "__AVX512VNNI__"),
+}
+
+
+@cache
+def knows_registers() -> bool:
+    """Tell whether the C++ compiler knows the registers of this processor that torch uses."""
+    from torch._inductor import cpp_builder
+
+    macros = _MACROS_OF_REGISTERS.get(torch.backends.cpu.get_cpu_capability(), ("unknown",))
+    try:
+        command = [cpp_builder.get_cpp_compiler(), "-march=native", "-dM", "-E", "-x", "c++"]
+        told = subprocess.run([*command, os.devnull], capture_output=True, text=True, timeout=10)
+    except Exception:  # there is no compiler, or none that can be asked
+        return False
+    return all(f"#define {macro} " in told.stdout for macro in macros)
 
 
 def compile_graph(
@@ -242,12 +261,8 @@ def compile_graph(
     """Compile a graph of operators for inputs of these shapes by torch's inductor."""
     from torch._inductor import config
 
-    if not inputs[0].is_cpu or getattr(config.cpp, "vec_isa_ok", False) is not None:
-        return _compile(graph, inputs, {})
-    try:
-        return _compile(copy.deepcopy(graph), inputs, _UNTRIED_REGISTERS)
-    except Exception:  # the C++ compiler may not know them; then the trials tell
-        return _compile(graph, inputs, {})
+    is_open = inputs[0].is_cpu and getattr(config.cpp, "vec_isa_ok", True) is None
+    return _compile(graph, inputs, _UNTRIED_REGISTERS if is_open and knows_registers() else {})
 
 
 def _compile(

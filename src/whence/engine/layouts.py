@@ -10,6 +10,7 @@ from torch import Tensor
 
 from whence.engine.request import Request
 from whence.errors import WhenceError
+from whence.inputs.arguments import is_plain
 from whence.layout import FoundLayout, divide_input, find_layout
 from whence.tracing import Trace
 from whence.tracing.dependence import find_fields, place_keys
@@ -26,19 +27,16 @@ _MAX_LAYOUTS, _MAX_BYTES = 256, 2**20
 def find_request_layout(request: Request, trace: Trace) -> FoundLayout:
     """Find which part of the explained input each token stands for, and bind the flow of tokens.
 
-    What a token depends on may be decided by shapes, by whole numbers (token ids, masks) and by
-    what the model computes: with the same ones the layout is the same. Where an index or a mask
-    that may be made of pixels decides, it is found each time.
+    What a token depends on may be decided by shapes, by whole numbers (token ids, masks), by other
+    arguments and by what the model computes for the target: with the same ones the layout is the
+    same. Where an index or a mask decides whose values may differ, it is found each time.
     """
     key = _make_key(request, trace)
     known = request.subject.layouts
     layout = None if key is None else known.get(key)
     if layout is None:
         layout = _find_layout(request, trace)
-        # Where values of pixels may decide what tokens are made of, it may be another next time.
-        has_values = any(x.is_floating_point() for x in request.arguments.tensors)
-        is_lasting = not trace.flow_problem and not (layout.by_value and has_values)
-        if key is not None and is_lasting:
+        if key is not None and not trace.flow_problem and not layout.by_value:
             while len(known) >= _MAX_LAYOUTS:
                 known.pop(next(iter(known)), None)
             known[key] = layout
@@ -55,11 +53,6 @@ def has_image_tokens(cut: Trace | None) -> TypeGuard[Trace]:
     return cut is not None and not cut.attention_problem and not find_layers(cut)[0].is_cross
 
 
-def _has_readable_attention(trace: Trace) -> bool:
-    """Whether the target depends on attention, and nothing stands in the way of reading it."""
-    return bool(trace.sites) and not trace.attention_problem
-
-
 def _find_layout(request: Request, trace: Trace) -> FoundLayout:
     given, arguments = request.subject.layout, request.arguments
     needs_attention = request.method.scores_tokens
@@ -74,7 +67,7 @@ def _find_layout(request: Request, trace: Trace) -> FoundLayout:
         at_text = _find_token_layout(request, trace.at_text)
         if at_text is not None and not at_text.doubt:
             layout = dataclasses.replace(at_text, flow=None)
-    if layout is None and _has_readable_attention(trace):
+    if layout is None and trace.sites and not trace.attention_problem:
         layout = _find_token_layout(request, trace)
     if layout is None or (layout.doubt and not needs_attention):
         return divide_input(given, arguments.main)
@@ -119,26 +112,18 @@ def _find_token_layout(request: Request, trace: Trace) -> FoundLayout | None:
 
 
 def _make_key(request: Request, trace: Trace) -> Hashable | None:
-    tensors = request.arguments.tensors
+    arguments = request.arguments
+    tensors = arguments.tensors
     whole = [x for x in tensors if not x.is_floating_point()]
-    if sum(x.nbytes for x in whole) > _MAX_BYTES:
+    others = arguments.others
+    if sum(x.nbytes for x in whole) > _MAX_BYTES or not is_plain(others):
         return None
     shapes = tuple((tuple(x.shape), x.dtype) for x in tensors)
     maps = tuple((site.product.index, *site.weights.shape) for site in trace.sites)
     needs = request.method.scores_tokens
-    sums = _list_sums(trace) if _has_readable_attention(trace) else None
-    computed = make_fingerprint(trace) if len(whole) < len(tensors) else None
     values = tuple(map(_read_bytes, whole))
-    return request.arguments.main_at, shapes, maps, needs, sums, values, computed
-
-
-def _list_sums(trace: Trace) -> Hashable:
-    """Where attentions are added to what leads around them, and whether they come in turn.
-
-    Both depend on the target: another one may read the same attentions, but not the same sums.
-    """
-    sums = [(one.addition, one.skip and one.skip.addition) for one in find_layers(trace)]
-    return needs_flow(trace), *[added and added.index for pair in sums for added in pair]
+    computed = make_fingerprint(trace)  # which depends on the target, too
+    return arguments.main_at, shapes, repr(others), maps, needs, values, computed
 
 
 def _read_bytes(tensor: Tensor) -> bytes:

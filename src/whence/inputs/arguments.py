@@ -106,6 +106,13 @@ class ModelArguments:
         return [value for value in values if isinstance(value, Tensor)]
 
     @property
+    def others(self) -> dict[ArgumentKey, Any]:
+        """All arguments that are no tensors, by name or position."""
+        values: dict[ArgumentKey, Any] = dict(enumerate(self.args))
+        values.update(self.kwargs)
+        return {name: value for name, value in values.items() if not isinstance(value, Tensor)}
+
+    @property
     def padding(self) -> Tensor | None:
         """(batch, tokens), true where a token is padding."""
         mask = self.kwargs.get("attention_mask")
@@ -242,6 +249,15 @@ def _check_device(tensor: Tensor, model: nn.Module) -> None:
             f"The inputs are on {tensor.device} but the model is on {device}; move them with "
             f"inputs.to('{device}')."
         )
+
+
+def is_plain(value: object) -> bool:
+    """Whether a value is fully described by how it is written."""
+    if isinstance(value, Mapping):
+        return is_plain(list(value.items()))
+    if isinstance(value, list | tuple):
+        return all(map(is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str | torch.dtype)
 
 
 def list_tensors(model: nn.Module) -> list[Tensor]:

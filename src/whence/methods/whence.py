@@ -113,7 +113,7 @@ class Whence(Method):
             require_one_sequence(evidence, self.start_layer)
         else:
             require_known_layers(evidence, self.start_layer)
-        is_cut = len(evidence.layout.grid or ()) > 1
+        is_cut = sum(length > 1 for length in evidence.layout.grid or ()) > 1
         linked = is_cut or self.reading == "location"
         read, links = _sum_read(evidence, self.start_layer, linked)
         held, reached = list_held(evidence, self.start_layer)  # which was read with the maps

@@ -314,10 +314,12 @@ class _MapsInChunks(NamedTuple):
         }
 
     def find_unmapped(self) -> UnmappedSite | None:
-        """The site without its maps, if gradients at them are those of torch's own attention."""
+        """The site without its maps, if none are made and gradients are those of torch's own."""
         rules = self.rules.get("gradient")
         plain = rules is None or rules.attention_factors == (0.0, 0.0, 1.0)
         if self.arrangement is not None or "gradient" not in self.at_output or not plain:
+            return None
+        if self.attention.has_maps:
             return None
         return UnmappedSite(self.attention.fetch(), self.at_output["gradient"])
 

@@ -54,6 +54,11 @@ class Bounds(NamedTuple):
     kept_map: float | None = None
     by_gradients: bool = False
 
+    @property
+    def makes_maps(self) -> bool:
+        """Whether maps are made where they are small enough; if not, the path is one for all."""
+        return self.kept_map != 0
+
     def share_among(self, blocks: int) -> Bounds:
         """The same bounds, with maps kept only where those of all blocks can be."""
         share = min(1.0, _BLOCKS_WITH_MAPS / max(1, blocks))

@@ -17,6 +17,7 @@ from whence import Explainer, WhenceError
 from whence.engine.compiled import run
 from whence.engine.compiled.making import CompiledProgram, list_checks
 from whence.engine.compiled.run import CompiledRunner
+from whence.inputs.arguments import is_plain
 from whence.tracing.ops.guard import Guard
 
 INFINITE = float("inf")
@@ -247,7 +248,7 @@ def test_arguments_that_cannot_be_described_are_not_compiled(compiler, extra):
     ],
 )
 def test_values_that_are_described_by_how_they_are_written(value, plain):
-    assert run._is_plain(value) is plain
+    assert is_plain(value) is plain
 
 
 @pytest.mark.parametrize("options", [{"keep_evidence": True}, {"method": "smoothgrad"}])

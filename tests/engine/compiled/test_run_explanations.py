@@ -242,6 +242,36 @@ def test_a_computation_that_cannot_be_recorded_warns_once_and_is_explained_eager
     assert len(warned) == 1
 
 
+class BesideAttention(nn.Module):
+    """A text model with a product by einsum between two attentions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding, self.weight = nn.Embedding(9, 6), nn.Parameter(torch.randn(6, 6))
+        self.qkv = nn.ModuleList(nn.Linear(6, 18) for _ in range(2))
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        x = self.embedding(input_ids)
+        for qkv in self.qkv:
+            q, k, v = qkv(x)[:, None].chunk(3, -1)
+            x = x + ((q @ k.mT).softmax(-1) @ v)[:, 0]
+            x = x + torch.einsum("bnd,de->bne", x, self.weight)
+        return self.head(x.mean(1))
+
+
+@never_refused
+def test_what_lies_beside_attention_is_compiled(programs):
+    """That no tokens meet there is shown by gradients of numbers without a pattern."""
+    model, ids = BesideAttention().double().eval(), torch.tensor([[3, 1, 4, 2], [5, 7, 0, 8]])
+    compiling, plain = Explainer(model, compile=True), Explainer(model)
+    for given in (ids, ids.flip(0)):
+        found = compiling.explain(given, 0, method="gae").scores
+        assert torch.allclose(found, plain.explain(given, 0, method="gae").scores, rtol=1e-10)
+    assert len(programs) == 1
+
+
 class OtherDepth(nn.Module):
     """Two layers of attention; the second class is read before the last."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Literal
 
@@ -35,7 +35,7 @@ from whence.engine.eager import (
 from whence.engine.request import Request, Result
 from whence.errors import WhenceError
 from whence.evidence.plain import run_plainly
-from whence.inputs.arguments import list_tensors
+from whence.inputs.arguments import is_plain, list_tensors
 from whence.layout import FoundLayout
 from whence.targets import AskedClasses, ClassScalars
 from whence.tracing.ops.guard import Guard
@@ -267,11 +267,10 @@ def _may_be_program(request: Request) -> bool:
 
 def _collect_inputs(request: Request, class_count: int) -> dict[str, Tensor] | None:
     """The tensors that a program takes; None where a program cannot stand for the request."""
-    others = [v for v in request.arguments.kwargs.values() if not isinstance(v, Tensor)]
     asked = request.asked
     if not _may_be_program(request) or not isinstance(asked, AskedClasses):
         return None
-    if not _is_plain(others):
+    if not is_plain(request.arguments.others):
         return None  # tensors inside of them would stay as they were when it was recorded
     inputs = {f"argument {n}": x for n, x in enumerate(request.arguments.tensors)}
     like, names = torch.empty(request.batch, class_count), request.subject.class_names
@@ -291,19 +290,9 @@ def _collect_inputs(request: Request, class_count: int) -> dict[str, Tensor] | N
 def _describe(request: Request) -> tuple[Hashable, ...]:
     """What of a request, other than tensors, decides what is computed."""
     kwargs = request.arguments.kwargs
-    others = {k: v for k, v in kwargs.items() if not isinstance(v, Tensor)}
     named = request.arguments.main_at, *kwargs
     rules = request.rules, request.method.gradient_rules
-    return request.method, rules, request.asked.top_count, named, repr(others)
-
-
-def _is_plain(value: object) -> bool:
-    """Whether a value is fully described by how it is written."""
-    if isinstance(value, Mapping):
-        return _is_plain(list(value.items()))
-    if isinstance(value, list | tuple):
-        return all(map(_is_plain, value))
-    return value is None or isinstance(value, bool | int | float | str | torch.dtype)
+    return request.method, rules, request.asked.top_count, named, repr(request.arguments.others)
 
 
 def _compute(

@@ -94,6 +94,8 @@ class ChunkedAttention(Operation):
         groups: How many heads in a row have the same keys and values.
 
     Attributes:
+        has_maps: Whether maps are made of smaller inputs: what is read of them is read of maps here
+            as well, so that numbers do not depend on the size.
         queries: (batch, heads, queries, width).
         keys: (batch, heads, keys, width).
         values: (batch, heads, keys, width).
@@ -103,6 +105,7 @@ class ChunkedAttention(Operation):
     supports_classes = True
     activations = ("queries", "keys", "values", "output")
     constants = ("_mask", "_graph", "_last_read", "_propagated", "_shared")
+    has_maps = True
     queries: Tensor
     keys: Tensor
     values: Tensor

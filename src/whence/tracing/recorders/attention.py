@@ -116,6 +116,7 @@ def _record_without_maps(
         )
     mask = None if mask is None else mask.detach()
     attention = ChunkedAttention(scale, mask, queries_at_once, causal=causal, groups=groups)
+    attention.has_maps = bounds.makes_maps
     output = recording.apply(attention, query, key, value)
     recording.note_chunked_attention(attention, (*query.shape[:-1], key.shape[-2]), output)
     return output
