@@ -126,7 +126,7 @@ def sum_reads(maps: Tensor, gradients: Tensor) -> Tensor:
     Both arguments are (..., queries, keys).
     """
     rows, at_rows = (one.flatten(0, -2).double() for one in (maps, gradients))
-    seen = rows > 0
+    seen = rows > 1e-30
     means = torch.where(seen, at_rows, 0).sum(-1) / seen.sum(-1).clamp(min=1)
     return (rows * (at_rows - means[:, None])).sum(0)
 

@@ -371,7 +371,7 @@ def _read_of_keys(maps: Tensor, at_maps: Tensor) -> Tensor:
     """
     read = torch.zeros(maps.shape[2], dtype=torch.float64)
     for head, query in itertools.product(range(maps.shape[0]), range(maps.shape[1])):
-        seen = [key for key in range(maps.shape[2]) if maps[head, query, key] > 0]
+        seen = [key for key in range(maps.shape[2]) if maps[head, query, key] > 1e-30]
         mean = sum(float(at_maps[head, query, key]) for key in seen) / max(1, len(seen))
         for key in seen:
             read[key] += maps[head, query, key] * (at_maps[head, query, key] - mean)

@@ -28,7 +28,7 @@ def sum_read(maps: list[Tensor], gradients: list[Tensor]) -> list[float]:
     for attention, gradient in zip(maps, gradients, strict=True):
         for of_head, at_head in zip(attention.tolist(), gradient.tolist(), strict=True):
             for row, at_row in zip(of_head, at_head, strict=True):
-                seen = [key for key, weight in enumerate(row) if weight > 0]
+                seen = [key for key, weight in enumerate(row) if weight > 1e-30]
                 mean = sum(at_row[key] for key in seen) / max(1, len(seen))
                 for key, weight in enumerate(row):
                     read[key] += weight * (at_row[key] - mean)

@@ -28,8 +28,9 @@ def is_generative(subject: Subject) -> bool:
 def leave_out_cache(request: Request) -> dict[str, bool]:
     """The argument that asks a language model for no cache of keys and values, which nobody reads.
 
-    It has no influence on the logits of transformers' own models, and other classes are not asked.
-    Models keep one unless they are asked not to: copies of all keys and values, in objects that
+    It has no influence on the logits of transformers' own decoders. Encoder-decoders are not asked,
+    of which one (FSMT) masks what comes later only without a cache; nor are other classes. Models
+    keep one unless they are asked not to: copies of all keys and values, in objects that
     every block is given.
     """
     subject, given = request.subject, request.arguments.kwargs
@@ -39,7 +40,9 @@ def leave_out_cache(request: Request) -> dict[str, bool]:
     model = unwrap_model(subject.model)
     forward = type(model).forward
     is_own = forward.__module__.startswith("transformers.") and "forward" not in vars(model)
-    return {"use_cache": False} if is_own and "use_cache" in _list_parameters(forward) else {}
+    is_decoder = not getattr(getattr(model, "config", None), "is_encoder_decoder", False)
+    can_be_asked = is_own and is_decoder and "use_cache" in _list_parameters(forward)
+    return {"use_cache": False} if can_be_asked else {}
 
 
 @lru_cache(256)

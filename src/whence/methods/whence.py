@@ -27,6 +27,9 @@ from whence.tracing.readings import MapReadings, UnmappedSite
 # What attention reads of a patch counts so many times what one block finds there. The other weights
 # that were tried are in docs/results/ablation.md.
 _READ = 4.0
+# A query sees a key of a larger weight. Some models mask by adding -100 to a score, which leaves a
+# weight that rounds to 0 or not, by type and processor.
+_SEEN = 1e-30
 
 
 @register("whence")
@@ -37,8 +40,8 @@ class Whence(Method):
     A softmax does not see what is added to all of its inputs. So the target is a logit less the
     mean of all logits, where classes or words compete; and what a query reads of a token counts
     against what it would read of the mean token. With A an attention map, :math:`\nabla A` the
-    balanced gradient of the target there, and n the number of keys that query i sees, token j is
-    read by
+    balanced gradient of the target there, and n the number of keys that query i sees, by a weight
+    above 1e-30, token j is read by
 
     .. math:: a_j = \sum_{l, h, i} A_{ij} \Bigl(\nabla A_{ij} - \tfrac1n \sum_k \nabla A_{ik}\Bigr).
 
@@ -162,7 +165,7 @@ def _sum_read(evidence: Evidence, first: int, linked: bool) -> tuple[Tensor, Lin
 def _weigh_against_mean(readings: MapReadings) -> Tensor:
     """Attention maps times their gradients less the mean over the keys that a query sees."""
     attention, gradient = readings.attention, readings.gradient
-    seen = attention > 0
+    seen = attention > _SEEN
     count = seen.sum(-1, keepdim=True).clamp(min=1)
     mean = torch.where(seen, gradient, 0).sum(-1, keepdim=True) / count
     return attention * (gradient - mean)
