@@ -100,3 +100,20 @@ def test_a_forward_of_a_users_own_is_run_as_it_is():
     found = Explainer(model).explain(IDS, target=targets.token(), method="attnlrp")
     expected = own(**IDS).logits[:, -1]
     torch.testing.assert_close(found.logits.reshape(expected.shape), expected)
+
+
+@pytest.mark.parametrize("method", ["attnlrp", "gae"])
+def test_an_encoder_decoder_keeps_its_own_logits(method):
+    """FSMT masks what comes later in the decoder only where it is asked for no cache."""
+    sizes = dict.fromkeys(("encoder_layers", "decoder_layers", "encoder_attention_heads"), 2)
+    sizes |= {"decoder_attention_heads": 2, "d_model": 16, "langs": ["en", "de"]}
+    sizes |= {"encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "max_position_embeddings": 32}
+    sizes |= {"src_vocab_size": 40, "tgt_vocab_size": 40}
+    torch.manual_seed(0)
+    model = transformers.FSMTForConditionalGeneration(transformers.FSMTConfig(**sizes)).eval()
+    inputs = {**IDS, "decoder_input_ids": torch.tensor([[2, 8, 6, 7]])}
+    with torch.no_grad():
+        plain = model(**inputs).logits
+        assert not torch.allclose(plain, model(**inputs, use_cache=False).logits)
+    found = Explainer(model).explain(inputs, targets.token(1, token=7), method=method)
+    torch.testing.assert_close(found.logits, plain[:, 1])

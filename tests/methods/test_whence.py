@@ -291,6 +291,21 @@ def test_maps_with_negative_values_and_with_queries_that_see_nothing():
         assert torch.allclose(one, torch.tensor(expected, dtype=torch.float64))
 
 
+def test_what_a_mask_leaves_by_rounding_is_not_seen():
+    """Where a model masks by adding -100, a weight rounds to 0 or not, by type and processor."""
+    torch.manual_seed(0)
+    gradients = torch.randn(1, 1, 1, 3, 5, dtype=torch.float64)
+    masked = torch.tensor([0.0, 0.0, -100.0, -100.0, 0.0]).expand(1, 1, 3, 5).double()
+    maps = masked.softmax(-1)
+    assert 0 < maps.min() < 1e-40
+    rounded = maps.where(maps > 1e-40, 0)
+    found, expected = (
+        module._weigh_against_mean(MapReadings(one, gradients, torch.empty(0)))
+        for one in (maps, rounded)
+    )
+    torch.testing.assert_close(found, expected)
+
+
 # What a softmax cannot see ------------------------------------------------------------------------
 
 
