@@ -162,7 +162,13 @@ class Cut(nn.Module):
         self.embedding, self.head = nn.Embedding(9, WIDTH), nn.Linear(WIDTH, 2)
         self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
 
-    def forward(self, input_ids: Tensor, offset: int = 0, chosen: list[Tensor] | None = None):
+    def forward(
+        self,
+        input_ids: Tensor,
+        offset: int = 0,
+        chosen: list[Tensor] | None = None,
+        unread: list[Tensor] | None = None,
+    ):
         x = self.embedding(input_ids)
         offset += self.offset
         x = x[:, offset : offset + 4] if chosen is None else x[:, chosen[0]]
@@ -184,3 +190,11 @@ def test_what_else_than_tensors_decides(spelling):
             model.offset = offset
         scores = explainer.explain(inputs, target=0, method="rollout").scores
         assert scores[0].nonzero()[:, 0].tolist() == list(range(offset, offset + 4))
+
+
+@pytest.mark.parametrize(("more", "kept"), [({"offset": 1}, 1), ({"unread": [torch.ones(2)]}, 0)])
+def test_tensors_in_lists_are_not_compared(more, kept):
+    explainer = Explainer(Cut().eval())
+    inputs = {"input_ids": torch.tensor([[3, 1, 4, 2, 5, 7]]), **more}
+    explainer.explain(inputs, target=0, method="rollout")
+    assert len(explainer._subject.layouts) == kept

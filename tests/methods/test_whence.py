@@ -175,7 +175,7 @@ class Spectrogram(nn.Module):
 
     def forward(self, input_features: Tensor) -> Tensor:
         if self.spelling == "conv2d":
-            x = F.conv2d(input_features[:, None], self.weight[:, None], stride=(16, 4)).flatten(2)
+            x = F.conv2d(input_features, self.weight[:, None], stride=(16, 4)).flatten(2)
         else:
             x = F.conv1d(input_features, self.weight, stride=4)
         x = x.mT
@@ -186,11 +186,12 @@ class Spectrogram(nn.Module):
 
 
 def test_an_axis_of_one_part_does_not_make_patches():
-    sound = {"input_features": torch.randn(2, 16, 40).double()}
+    sound = torch.randn(2, 16, 40).double()
     one, other = (
-        Explainer(Spectrogram(spelling).double().eval()).explain(sound, 0)
-        for spelling in ("conv1d", "conv2d")
+        Explainer(Spectrogram(spelling).double().eval()).explain({"input_features": given}, 0)
+        for spelling, given in (("conv1d", sound), ("conv2d", sound[:, None]))
     )
+    assert (one.grid, other.grid) == ((10,), (1, 10))
     torch.testing.assert_close(one.logits, other.logits)
     torch.testing.assert_close(one.scores, other.scores)
 
