@@ -71,4 +71,5 @@ def programs(monkeypatch) -> list:
 
     monkeypatch.setattr(making, "Program", NotedProgram)
     monkeypatch.setattr(program, "compile_graph", lambda graph, inputs: graph)
+    monkeypatch.setattr(making, "precompile_header", lambda: None)
     return made

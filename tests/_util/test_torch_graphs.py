@@ -5,7 +5,12 @@ import torch
 from torch import fx
 
 from whence._util import torch_graphs
-from whence._util.torch_graphs import ConstantKeeper, compile_graph, trace_to_graph
+from whence._util.torch_graphs import (
+    ConstantKeeper,
+    compile_graph,
+    precompile_header,
+    trace_to_graph,
+)
 
 
 def list_places(tensors):
@@ -59,6 +64,34 @@ def test_gradients_read_what_the_forward_pass_kept():
         (gradient,) = torch.autograd.grad((weight @ x).sum(), x)
     torch.testing.assert_close(gradient, weight.sum(0))
     assert list_places([weight]) <= list_places(keeper.kept)
+
+
+@pytest.fixture
+def headers(monkeypatch):
+    """The headers that torch's compiler asks for, each of which fails."""
+    from torch._inductor import codecache
+
+    if not hasattr(codecache, "_precompile_header"):
+        pytest.skip("This release of torch compiles no header in advance.")
+    asked = []
+
+    def fail(*args, **kwargs):
+        asked.append((args, kwargs))
+        raise RuntimeError("no header")
+
+    monkeypatch.setattr(codecache, "_precompile_header", fail)
+    return asked
+
+
+def test_the_header_of_kernels_is_compiled_in_advance(headers, tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # where nothing is known
+    x = torch.randn(64)
+    precompile_header().join()
+    graph, _ = trace_to_graph(lambda x: [(x * 2).sin()], [x])
+    with pytest.raises(Exception, match="no header"):
+        compile_graph(fx.GraphModule({}, graph), [x])
+    in_advance, when_met = headers
+    assert in_advance == when_met
 
 
 @pytest.mark.parametrize(

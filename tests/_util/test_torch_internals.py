@@ -389,6 +389,13 @@ def check_setting_of_registers() -> None:
     assert callable(cpp_builder.get_cpp_compiler)
 
 
+@relies("whence.engine.compiled", "`CppPythonBindingsCodeCache.load_pybinding_async`")
+def check_header_of_kernels() -> None:
+    from torch._inductor import codecache
+
+    assert callable(codecache.CppPythonBindingsCodeCache.load_pybinding_async)
+
+
 @relies("whence.engine.compiled", "`fx.Node.meta`, and operators with several outputs")
 def check_recorded_values() -> None:
     graph, _ = torch_graphs.trace_to_graph(lambda x: [(x > 0), *x.unbind()], [torch.ones(1, 3)])

@@ -17,7 +17,7 @@ from torch import Tensor
 from tests.fuzz.models import Case
 from whence import Explainer
 from whence.engine import batching, eager
-from whence.engine.compiled import padding, program, run
+from whence.engine.compiled import making, padding, program, run
 
 PATHS = ("plain", "chunks", "blocks", "segments", "compiled", "fused")
 """Chunks of attention maps, blocks that are called again, segments of one pass that is run again,
@@ -62,6 +62,7 @@ def _list_changes(path: str, by_programs: list[Any]) -> Iterator[tuple[Any, str,
     if path == "fused":
         yield program, "_is_for_gpu", lambda _: True
         yield program, "compile_graph", lambda graph, _: graph
+        yield making, "precompile_header", lambda: None
         yield padding, "_LARGEST_SHARE", _NO_BOUND
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import operator
 import os
 import subprocess
+import threading
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
@@ -259,10 +262,41 @@ def compile_graph(
     graph: fx.GraphModule, inputs: Sequence[Tensor]
 ) -> Callable[..., Sequence[Tensor]]:
     """Compile a graph of operators for inputs of these shapes by torch's inductor."""
+    return _compile(graph, inputs, _choose_options() if inputs[0].is_cpu else {})
+
+
+def _choose_options() -> dict[str, Any]:
+    """Settings of torch's compiler for a CPU, unless the user has made them."""
     from torch._inductor import config
 
-    is_open = inputs[0].is_cpu and getattr(config.cpp, "vec_isa_ok", True) is None
-    return _compile(graph, inputs, _UNTRIED_REGISTERS if is_open and knows_registers() else {})
+    is_open = getattr(config.cpp, "vec_isa_ok", True) is None
+    return _UNTRIED_REGISTERS if is_open and knows_registers() else {}
+
+
+# The least that is compiled as a kernel is.
+_EMPTY_KERNEL = """
+#include <torch/csrc/inductor/cpp_prefix.h>
+extern "C" void kernel(float* x) {}
+"""
+
+
+def precompile_header() -> threading.Thread:
+    """Begin to compile the header of all kernels for a CPU, in a thread that need not be awaited.
+
+    Torch does so where it meets the first kernel, and waits: five seconds for the first time on a
+    machine, one in each process. Until then, there is much to do for Python alone.
+    """
+    from torch._inductor import codecache, config
+
+    def work() -> None:
+        with contextlib.suppress(Exception):  # torch will meet it again, and say what is wrong
+            codecache.CppPythonBindingsCodeCache.load_pybinding_async(["float*"], _EMPTY_KERNEL)
+
+    with config.patch(_choose_options()):
+        context = contextvars.copy_context()
+    thread = threading.Thread(target=context.run, args=(work,), daemon=True)
+    thread.start()
+    return thread
 
 
 def _compile(

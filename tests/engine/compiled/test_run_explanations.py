@@ -228,6 +228,7 @@ def test_what_cannot_be_fused_warns_once_and_runs_as_recorded(monkeypatch):
         raise RuntimeError("no compiler\nand more")
 
     monkeypatch.setattr(program, "compile_graph", fail)
+    monkeypatch.setattr(making, "precompile_header", lambda: None)
     with pytest.warns(UserWarning, match=rf"{NOT_FUSED}.*: no compiler$") as warned:
         check(VIT, "tiba", REQUESTS[1:2], fused=True)
     assert len(warned) == 1
@@ -238,6 +239,7 @@ def test_fused_operators_with_other_scores_are_not_used(monkeypatch):
         return lambda *args: [value * 1.1 for value in graph(*args)]
 
     monkeypatch.setattr(program, "compile_graph", compile_wrongly)
+    monkeypatch.setattr(making, "precompile_header", lambda: None)
     with pytest.warns(UserWarning, match=rf"{NOT_FUSED}.*other scores"):
         check(VIT, "tiba", REQUESTS[1:2], fused=True)
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from whence._util.progress import bar
 from whence._util.text import first_line
+from whence._util.torch_graphs import precompile_header
 from whence.engine.compiled.guards import AssumingGuard, NotingGuard, RefuseConversions, all_hold
 from whence.engine.compiled.program import CudaGraph, GraphMemory, Program
 from whence.engine.request import Result
@@ -182,6 +183,8 @@ def fuse_program(
         return
     expected = ProgramOutput(*program.run(*inputs))
     on_gpu = inputs[0].is_cuda
+    if inputs[0].is_cpu:
+        precompile_header()
     program.run = recorded  # a CUDA graph gives its memory back
     try:
         doing = _describe_work(name, inputs, "fusing operators")
