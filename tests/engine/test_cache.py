@@ -114,6 +114,8 @@ def test_an_encoder_decoder_keeps_its_own_logits(method):
     inputs = {**IDS, "decoder_input_ids": torch.tensor([[2, 8, 6, 7]])}
     with torch.no_grad():
         plain = model(**inputs).logits
+        if plain.shape[1] == 1:
+            pytest.skip("This release of transformers has FSMT decode the last token alone.")
         assert not torch.allclose(plain, model(**inputs, use_cache=False).logits)
     found = Explainer(model).explain(inputs, targets.token(1, token=7), method=method)
     torch.testing.assert_close(found.logits, plain[:, 1])

@@ -10,7 +10,7 @@ from tests.tracing.ops.helpers import double
 from whence import rules
 from whence.rules.attnlrp import ATTNLRP
 from whence.tracing import record
-from whence.tracing.ops.base import Function
+from whence.tracing.ops.function import Function
 from whence.tracing.ops.products import MatMul
 
 WIDTH = 8

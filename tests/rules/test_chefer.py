@@ -13,8 +13,9 @@ from tests.tracing.helpers import record_case
 from tests.tracing.ops.helpers import double
 from whence import Explainer, rules
 from whence.tracing import record
-from whence.tracing.ops.base import Add, Function, Shift
+from whence.tracing.ops.function import Function
 from whence.tracing.ops.products import Convolution, Linear, MatMul
+from whence.tracing.ops.sums import Add, Shift
 
 AUTHORS = ("reference", "paper")
 

@@ -13,8 +13,7 @@ from whence.rules.attnlrp import ATTNLRP
 from whence.rules.residual import make_reslrp
 from whence.tracing import Trace
 from whence.tracing.graph.skips import mark_skips
-from whence.tracing.ops.base import Add
-from whence.tracing.ops.skip_addition import SkipAddition, SkipSum
+from whence.tracing.ops.sums import Add, SkipAddition, SkipSum
 
 WIDTH, TOKENS = 4, 3
 TARGETS = torch.ones(2, 1, dtype=torch.long)

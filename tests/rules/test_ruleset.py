@@ -10,8 +10,9 @@ from tests.tracing.ops.helpers import double
 from tests.zoo import CASES, build_model
 from whence import Explainer, NoRuleError, WhenceError, rules
 from whence.rules import RuleSet, batched_over_classes, ruleset
-from whence.tracing.ops.base import Add, Function, Shift
+from whence.tracing.ops.function import Function
 from whence.tracing.ops.products import Linear, MatMul
+from whence.tracing.ops.sums import Add, Shift
 
 
 @pytest.mark.parametrize("rule_set", RELEVANCE_SETS)

@@ -13,8 +13,10 @@ from tests.tracing.ops.helpers import double
 from tests.zoo import CASES, build_model
 from whence import rules
 from whence.rules import RuleSet
-from whence.tracing.ops.base import Add, Function, Operation, Shift
+from whence.tracing.ops.base import Operation
+from whence.tracing.ops.function import Function
 from whence.tracing.ops.products import MatMul
+from whence.tracing.ops.sums import Add, Shift
 
 
 def test_matmul():

@@ -8,8 +8,9 @@ from tests.tracing.helpers import predicted_classes, read_maps, record_case
 from whence import rules
 from whence.rules.balanced import BALANCED
 from whence.tracing import Intervention, Trace, record
-from whence.tracing.ops.base import Add, Operation
+from whence.tracing.ops.base import Operation
 from whence.tracing.ops.products import Linear, MatMul
+from whence.tracing.ops.sums import Add
 from whence.tracing.sparse_rows import SparseRows
 
 # A class token, averages, heads folded into the batch, text, attention call by call.

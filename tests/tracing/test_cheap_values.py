@@ -11,8 +11,8 @@ from tests.engine.test_blocks_again import make_case
 from whence import Explainer, rules
 from whence.tracing import record
 from whence.tracing.cheap_values import CheapValues, list_activations
-from whence.tracing.ops.base import Function
 from whence.tracing.ops.chunked_attention import ChunkedAttention
+from whence.tracing.ops.function import Function
 
 CLASSES = torch.tensor([[0, 2]])
 

@@ -2,12 +2,19 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.tracing.helpers import predicted_classes, read_maps, record_case
 from whence import rules
 from whence.tracing.graph import find_blocks
 from whence.tracing.ops.chunked_attention import ChunkedAttention
-from whence.tracing.readings import MapReadings, PlaceReadings, fuse_chunks, iterate_sites
+from whence.tracing.readings import (
+    MapReadings,
+    PlaceReadings,
+    fuse_chunks,
+    iterate_sites,
+    sum_chunks,
+)
 
 STABLE = rules.get("stable")
 RULES = {"gradient": None, "relevance": STABLE}
@@ -42,6 +49,39 @@ def test_chunks_of_queries_are_fused_as_all_queries_at_once(heads):
 def test_a_site_without_heads_is_an_error():
     with pytest.raises(ValueError, match="at least one head"):
         fuse_chunks(iter(()), lambda readings: readings.attention, "mean")
+    with pytest.raises(ValueError, match="at least one head"):
+        sum_chunks(iter(()), lambda readings: readings.attention)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_chunks_add_up_to_what_all_heads_and_queries_do(dtype):
+    maps = torch.randn(2, 5, 7, 7, dtype=torch.float64).tril().to(dtype)
+    chunks = (
+        make_readings(of_site[:, :, rows, : rows.stop])._replace(first_query=rows.start)
+        for of_site in maps.split(2, 1)
+        for rows in (slice(0, 3), slice(3, 6), slice(6, 7))
+    )
+    found = sum_chunks(chunks, lambda readings: 2 * readings.attention)
+    expected = (2 * maps).to(found.dtype).sum((1, 2))
+    assert found.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    torch.testing.assert_close(found, expected)
+
+
+def test_no_matrix_of_all_queries_is_made_to_add_them_up():
+    class Largest(TorchDispatchMode):
+        numel = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            output = func(*args, **(kwargs or {}))
+            if isinstance(output, torch.Tensor):
+                self.numel = max(self.numel, output.numel())
+            return output
+
+    maps = torch.randn(1, 2, 1, 64)
+    chunks = (make_readings(maps)._replace(first_query=query) for query in range(64))
+    with Largest() as largest:
+        sum_chunks(chunks, lambda readings: 2 * readings.attention)
+    assert largest.numel == maps.numel()
 
 
 @pytest.mark.parametrize("rule_set", [None, STABLE])

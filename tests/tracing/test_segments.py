@@ -11,7 +11,8 @@ from tests.zoo import CASES, build_model
 from whence import rules
 from whence.tracing import record
 from whence.tracing.graph import find_blocks
-from whence.tracing.ops.base import Add, Operation
+from whence.tracing.ops.base import Operation
+from whence.tracing.ops.sums import Add
 from whence.tracing.segments import Segments
 
 NAMES = ("timm-vit-fused", "Bert-sdpa", "ViTForImageClassification-eager")

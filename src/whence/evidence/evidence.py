@@ -40,6 +40,7 @@ from whence.tracing.readings import (
     fuse_chunks,
     iterate_sites,
     make_readings,
+    sum_chunks,
 )
 from whence.tracing.trace import Trace
 
@@ -284,7 +285,7 @@ class Evidence(ExplainedTargets):
         for chunks in self._iterate_chunks(first):
             site = chunks.find_unmapped()
             found = None if site is None else without_maps(site)
-            yield fuse_chunks(chunks(), weigh, "sum").sum(-2) if found is None else found
+            yield sum_chunks(chunks(), weigh) if found is None else found
 
     def _check_declared(self, *kinds: str) -> None:
         if not set(kinds) & set(self.needs):

@@ -14,7 +14,8 @@ from whence.evidence import Evidence
 from whence.methods.registry import Method, register
 from whence.methods.shared.attention_maps import refuse_flow
 from whence.rules.balanced import Gradients
-from whence.tracing.ops.base import Function, Operation, is_norm
+from whence.tracing.ops.base import Operation
+from whence.tracing.ops.function import Function, is_norm
 from whence.tracing.ops.products import Convolution, Linear
 from whence.tracing.recording import TraceEntry
 from whence.tracing.trace import Trace

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from whence.rules.balanced import BALANCED, halve_gradient, pass_nonlinear, pass_to_numerator
 from whence.rules.ruleset import RuleSet, register
-from whence.tracing.ops.base import Function, Values
+from whence.tracing.ops.base import Values
+from whence.tracing.ops.function import Function
 
 
 def _pass_quotient(op: Function, gradient: Tensor) -> Values:

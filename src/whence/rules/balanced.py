@@ -19,7 +19,8 @@ from torch.overrides import TorchFunctionMode
 from whence._util.torch_internals import GELU, RELU, SILU
 from whence.rules.ruleset import Rule, RuleSet, batched_over_classes, register
 from whence.tracing.calls import name_of
-from whence.tracing.ops.base import Function, Operation, Values, is_norm
+from whence.tracing.ops.base import Operation, Values
+from whence.tracing.ops.function import Function, is_norm
 from whence.tracing.ops.norms import Norm
 from whence.tracing.ops.products import MatMul
 

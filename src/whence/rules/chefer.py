@@ -23,8 +23,10 @@ from whence.rules.ruleset import (
 )
 from whence.rules.stable import pass_to_numerator, share_equally
 from whence.rules.z_plus import z_plus
-from whence.tracing.ops.base import Add, Function, Operation, Shift, Values
+from whence.tracing.ops.base import Operation, Values
+from whence.tracing.ops.function import Function
 from whence.tracing.ops.products import Convolution, Linear, MatMul
+from whence.tracing.ops.sums import Add, Shift
 
 
 def _divide(a: Tensor, b: Tensor) -> Tensor:

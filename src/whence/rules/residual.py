@@ -24,8 +24,9 @@ from torch import Tensor
 from whence.rules.attnlrp import ATTNLRP
 from whence.rules.balanced import BALANCED, pass_gradient, pass_to_summed
 from whence.rules.ruleset import Rule, RuleSet, batched_over_classes, register
-from whence.tracing.ops.base import Add, Function, Operation, Values
-from whence.tracing.ops.skip_addition import SkipAddition
+from whence.tracing.ops.base import Operation, Values
+from whence.tracing.ops.function import Function
+from whence.tracing.ops.sums import Add, SkipAddition
 
 
 def _share_addition(gamma: float) -> Rule:

@@ -23,8 +23,10 @@ from torch import Tensor
 from whence.errors import NoRuleError, WhenceError
 from whence.tracing import Trace
 from whence.tracing.graph.skips import mark_skips
-from whence.tracing.ops.base import Function, Operation, Shift, Values
+from whence.tracing.ops.base import Operation, Values
 from whence.tracing.ops.chunked_attention import ChunkedAttention
+from whence.tracing.ops.function import Function
+from whence.tracing.ops.sums import Shift
 
 Rule = Callable[[Any, Tensor], "Tensor | Values"]
 

@@ -17,8 +17,10 @@ from whence.rules.ruleset import (
     register,
 )
 from whence.rules.z_plus import z_plus
-from whence.tracing.ops.base import Add, Function, Values
+from whence.tracing.ops.base import Values
+from whence.tracing.ops.function import Function
 from whence.tracing.ops.products import MatMul, matmul
+from whence.tracing.ops.sums import Add
 
 
 @batched_over_classes

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from whence._util.torch_internals import is_any_autocast_enabled
-from whence.tracing.ops.activations import to_shapes
-from whence.tracing.ops.base import Add, Function, Operation, shares_memory
+from whence.tracing.ops.base import Operation, shares_memory, to_shapes
 from whence.tracing.ops.chunked_attention import ChunkedAttention
+from whence.tracing.ops.function import Function
 from whence.tracing.ops.products import Linear, MatMul
 from whence.tracing.ops.scaling import Product, Scaling
+from whence.tracing.ops.sums import Add
 
 # Operations that keep what they read as it is. Others may keep it in a graph of autograd as well.
 _PLAIN_READERS = (Linear, MatMul, Add, Product, Scaling)

@@ -12,7 +12,9 @@ from torch.autograd.graph import Node
 from whence._util import torch_internals as internals
 from whence.tracing import calls
 from whence.tracing.calls import TorchCall
-from whence.tracing.ops.base import Add, Function, Operation
+from whence.tracing.ops.base import Operation
+from whence.tracing.ops.function import Function
+from whence.tracing.ops.sums import Add
 
 # So many nodes a gate may consist of.
 _LONGEST = 24

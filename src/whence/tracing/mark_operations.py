@@ -13,9 +13,11 @@ from torch import Tensor, nn
 
 from whence.tracing.mark_windows import mark_convolved, mark_summed
 from whence.tracing.marks import is_pointwise, mark_all, mark_any, sum_marks
-from whence.tracing.ops.base import Function, Operation, Shift
+from whence.tracing.ops.base import Operation
 from whence.tracing.ops.chunked_attention import ChunkedAttention
+from whence.tracing.ops.function import Function
 from whence.tracing.ops.products import ConstantMatMul, Convolution, Linear, MatMul
+from whence.tracing.ops.sums import Shift
 
 # What products with constants keep: marks pass them many times.
 _KEPT: WeakKeyDictionary[Function, Tensor | None] = WeakKeyDictionary()

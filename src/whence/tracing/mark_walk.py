@@ -22,7 +22,8 @@ from whence.tracing.backward import REFUSED, fit_to_inputs, sort_nodes
 from whence.tracing.mark_nodes import pass_node
 from whence.tracing.mark_operations import is_by_value, pass_operation
 from whence.tracing.marks import add_marks, is_pointwise, mark_all, sum_marks, to_marks
-from whence.tracing.ops.base import Add, Operation
+from whence.tracing.ops.base import Operation
+from whence.tracing.ops.sums import Add
 from whence.tracing.trace import Trace
 
 # Parts of the names of nodes that may move elements by the values of an index or a mask.

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from whence._util import torch_internals as internals
 from whence.tracing.marks import compact, mark_any
-from whence.tracing.ops.base import Function
+from whence.tracing.ops.function import Function
 from whence.tracing.ops.products import Convolution
 
 # Interpolations and samples weigh what they do not read by numbers that may be rounded.

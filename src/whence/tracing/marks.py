@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from whence.tracing import calls
-from whence.tracing.ops.base import Function, Operation, Shift, is_norm
+from whence.tracing.ops.base import Operation
+from whence.tracing.ops.function import Function, is_norm
+from whence.tracing.ops.sums import Shift
 
 # Functions of one tensor that treat each element by itself, by their name.
 _POINTWISE = (calls.PASSING | calls.ELEMENT_WISE) - calls.MIXING

@@ -19,8 +19,10 @@ from whence.tracing.backward import propagate_backward, sort_nodes
 from whence.tracing.graph import AttentionLayer, find_layers, find_structure
 from whence.tracing.graph.sums import SkipConnection
 from whence.tracing.marks import is_pointwise
-from whence.tracing.ops.base import Add, Function, Operation, Shift, is_norm
+from whence.tracing.ops.base import Operation
+from whence.tracing.ops.function import Function, is_norm
 from whence.tracing.ops.products import ConstantMatMul, Convolution, Linear
+from whence.tracing.ops.sums import Add, Shift
 from whence.tracing.recording import edge_of
 from whence.tracing.trace import Trace
 

@@ -20,7 +20,8 @@ from whence._util.torch_internals import is_dynamic_quantized_linear, without_to
 from whence.errors import LostGradientError
 from whence.tracing.block_calls import BlockCall, CannotKeepError
 from whence.tracing.calls import TorchCall
-from whence.tracing.ops.base import Function, Operation, is_traced
+from whence.tracing.ops.base import Operation, is_traced
+from whence.tracing.ops.function import Function
 from whence.tracing.ops.products import Linear
 from whence.tracing.recorders.functions import fits_kind
 from whence.tracing.recorders.whole import check_registered, record_whole

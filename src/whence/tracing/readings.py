@@ -134,8 +134,28 @@ def fuse_chunks(
     return whole.div_(count) if heads == "mean" else whole
 
 
+def sum_chunks(chunks: Iterator[MapReadings], weigh: Callable[[MapReadings], Tensor]) -> Tensor:
+    """What all heads and queries of a layer add up to, (..., keys), without a matrix of them.
+
+    Raises:
+        ValueError: There is no chunk.
+    """
+    total: Tensor | None = None
+    for readings in chunks:
+        maps = weigh(readings)
+        wide = torch.promote_types(maps.dtype, torch.float32)  # totals would be rounded again
+        part = maps.sum((-3, -2), dtype=wide)
+        del maps, readings
+        keys = part.shape[-1] if total is None else max(part.shape[-1], total.shape[-1])
+        part = _widen(part, keys)
+        total = part if total is None else _widen(total, keys).add_(part)
+    if total is None:
+        raise ValueError("A layer has at least one head.")
+    return total
+
+
 def _widen(part: Tensor, keys: int) -> Tensor:
-    """A matrix (..., queries, some keys) with zeros for the keys after these."""
+    """Values (..., some keys) with zeros for the keys after these."""
     return part if part.shape[-1] == keys else F.pad(part, (0, keys - part.shape[-1]))
 
 

@@ -24,8 +24,7 @@ from torch.autograd.graph import GradientEdge, Node
 
 from whence.tracing.block_calls import BlockCall, measure_rows
 from whence.tracing.cheap_values import CheapValues, list_activations
-from whence.tracing.ops.activations import ActivationSource
-from whence.tracing.ops.base import Operation, shares_memory
+from whence.tracing.ops.base import ActivationSource, Operation, shares_memory
 from whence.tracing.refill import Refill, SegmentComplete
 
 # The share of the bound that a segment may take at least, however much stays in memory.

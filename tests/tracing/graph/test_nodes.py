@@ -15,9 +15,11 @@ from whence.tracing.graph.nodes import (
     is_scaling,
     operation_of,
 )
-from whence.tracing.ops.base import Add, Function, Operation, Shift
+from whence.tracing.ops.base import Operation
 from whence.tracing.ops.chunked_attention import ChunkedAttention
+from whence.tracing.ops.function import Function
 from whence.tracing.ops.products import Linear, MatMul
+from whence.tracing.ops.sums import Add, Shift
 
 
 class Small(nn.Module):

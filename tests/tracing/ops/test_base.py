@@ -5,17 +5,11 @@ import torch
 from torch import Tensor
 
 from tests.tracing.ops.helpers import check_gradients, double
-from whence.tracing.ops.base import (
-    Add,
-    Function,
-    Operation,
-    Shift,
-    is_norm,
-    is_traced,
-    shares_memory,
-)
+from whence.tracing.ops.base import Operation, is_traced, shares_memory
+from whence.tracing.ops.function import Function, is_norm
 from whence.tracing.ops.guard import Guard
 from whence.tracing.ops.products import ConstantMatMul, Linear, MatMul
+from whence.tracing.ops.sums import Add, Shift
 
 OPERATIONS = {
     "add": (Add, lambda a, b: a + b, [(2, 3, 4), (2, 3, 4)]),

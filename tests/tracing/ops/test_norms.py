@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from whence._util.torch_norms import read_norm
 from whence.rules.balanced import _hold_spread
-from whence.tracing.ops.base import Function
+from whence.tracing.ops.function import Function
 from whence.tracing.ops.norms import Norm
 
 WIDTH = 8

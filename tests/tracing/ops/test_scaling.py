@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from whence.tracing.ops.base import Function
+from whence.tracing.ops.function import Function
 from whence.tracing.ops.scaling import Product, Scaling
 
 TYPES = [torch.float64, torch.bfloat16]

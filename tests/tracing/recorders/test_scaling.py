@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from tests.tracing.recorders.definitions import double, find_jacobian, read_each, record_function
 from whence.tracing.graph.nodes import is_scaling
-from whence.tracing.ops.base import Function
+from whence.tracing.ops.function import Function
 from whence.tracing.ops.scaling import Product, Scaling
 
 SHAPE = (2, 3, 4)

@@ -14,11 +14,10 @@ from whence._util.torch_internals import TreeSpec, flatten_tree
 from whence._util.torch_operators import (
     IDENTITIES,
     INDEX,
-    RESHAPE,
-    VIEWS,
     find_owner,
     has_dynamic_shape,
     list_written,
+    make_views_reshapes,
     recorded_dtype,
 )
 
@@ -71,13 +70,11 @@ def write_nothing_in_place(recorded: RecordedGraph, inputs: Sequence[Tensor]) ->
         inputs: Arguments of the shapes that it is for.
     """
     graph, constants, structure = recorded
-    for node in graph.nodes:
-        # Out of place, a tensor may have other strides than in place, which allow no such view.
-        if node.target in VIEWS:
-            node.target = RESHAPE
+    make_views_reshapes(graph)  # out of place, a tensor may have other strides than in place
     with torch.no_grad():
         functional = functionalize(fx.GraphModule({}, graph), remove="mutations")
         graph, _ = trace_to_graph(functional, [*inputs, *constants])
+    make_views_reshapes(graph)  # and what a compiler puts out may have others again
     _remove_identities(graph)
     return RecordedGraph(graph, constants, structure)
 

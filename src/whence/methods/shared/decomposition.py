@@ -20,8 +20,10 @@ from whence.tracing import Edit
 from whence.tracing.graph import AttentionLayer, Block, find_projection, find_structure
 from whence.tracing.graph.nodes import is_scaling, operation_of
 from whence.tracing.ops.attention import AttentionSite
-from whence.tracing.ops.base import Add, Function, Operation, Shift, is_norm
+from whence.tracing.ops.base import Operation
+from whence.tracing.ops.function import Function, is_norm
 from whence.tracing.ops.products import Linear, MatMul
+from whence.tracing.ops.sums import Add, Shift
 from whence.tracing.recording import edge_of, start_tracing
 from whence.tracing.trace import Trace
 from whence.tracing.views import find_dependent

@@ -8,7 +8,8 @@ from torch import Tensor
 from whence.errors import WhenceError
 from whence.tracing.graph.nodes import is_scaling
 from whence.tracing.ops.attention import AttentionSite
-from whence.tracing.ops.base import Function, Operation, is_norm
+from whence.tracing.ops.base import Operation
+from whence.tracing.ops.function import Function, is_norm
 from whence.tracing.ops.products import Linear
 from whence.tracing.trace import Trace
 

@@ -12,8 +12,10 @@ from torch.autograd.graph import GradientEdge, Node
 from whence.tracing.graph.nodes import NodeGraph, is_scaling, operation_of
 from whence.tracing.graph.sums import SkipConnection, find_whole_sum, is_addition
 from whence.tracing.ops.attention import AttentionSite
-from whence.tracing.ops.base import Add, Function, Operation, is_norm
+from whence.tracing.ops.base import Operation
+from whence.tracing.ops.function import Function, is_norm
 from whence.tracing.ops.products import Linear
+from whence.tracing.ops.sums import Add
 from whence.tracing.trace import Trace
 
 

@@ -12,9 +12,11 @@ from torch.autograd.graph import GradientEdge, Node
 from whence._util import torch_internals as internals
 from whence._util.torch_internals import output_metadata, run_node
 from whence.errors import WhenceError
-from whence.tracing.ops.base import Add, Function, Operation, Shift
+from whence.tracing.ops.base import Operation
 from whence.tracing.ops.chunked_attention import ChunkedAttention
+from whence.tracing.ops.function import Function
 from whence.tracing.ops.products import Linear, MatMul
+from whence.tracing.ops.sums import Add, Shift
 from whence.tracing.trace import Trace
 
 _MOVES = frozenset(

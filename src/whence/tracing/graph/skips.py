@@ -9,8 +9,9 @@ from torch.autograd.graph import GradientEdge, Node
 from whence._util.torch_internals import CLONE, saved_dim
 from whence.tracing.graph.nodes import NodeGraph, is_scaling, operation_of
 from whence.tracing.graph.sums import find_stack, is_addition
-from whence.tracing.ops.base import Operation, is_norm
-from whence.tracing.ops.skip_addition import SkipAddition, SkipSum
+from whence.tracing.ops.base import Operation
+from whence.tracing.ops.function import is_norm
+from whence.tracing.ops.sums import SkipAddition, SkipSum
 from whence.tracing.trace import Trace
 
 # What makes a branch of what it reads. Scaling, rotating and element-wise functions do not: a

@@ -10,8 +10,9 @@ from torch.autograd.graph import GradientEdge, Node
 from whence._util.torch_internals import STACK, output_metadata
 from whence.tracing.graph.nodes import NodeGraph, is_scaling, operation_of
 from whence.tracing.ops.attention import AttentionSite
-from whence.tracing.ops.base import Add, Operation
+from whence.tracing.ops.base import Operation
 from whence.tracing.ops.products import Linear
+from whence.tracing.ops.sums import Add
 from whence.tracing.trace import Trace
 
 # Attention reads these, so that the branch of another attention ends there.

@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
 from whence._util.torch_internals import PERMUTE, TRANSPOSE, T, output_metadata
-from whence.tracing.ops.base import Function, Operation
+from whence.tracing.ops.base import Operation
 from whence.tracing.ops.chunked_attention import ChunkedAttention
+from whence.tracing.ops.function import Function
 from whence.tracing.ops.products import ConstantMatMul, Convolution, Linear, MatMul
 from whence.tracing.ops.softmax import SOFTMAX
 

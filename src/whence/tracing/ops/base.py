@@ -1,35 +1,28 @@
-"""Operation: one step of the forward pass, as rules see it; sums and functions.
+"""Operation: one step of the forward pass, as rules see it.
 
 An operation keeps what its rules need: inputs, output, and the linear maps it is made of. It never
-keeps a tensor that belongs to the graph, so no reference cycle holds memory back.
+keeps a tensor that belongs to the graph, so no reference cycle holds memory back. Where memory is
+short, `Activations` are freed, and computed again when they are read.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Protocol, Self, TypeGuard
+from typing import TYPE_CHECKING, Protocol, Self, TypeGuard, TypeVar
 
 import torch
 from torch import Tensor
-from typing_extensions import override
 
-from whence._util.torch_internals import (
-    SavedNorm,
-    name_single_node,
-    run_single_node,
-    saved_layer_norm,
-)
-from whence.tracing.ops.activations import Activations
 from whence.tracing.ops.guard import Guard
-from whence.tracing.ops.skip_addition import SkipAddition
 
 if TYPE_CHECKING:
+    from whence.tracing.ops.sums import SkipAddition
     from whence.tracing.trace import Trace
 
 Values = tuple[Tensor | None, ...]
 Narrowed = tuple["Operation", tuple[torch.Size | None, ...]]
+_SomeTensors = TypeVar("_SomeTensors", Tensor, tuple[Tensor, ...])
 
 
 class BackwardRules(Protocol):
@@ -63,6 +56,78 @@ class BackwardRules(Protocol):
 
     def supports_classes(self, operation: Operation) -> bool:
         """Whether `propagate` may be given several classes at once, as a first dimension."""
+
+
+class ActivationSource(Protocol):
+    """Has operations computed again whose activations were freed."""
+
+    def fetch(self, index: int, whole: bool) -> Activations:
+        """An operation by its number, with its activations; perhaps only if gradients read them."""
+
+
+class Activations:
+    """What an operation keeps of the forward pass.
+
+    Attributes:
+        activations: Names of the attributes that can be freed and computed again.
+        segments: Frees them where memory is short, and has them computed again.
+        index: The number of the operation.
+        keeps_output: Whether the output stays, because something else keeps it as well.
+        read_by_gradient: Names of those whose values decide the gradient; None if all may.
+        is_set_aside: Whether some were freed.
+    """
+
+    activations: tuple[str, ...] = ("output",)
+    segments: ActivationSource | None = None
+    index = 0
+    keeps_output = False
+    read_by_gradient: tuple[str, ...] | None = None
+    is_set_aside = False
+    _freed: tuple[str, ...] = ()
+
+    def set_aside(self, *, with_sums: bool = False, unread: bool = False) -> None:
+        """Free the activations; their shapes stay known.
+
+        Args:
+            with_sums: Whether to free outputs also where they are no activations.
+            unread: Whether to free only what gradients do not read.
+        """
+        names = dict.fromkeys((*self.activations, "output") if with_sums else self.activations)
+        read = names if unread and self.read_by_gradient is None else self.read_by_gradient or ()
+        stay = {*(read if unread else ()), *(("output",) if self.keeps_output else ())}
+        self._freed = tuple(name for name in names if name not in stay)
+        if not self._freed:
+            return
+        for name in self._freed:
+            if hasattr(self, name):
+                setattr(self, name, to_shapes(getattr(self, name)))
+        self.is_set_aside = True
+
+    def take_over(self, computed: Activations) -> bool:
+        """Keep the activations of the same operation that was computed again; false if it has all.
+
+        All are taken, also those that were not freed: they belong together.
+        """
+        if not self.is_set_aside:
+            return False
+        for name in dict.fromkeys((*self.activations, *self._freed)):
+            stays = name == "output" and self.keeps_output
+            if hasattr(self, name) and not stays:
+                setattr(self, name, getattr(computed, name))
+        self.is_set_aside = False
+        return True
+
+    def fetch(self, *, whole: bool = True) -> Self:
+        """The operation itself, with its activations in memory wherever they were freed.
+
+        Args:
+            whole: Whether they are wanted also where the gradient does not read them.
+        """
+        if self.is_set_aside and self.segments is not None:
+            kept = self.segments.fetch(self.index, whole)
+            if kept is not self:  # this is a copy
+                self.take_over(kept)
+        return self
 
 
 class Operation(Activations):
@@ -174,211 +239,16 @@ def shares_memory(a: Tensor, b: Tensor) -> bool:
     return place != 0 and place == b.untyped_storage().data_ptr()
 
 
-class Add(Operation):
-    """c = a + b, both terms depending on the input; `scale` multiplies b (-1 for a difference)."""
-
-    kind = "add"
-    supports_classes = True
-    activations = ("a", "b")  # sums stay: the residual stream is one
-    read_by_gradient = ()
-    a: Tensor
-    b: Tensor
-
-    def __init__(self, scale: float = 1, name: str = "", where: str = "") -> None:
-        super().__init__(name, where)
-        self.scale = scale
-
-    @override
-    def forward(self, *inputs: Tensor) -> Tensor:
-        a, b = inputs
-        self.shapes = a.shape, b.shape
-        self.a = a.detach()
-        self.b = b.detach() if self.scale == 1 else b.detach() * self.scale
-        self.output = a + self.b
-        return self.output
-
-    def sum_to_shapes(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        """Undo broadcasting, by summing."""
-        return self.sum_to_shape(a, self.shapes[0]), self.sum_to_shape(b, self.shapes[1])
-
-    @override
-    def gradient(self, output: Tensor) -> Values:
-        return self.sum_to_shapes(output, output if self.scale == 1 else output * self.scale)
-
-    @override
-    def narrow_rows(self, dim: int, start: int, length: int) -> Narrowed | None:
-        is_alone = self.skip is None or self.skip.is_alone
-        if not (is_alone and self.a.shape == self.b.shape == self.output.shape):
-            return None
-        small = self._narrow(("a", "b", "output"), dim, start, length)
-        small.shapes = small.a.shape, small.b.shape
-        return small, self.shapes
+def to_shapes(value: _SomeTensors) -> _SomeTensors:
+    """Tensors of the same shapes and types that hold no numbers."""
+    if isinstance(value, tuple):
+        return tuple(map(to_shapes, value))
+    return _make_shape(value.shape, value.dtype)
 
 
-class Shift(Operation):
-    """y = x + c with a constant c: the position embeddings that are added to patches.
-
-    Attributes:
-        x: The input.
-        constant: The constant, c.
-    """
-
-    kind = "shift"
-    supports_classes = True
-    activations = ("x", "output")
-    constants = ("constant",)
-    x: Tensor
-
-    def __init__(self, constant: Tensor, name: str = "", where: str = "") -> None:
-        super().__init__(name, where)
-        self.constant = constant
-
-    @override
-    def forward(self, *inputs: Tensor) -> Tensor:
-        self.x = inputs[0].detach()
-        self.output = inputs[0] + self.constant
-        return self.output
-
-    @override
-    def gradient(self, output: Tensor) -> Values:
-        return (self.sum_to_shape(output, self.x.shape),)
-
-
-class Function(Operation):
-    """Any function of one or more tensors, taken as a whole.
-
-    It makes a small graph of its own, so that gradients, and the products with Jacobians that a
-    rule may want, come from autograd.
-
-    Attributes:
-        inputs: The inputs that depend on the model's input.
-        mixed_dims: How many of the last dimensions it mixes: 0 for an element-wise function, 1 for
-            a norm of rows; None if that is not known.
-        mixed_axes: The dimensions it mixes, counted from the end, where they are not the last.
-        absolute: Of a sum with negative weights, the same with their absolute values.
-        is_by_value: Whether values, of an index or a grid, decide which elements it reads.
-        divides_by_own_sum: Whether it is x / sum(x), as a softmax is of exponentials.
-        keeps_graph: Whether the graph is kept from the forward pass on, or made when it is wanted.
-        is_stateless: Whether it is known to compute the same at any later time.
-        first_run: Inputs and output of the first run, where it has been made already.
-    """
-
-    activations: tuple[str, ...] = ("inputs", "output", "_graph_output")
-    inputs: tuple[Tensor, ...]
-    mixed_axes: tuple[int, ...] | None = None
-    absolute: Callable[..., Tensor] | None = None
-    is_by_value = False
-    divides_by_own_sum = False
-    keeps_graph = True
-    is_stateless = True
-    first_run: tuple[tuple[Tensor, ...], Tensor] | None = None
-
-    def __init__(
-        self,
-        kind: str,
-        function: Callable[..., Tensor],
-        mixed_dims: int | None = None,
-        name: str = "",
-        where: str = "",
-    ) -> None:
-        super().__init__(name, where)
-        self.kind = kind
-        self.function = function
-        self.mixed_dims = mixed_dims
-
-    @override
-    def forward(self, *inputs: Tensor) -> Tensor:
-        known, self.first_run = self.first_run, None
-        if known is None:
-            with torch.set_grad_enabled(self.keeps_graph):
-                self.inputs = tuple([x.detach().requires_grad_(self.keeps_graph) for x in inputs])
-                self._graph_output = self.function(*self.inputs)
-        else:
-            self.inputs, self._graph_output = known
-        self.output = self._graph_output.detach()
-        return self.output
-
-    def vjp(self, cotangent: Tensor) -> tuple[Tensor, ...]:
-        """The product of a cotangent of the output with the Jacobian of each input."""
-        if cotangent.dim() > self.output.dim():
-            # Classes x samples as one larger batch.
-            x = self.inputs[0].detach().expand_as(cotangent).flatten(0, 1)
-            repeated = copy.copy(self)
-            repeated.forward(x)
-            return tuple(g.view_as(cotangent) for g in repeated.vjp(cotangent.flatten(0, 1)))
-        graph = self
-        if not self.keeps_graph:
-            graph = copy.copy(self)
-            graph.keeps_graph = True
-            graph.forward(*self.inputs)
-        single = run_single_node(graph._graph_output, graph.inputs, cotangent)
-        return single or torch.autograd.grad(
-            graph._graph_output, graph.inputs, cotangent, retain_graph=True, materialize_grads=True
-        )
-
-    @property
-    def node_name(self) -> str:
-        """The name of torch's own node for the whole of it; empty if it is none, or not known."""
-        return name_single_node(self._graph_output, self.inputs) if self.keeps_graph else ""
-
-    @property
-    def saved_norm(self) -> SavedNorm | None:
-        """What torch has kept of a layer norm; None if it is none, or keeps no graph."""
-        return saved_layer_norm(self._graph_output.grad_fn) if self.keeps_graph else None
-
-    @override
-    def take_over(self, computed: Activations) -> bool:
-        takes = super().take_over(computed)
-        if takes and isinstance(computed, Function):
-            self.keeps_graph = computed.keeps_graph
-        return takes
-
-    def with_absolute_weights(self) -> Function:
-        """Of a sum, the one with the absolute values of its weights; mostly it is the same."""
-        if self.absolute is None:
-            return self
-        absolute = copy.copy(self)
-        absolute.function = self.absolute
-        absolute.forward(*self.inputs)
-        return absolute
-
-    @override
-    def gradient(self, output: Tensor) -> Values:
-        return self.vjp(output)
-
-    @override
-    def narrow_rows(self, dim: int, start: int, length: int) -> Narrowed | None:
-        if not self._maps_rows or -dim <= (self.mixed_dims or 0):
-            return None
-        x = self.inputs[0].detach()
-        small = copy.copy(self)
-        small.forward(x.narrow(dim, start, length))
-        return small, (x.shape,)
-
-    @property
-    @override
-    def supports_classes(self) -> bool:
-        return self._maps_rows and (self.mixed_dims or 0) < self.output.dim()
-
-    @property
-    def _maps_rows(self) -> bool:
-        """Whether a row of the output is made of the same row of the input."""
-        known = self.mixed_dims is not None and len(self.inputs) == 1
-        return known and self.inputs[0].shape == self.output.shape
-
-    @override
-    def preserve(self, overwritten: Tensor) -> None:
-        if not any(shares_memory(kept, overwritten) for kept in (*self.inputs, self.output)):
-            return
-        if not any(x.is_meta for x in self.inputs):
-            self.forward(*(x.detach().clone() for x in self.inputs))
-            return
-        # Of what is not in memory, nothing can be computed.
-        self.inputs = tuple(
-            x.detach().clone() if shares_memory(x, overwritten) else x for x in self.inputs
-        )
-        if shares_memory(self.output, overwritten):
-            self.output = self.output.clone()
+@lru_cache(512)
+def _make_shape(shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
 
 
 def is_traced(value: object) -> TypeGuard[Tensor]:
@@ -388,15 +258,3 @@ def is_traced(value: object) -> TypeGuard[Tensor]:
     what depends on the input can require them.
     """
     return isinstance(value, Tensor) and value.requires_grad and not value.is_leaf
-
-
-def is_norm(operation: Operation) -> bool:
-    """Whether an operation divides its input by a spread of it."""
-    return _names_norm(operation.name)
-
-
-@lru_cache(1024)
-def _names_norm(name: str) -> bool:
-    if name == "batch_norm":
-        return False
-    return name == "normalize" or name.lower().endswith("norm")

@@ -12,8 +12,14 @@ from typing_extensions import override
 
 from whence._util.torch_attention import is_fused_attention, run_attention_node
 from whence._util.torch_internals import softmax_backward
-from whence.tracing.ops.activations import Activations, to_shapes
-from whence.tracing.ops.base import Narrowed, Operation, Values, shares_memory
+from whence.tracing.ops.base import (
+    Activations,
+    Narrowed,
+    Operation,
+    Values,
+    shares_memory,
+    to_shapes,
+)
 from whence.tracing.ops.products import MatMul, make_contiguous, matmul
 from whence.tracing.ops.propagation import Propagation, Read, is_same, split_classes
 from whence.tracing.ops.softmax import Softmax, overwrite_and_normalize

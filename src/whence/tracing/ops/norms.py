@@ -9,7 +9,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from whence._util.torch_norms import NormNodes, NormStep, read_norm
-from whence.tracing.ops.base import Function
+from whence.tracing.ops.function import Function
 
 
 class Norm(Function):

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from whence.tracing.ops.base import Function, Narrowed, Values, shares_memory
+from whence.tracing.ops.base import Narrowed, Values, shares_memory
+from whence.tracing.ops.function import Function
 
 
 class Scaling(Function):

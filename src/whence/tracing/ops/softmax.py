@@ -9,7 +9,8 @@ from torch import Tensor
 from typing_extensions import override
 
 from whence._util.torch_internals import softmax_backward
-from whence.tracing.ops.base import Function, Narrowed
+from whence.tracing.ops.base import Narrowed
+from whence.tracing.ops.function import Function
 
 SOFTMAX = "softmax"
 """The name of operations that compute a softmax."""

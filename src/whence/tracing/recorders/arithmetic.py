@@ -13,8 +13,10 @@ from whence._util.torch_internals import without_torch_function
 from whence.tracing.calls import TorchCall
 from whence.tracing.gates import as_gated
 from whence.tracing.ops.attention import is_made_of_patches
-from whence.tracing.ops.base import Add, Function, Shift, is_traced
+from whence.tracing.ops.base import is_traced
+from whence.tracing.ops.function import Function
 from whence.tracing.ops.scaling import Product, Scaling
+from whence.tracing.ops.sums import Add, Shift
 from whence.tracing.quotients import as_quotient, divides_by_own_sum
 from whence.tracing.recorders.functions import record_function, record_passing, record_routing
 from whence.tracing.recording import Recording, start_tracing

@@ -13,7 +13,8 @@ from whence._util.torch_internals import skip_override_check
 from whence.errors import LostGradientError
 from whence.tracing import calls
 from whence.tracing.calls import TorchCall
-from whence.tracing.ops.base import Function, is_traced
+from whence.tracing.ops.base import is_traced
+from whence.tracing.ops.function import Function
 from whence.tracing.quotients import divides_by_own_sum, name_function
 from whence.tracing.recording import Recording, flatten_lists
 

@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from whence.tracing.calls import TorchCall
-from whence.tracing.ops.base import Function, is_traced
+from whence.tracing.ops.base import is_traced
+from whence.tracing.ops.function import Function
 from whence.tracing.recording import Recording
 
 _INTERPOLATION = ("input", "size", "scale_factor", "mode", "align_corners")

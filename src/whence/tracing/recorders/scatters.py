@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from whence.tracing.calls import TorchCall
-from whence.tracing.ops.base import Function, is_traced
+from whence.tracing.ops.base import is_traced
+from whence.tracing.ops.function import Function
 from whence.tracing.recorders.functions import record_routing
 from whence.tracing.recording import Recording
 

@@ -16,7 +16,7 @@ from whence._util.torch_internals import (
 )
 from whence.errors import WhenceError
 from whence.tracing.calls import TorchCall
-from whence.tracing.ops.base import Function
+from whence.tracing.ops.function import Function
 from whence.tracing.ops.norms import Norm
 from whence.tracing.ops.softmax import SOFTMAX
 from whence.tracing.recorders.functions import count_mixed_dims, fits_kind
