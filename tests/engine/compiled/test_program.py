@@ -48,6 +48,17 @@ def test_what_occurs_less_often_is_not_compiled_unless_nothing_else_is_there(com
     assert compiled == [1]
 
 
+def test_what_never_repeats_and_is_long_is_not_compiled(compiled, monkeypatch):
+    x = torch.randn(3, 6)
+    program = Program(nn.Sequential(nn.Linear(6, 6), nn.GELU(), nn.Tanh()), [x])
+    monkeypatch.setattr(compiling, "_MOST_OPERATORS", 3)
+    with pytest.raises(RuntimeError, match="no part of them repeats"):
+        program.compile(x, fewest=2)
+    assert compiled == []
+    program.compile(x)  # a GPU's compiler gets all
+    assert len(compiled) == 1
+
+
 def test_a_program_can_run_as_recorded_again(monkeypatch):
     x, blocks = torch.randn(3, 6), nn.Sequential(*(Block() for _ in range(3)))
     monkeypatch.setattr(compiling, "compile_graph", lambda graph, _: lambda *x: graph(*x[::-1]))

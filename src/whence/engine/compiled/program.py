@@ -23,6 +23,9 @@ from whence.engine.compiled.multiplying import multiply_graph_quickly
 from whence.engine.compiled.padding import pad_attention
 from whence.engine.compiled.regions import Region, split_regions
 
+# Of a computation in which nothing repeats, torch's compiler gets no more than it does in seconds.
+_MOST_OPERATORS = 1500
+
 Output = TypeVar("Output")
 _RunRegion = Callable[..., Sequence[Tensor]]
 # A region's code, with shape, strides, type and device of each of its inputs.
@@ -81,10 +84,16 @@ class Program(Generic[Output]):
             *inputs: The values.
             fewest: Regions that occur less often stay as they were recorded, if others do not.
             advance: Called with the number of regions that are done.
+
+        Raises:
+            RuntimeError: None occurs often enough, and they are too long to compile them all.
         """
         self.split(*inputs)
         times = Counter(region.code for region in self._regions)
-        fewest = min(fewest, max(times.values()))
+        if max(times.values()) < fewest:
+            if sum(len(region.graph.nodes) for region in self._regions) > _MOST_OPERATORS:
+                raise RuntimeError("no part of them repeats, and all would take minutes to compile")
+            fewest = 1
         recorded: dict[str, _RunRegion] = {}
         compiled: dict[_Key, _RunRegion] = {}
         runs: list[_RunRegion] = []
