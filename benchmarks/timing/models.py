@@ -60,6 +60,7 @@ def build_classifier(
     family: str = "vit",
     layers: int | None = None,
     image: int | None = None,
+    words: int = WORDS,
 ) -> nn.Module:
     """A ViT, or a BERT of the same width, of 12 layers unless told otherwise."""
     smoke = size == SMOKE
@@ -70,7 +71,7 @@ def build_classifier(
     }
     torch.manual_seed(0)
     if family == "bert":
-        config = transformers.BertConfig(**sizes)
+        config = transformers.BertConfig(**sizes, max_position_embeddings=max(words, 512))
         return transformers.BertForSequenceClassification(config).to(device).eval()
     config = transformers.ViTConfig(image_size=image or default_image(size), **sizes)
     return transformers.ViTForImageClassification(config).to(device).eval()
@@ -91,11 +92,11 @@ def default_image(size: str) -> int:
 
 
 def make_inputs(
-    batch: int, device: torch.device, *, family: str = "vit", image: int = 224
+    batch: int, device: torch.device, *, family: str = "vit", image: int = 224, words: int = WORDS
 ) -> dict[str, Tensor]:
     """Photos, or texts."""
     if family == "bert":
-        return {"input_ids": torch.randint(5, 30000, (batch, WORDS), device=device)}
+        return {"input_ids": torch.randint(5, 30000, (batch, words), device=device)}
     return {"pixel_values": torch.randn(batch, 3, image, image, device=device)}
 
 

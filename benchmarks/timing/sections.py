@@ -25,6 +25,9 @@ REQUESTS: dict[str, dict[str, Any]] = {
 COMPILED_METHODS = ("whence", "shared_evidence", "gae", "attnlrp", "rollout", "tiba")
 PLAIN_METHODS = (*COMPILED_METHODS, "lrp", *REQUESTS)
 GROWTH_METHODS = ("whence", "gae", "tiba")
+LONG_METHODS = (*GROWTH_METHODS, "rollout")
+BOUNDED, UNBOUNDED = "bounded", "not bounded"
+NO_BOUND = 64.0  # gibibytes, which none of these takes
 LLAMA_METHODS = (
     "whence",
     "tiba",
@@ -153,6 +156,27 @@ def list_growth(options: argparse.Namespace, device: torch.device) -> Iterator[G
             yield Group("growth", title, {axis: shown}, runs, device)
 
 
+def list_long(options: argparse.Namespace, device: torch.device) -> Iterator[Group]:
+    """A large image and a long text, by the usual bound of memory and without one in effect."""
+    asked = options.methods or LONG_METHODS
+    size = "tiny" if options.quick else choose_size(options, device)
+    image, words = (128, 64) if options.quick else (1024, 4096)
+    layers = 2 if options.quick else 4 if device.type == "cpu" else 12
+    for family, tokens in (("vit", (image // models.PATCH) ** 2 + 1), ("bert", words)):
+        model = models.build_classifier(
+            size, device, family=family, layers=layers, image=image, words=words
+        )
+        inputs = models.make_inputs(1, device, family=family, image=image, words=words)
+        runs = {FORWARD: _bind(models.run_forward, model, inputs)}
+        for variant, memory in ((BOUNDED, options.memory), (UNBOUNDED, NO_BOUND)):
+            bounded = argparse.Namespace(**{**vars(options), "memory": memory})
+            explainer = Explainer(model, compile=False)
+            runs |= _explain_each(explainer, inputs, asked, bounded, variant)
+        title = f"Long inputs: {layers} layers of the width of a ViT-{models.LETTERS[size]}, "
+        setting = {"input": "image" if family == "vit" else "text", "tokens": tokens}
+        yield Group("long", title + name_place(device, None), setting, runs, device)
+
+
 def list_llama(options: argparse.Namespace, device: torch.device) -> Iterator[Group]:
     """Language models with long contexts: the next token."""
     small = [("tiny", 32 if options.quick else 256)]
@@ -185,6 +209,7 @@ SECTIONS: dict[str, Section] = {
     "plain": list_plain,
     "methods": list_methods,
     "growth": list_growth,
+    "long": list_long,
     "compiled": list_compiled,
     "first": list_first,
     "llama": list_llama,

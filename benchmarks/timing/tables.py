@@ -14,7 +14,7 @@ LEGEND = (
     f"all rounds, in percent of their median; {MARK} marks what spreads by more than {NOISY:.0f} %."
 )
 # What of a row stands side by side, so that its table has fewer lines.
-ACROSS = {"growth": "what", "compiled": "variant"}
+ACROSS = {"growth": "what", "compiled": "variant", "long": "variant"}
 
 
 def format_run(run: Run) -> str:

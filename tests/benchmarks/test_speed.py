@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-WORDS = "--quick --only plain growth --methods gae --batch 1 --rounds 2 --device cpu --json".split()
+WORDS = "--quick --only plain growth long --methods gae --batch 1 --rounds 2 --device cpu --json".split()
 
 
 def test_a_quick_run_is_kept_printed_and_drawn(speed, tmp_path, capsys):
@@ -16,6 +16,8 @@ def test_a_quick_run_is_kept_printed_and_drawn(speed, tmp_path, capsys):
     assert plain == ["forward", "forward + backward", "gae"]
     varied = {name for row in run["rows"] if row["section"] == "growth" for name in row["setting"]}
     assert varied == {"batch", "tokens", "layers", "classes", "generated tokens"}
+    long = [row["variant"] for row in run["rows"] if row["section"] == "long"]
+    assert long == ["", "bounded", "not bounded"] * 2  # an image and a text
     for row in run["rows"]:
         assert (row["rounds"], len(row["times"]), row["note"]) == (2, 2, "")
         assert row["fastest"] == pytest.approx(min(row["times"]), abs=1e-4)
