@@ -61,6 +61,7 @@ def _list_changes(path: str, by_programs: list[Any]) -> Iterator[tuple[Any, str,
         yield run, "_confirm", note_result
     if path == "fused":
         yield program, "_is_for_gpu", lambda _: True
+        yield program, "_MOST_OPERATORS", _NO_BOUND
         yield program, "compile_graph", lambda graph, _: graph
         yield making, "precompile_header", lambda: None
         yield padding, "_LARGEST_SHARE", _NO_BOUND
