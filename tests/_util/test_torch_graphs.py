@@ -86,7 +86,10 @@ def headers(monkeypatch):
 def test_the_header_of_kernels_is_compiled_in_advance(headers, tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # where nothing is known
     x = torch.randn(64)
-    precompile_header().join()
+    thread = precompile_header()
+    if thread is None:
+        pytest.skip("In this release of torch, settings are those of all threads.")
+    thread.join()
     graph, _ = trace_to_graph(lambda x: [(x * 2).sin()], [x])
     with pytest.raises(Exception, match="no header"):
         compile_graph(fx.GraphModule({}, graph), [x])

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-WORDS = "--quick --only plain growth long --methods gae --batch 1 --rounds 2 --device cpu --json".split()
+SECTIONS = "--only plain growth long --methods gae --batch 1"
+WORDS = f"--quick {SECTIONS} --rounds 2 --device cpu --json".split()
 
 
 def test_a_quick_run_is_kept_printed_and_drawn(speed, tmp_path, capsys):

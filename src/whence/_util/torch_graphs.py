@@ -280,11 +280,14 @@ extern "C" void kernel(float* x) {}
 """
 
 
-def precompile_header() -> threading.Thread:
+def precompile_header() -> threading.Thread | None:
     """Begin to compile the header of all kernels for a CPU, in a thread that need not be awaited.
 
     Torch does so where it meets the first kernel, and waits: five seconds for the first time on a
     machine, one in each process. Until then, there is much to do for Python alone.
+
+    Returns:
+        The thread; None where torch's settings are those of all threads, as in older releases.
     """
     from torch._inductor import codecache, config
 
@@ -292,8 +295,11 @@ def precompile_header() -> threading.Thread:
         with contextlib.suppress(Exception):  # torch will meet it again, and say what is wrong
             codecache.CppPythonBindingsCodeCache.load_pybinding_async(["float*"], _EMPTY_KERNEL)
 
-    with config.patch(_choose_options()):
+    options = _choose_options()
+    with config.patch(options):
         context = contextvars.copy_context()
+    if any(context.run(operator.attrgetter(name), config) != options[name] for name in options):
+        return None
     thread = threading.Thread(target=context.run, args=(work,), daemon=True)
     thread.start()
     return thread
