@@ -80,6 +80,8 @@ def headers(monkeypatch):
         raise RuntimeError("no header")
 
     monkeypatch.setattr(codecache, "_precompile_header", fail)
+    # Nothing that this process has compiled is known.
+    monkeypatch.setattr(codecache.CppPythonBindingsCodeCache, "cache", {})
     return asked
 
 

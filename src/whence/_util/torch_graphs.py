@@ -287,7 +287,8 @@ def precompile_header() -> threading.Thread | None:
     machine, one in each process. Until then, there is much to do for Python alone.
 
     Returns:
-        The thread; None where torch's settings are those of all threads, as in older releases.
+        The thread, which the process waits for when it ends, so that the header is whole; None
+        where a thread would not see the settings made here, as in older releases of torch.
     """
     from torch._inductor import codecache, config
 
@@ -300,7 +301,7 @@ def precompile_header() -> threading.Thread | None:
         context = contextvars.copy_context()
     if any(context.run(operator.attrgetter(name), config) != options[name] for name in options):
         return None
-    thread = threading.Thread(target=context.run, args=(work,), daemon=True)
+    thread = threading.Thread(target=context.run, args=(work,))
     thread.start()
     return thread
 

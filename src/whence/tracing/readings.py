@@ -143,8 +143,8 @@ def sum_chunks(chunks: Iterator[MapReadings], weigh: Callable[[MapReadings], Ten
     total: Tensor | None = None
     for readings in chunks:
         maps = weigh(readings)
-        wide = torch.promote_types(maps.dtype, torch.float32)  # totals would be rounded again
-        part = maps.sum((-3, -2), dtype=wide)
+        wide = torch.promote_types(maps.dtype, torch.float32)  # totals would be rounded each time
+        part = maps.sum((-3, -2)).to(wide)
         del maps, readings
         keys = part.shape[-1] if total is None else max(part.shape[-1], total.shape[-1])
         part = _widen(part, keys)

@@ -234,6 +234,15 @@ def test_what_cannot_be_fused_warns_once_and_runs_as_recorded(monkeypatch):
     assert len(warned) == 1
 
 
+def test_without_a_compiler_operators_run_as_recorded(monkeypatch):
+    def fail():
+        raise ModuleNotFoundError("no module torch._inductor")
+
+    monkeypatch.setattr(making, "precompile_header", fail)
+    with pytest.warns(UserWarning, match=rf"{NOT_FUSED}.*: no module torch._inductor$"):
+        check(VIT, "tiba", REQUESTS[1:2], fused=True)
+
+
 def test_fused_operators_with_other_scores_are_not_used(monkeypatch):
     def compile_wrongly(graph, inputs):
         return lambda *args: [value * 1.1 for value in graph(*args)]

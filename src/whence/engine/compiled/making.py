@@ -183,10 +183,10 @@ def fuse_program(
         return
     expected = ProgramOutput(*program.run(*inputs))
     on_gpu = inputs[0].is_cuda
-    if inputs[0].is_cpu:
-        precompile_header()
     program.run = recorded  # a CUDA graph gives its memory back
     try:
+        if inputs[0].is_cpu:
+            precompile_header()
         doing = _describe_work(name, inputs, "fusing operators")
         with bar(doing, recorded.split(*inputs), beside=True) as advance:
             fewest = 1 if on_gpu else _FEWEST_REPETITIONS
