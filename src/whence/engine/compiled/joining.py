@@ -22,7 +22,6 @@ from whence._util.torch_operators import (
     describe_output,
     find_owner,
     is_random,
-    make_views_reshapes,
     recorded_value,
 )
 
@@ -36,10 +35,10 @@ def join_products(graph: fx.Graph, constants: Sequence[fx.Node]) -> None:
     """Join products of one left factor with right factors that are made of constants, in place.
 
     Args:
-        graph: Operators, none of which writes in place.
+        graph: Operators as `write_nothing_in_place` leaves them: what is changed here may lie in
+            another order of memory.
         constants: Nodes of constants, such as weights.
     """
-    make_views_reshapes(graph)  # parts of joined products have their rows further apart
     joining = _Joining(graph, constants)
     latest: dict[Hashable, list[fx.Node]] = {}
     groups: list[list[fx.Node]] = []

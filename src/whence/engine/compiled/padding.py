@@ -19,7 +19,6 @@ from whence._util.torch_operators import (
     SLICE,
     TRANSPOSE,
     describe_output,
-    make_views_reshapes,
     recorded_value,
 )
 
@@ -35,9 +34,9 @@ def pad_attention(graph: fx.Graph) -> None:
     """Pad the factors of products of batches of matrices, such as attention maps, in place.
 
     Args:
-        graph: Operators, none of which writes in place.
+        graph: Operators as `write_nothing_in_place` leaves them: what is changed here may lie in
+            another order of memory.
     """
-    make_views_reshapes(graph)  # of what is cut out of a padded tensor, there may be no view
     padded = dict[fx.Node, dict[_Added, fx.Node]]()
     for product in graph.find_nodes(op="call_function", target=BATCHED_PRODUCT):
         _pad_product(graph, product, padded)
