@@ -7,13 +7,22 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def speed(monkeypatch):
-    """The script benchmarks/speed.py as a module; its neighbours are found as when it is run."""
+def load_script(monkeypatch):
+    """Loads a script of benchmarks as a module; its neighbours are found as when it is run."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    spec = importlib.util.spec_from_file_location("speed", ROOT / "benchmarks" / "speed.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+
+    def load(name: str):
+        spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return load
+
+
+@pytest.fixture
+def speed(load_script):
+    return load_script("speed")
 
 
 @pytest.fixture

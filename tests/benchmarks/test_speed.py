@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from whence import Explainer
+
 SECTIONS = "--only plain growth long --methods gae --batch 1"
 WORDS = f"--quick {SECTIONS} --rounds 2 --device cpu --json".split()
 
@@ -26,6 +28,19 @@ def test_a_quick_run_is_kept_printed_and_drawn(speed, tmp_path, capsys):
     assert capsys.readouterr().out == printed
     speed.main(["picture", str(path), "--out", str(picture)])
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_long_inputs_are_explained_with_the_usual_bound_and_without(speed, tmp_path, monkeypatch):
+    explain, bounds = Explainer.explain, []
+
+    def note(self, inputs, memory, **request):
+        bounds.append(memory)
+        return explain(self, inputs, memory=memory, **request)
+
+    monkeypatch.setattr(Explainer, "explain", note)
+    words = "--quick --only long --methods gae --rounds 1 --device cpu --json".split()
+    speed.main([*words, str(tmp_path / "run.json")])
+    assert bounds == [None, 64.0, None, 64.0] * 2  # to warm up, and in the round
 
 
 def test_a_device_that_is_not_there_is_refused(speed, capsys, monkeypatch):
