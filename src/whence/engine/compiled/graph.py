@@ -65,6 +65,8 @@ def record_graph(compute: Callable[..., object], inputs: Sequence[Tensor]) -> Re
 def write_nothing_in_place(recorded: RecordedGraph, inputs: Sequence[Tensor]) -> RecordedGraph:
     """The same computation by operators of which none writes in place, as compilers want it.
 
+    They change shapes whatever the order of memory is.
+
     Args:
         recorded: The computation, which is of no use afterwards.
         inputs: Arguments of the shapes that it is for.
